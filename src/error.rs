@@ -36,6 +36,12 @@ pub enum CheckpointsError {
         /// The cause.
         source: Box<SaveError>,
     },
+    /// The processes of a world could not save or resume together.
+    #[error(transparent)]
+    World(#[from] tinderbox_world::WorldError),
+    /// Processes of a world do not save in the background.
+    #[error("processes of a world wait until a checkpoint is published: leave out `in_background`")]
+    BackgroundInWorld,
     /// Remains of an earlier run could not be removed.
     #[error("the run directory {path} could not be opened")]
     Open {

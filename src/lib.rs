@@ -34,7 +34,7 @@
 //! ```text
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
 //! pages <- { deferred, pipeline, checkpoint }         { checkpoint, pipeline } <- cli
-//! path <- { deferred, planner }             schedule <- { link, planner } <- pipeline
+//! path <- { deferred, planner }             schedule <- { link, world, planner } <- pipeline
 //! tinderbox <- { train, gpu-check }           derive <- pipeline
 //! ```
 //!
@@ -45,6 +45,7 @@
 //! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
 //! | [`tinderbox_schedule`](schedule) | schedules as data: generated, read, verified, simulated, found, drawn | Burn, threads |
 //! | `tinderbox_link` | messages matched by tag, a stop that wakes every wait, model-checked | tensors |
+//! | `tinderbox_world` | processes as ranks: launchers, frames, calls of all, the shutdown protocol, gRPC | tensors, threads of ranks |
 //! | `tinderbox_path` | the path of a parameter | the rest |
 //! | [`tinderbox_planner`](planner) | machines, partitioners, predictions, the plan file and its views | Burn, threads |
 //! | [`tinderbox_pipeline`] | traces, costs, profiles, cuts, ranks | checkpoints |
@@ -255,12 +256,15 @@ pub use tinderbox_pipeline::{
     CalibrateError, Carried, CarriedFault, Carry, CarryError, CertifyError, CertifySite, Clipping,
     Cut, Division, Evaluation, Leaf, LeafName, Link, LinkError, LocalLink, LossOver, LossScale,
     Machine, MixedPrecision, MomentDType, NotHeld, OperationTimes, OptimizerConfig,
-    OptimizerSnapshot, OutputError, Outputs, Partitioner, Pipeline, PipelineBuilder, PipelineError,
-    Placement, Plan, PlanError, PlanFile, PlanStage, Planner, Profile, ProfileError, Profiler,
-    RankModel, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage,
-    StateFault, StateFields, StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole,
-    batch_tensors, calibrate, split_batch,
+    OptimizerSnapshot, OutputError, Outputs, OutputsOn, Partitioner, Pipeline, PipelineBuilder,
+    PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage, Planner, Profile, ProfileError,
+    Profiler, RankModel, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind,
+    Stage, StateFault, StateFields, StateTensor, StepOutput, Tag, Trace, TraceError, Traceable,
+    Whole, batch_tensors, calibrate, split_batch,
 };
+/// Processes that run a program together, and the engines between them.
+pub use tinderbox_world as world;
+pub use tinderbox_world::{World, WorldError, WorldOptions};
 pub use verify::{
     GradientComparison, LossComparison, ParameterComparison, Verification, VerifyOptions, verify,
     verify_with,

@@ -6,6 +6,8 @@ use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::E
 
 use clap_complete::Shell;
 
+#[cfg(unix)]
+use crate::launch;
 use crate::{
     calibrate, ckpt,
     outcome::{EXIT_CODES, Outcome},
@@ -43,6 +45,13 @@ pub(crate) enum Group {
     },
     /// Measure this machine, for plans that target it
     Calibrate(calibrate::Flags),
+    /// Start a program as the ranks of a world, on this machine and others
+    #[cfg(unix)]
+    Launch(launch::Flags),
+    /// What `launch` starts: becomes the program of a rank
+    #[cfg(unix)]
+    #[command(hide = true)]
+    BecomeRank(launch::RankFlags),
     /// Print the completions of these commands for a shell
     Completions { shell: Shell },
 }
@@ -124,6 +133,7 @@ mod tests {
         let subcommands = command.get_subcommands();
         let all = subcommands.flat_map(|c| leaves(c, &format!("{name} {}", c.get_name())));
         match command.has_subcommands() {
+            _ if command.is_hide_set() => Vec::new(),
             true => all.collect(),
             false => vec![(name.to_owned(), command.clone())],
         }
@@ -137,7 +147,7 @@ mod tests {
     #[test]
     fn every_example_of_the_help_is_a_valid_command() {
         let leaves = leaves(&command(), "tinderbox");
-        assert_eq!(leaves.len(), 19, "{leaves:?}");
+        assert_eq!(leaves.len(), 20, "{leaves:?}");
         for (name, leaf) in leaves {
             let help = leaf.get_after_help().unwrap().to_string();
             assert!(help.ends_with(EXIT_CODES), "{name}\n{help}");

@@ -7,6 +7,8 @@
 mod arguments;
 mod calibrate;
 mod ckpt;
+#[cfg(unix)]
+mod launch;
 mod outcome;
 mod plan;
 mod schedule;
@@ -27,16 +29,30 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     arguments.output.print_events();
+    #[cfg(unix)]
+    if let Group::Launch(flags) = &arguments.group {
+        // The output is that of the ranks, whose threads write it.
+        return end(launch::run(flags, arguments.output.json));
+    }
     let mut out = Output::new(arguments.output);
     let outcome = match &arguments.group {
         Group::Ckpt { command } => command.run(&mut out),
         Group::Schedule { command } => command.run(&mut out),
         Group::Plan { command } => command.run(&mut out),
         Group::Calibrate(flags) => calibrate::run(flags, &mut out),
+        #[cfg(unix)]
+        Group::Launch(_) => Ok(Outcome::Done),
+        #[cfg(unix)]
+        Group::BecomeRank(flags) => launch::become_rank(flags),
         Group::Completions { shell } => complete(*shell, &mut out),
     };
     let finished = out.finish(outcome.is_err());
-    match outcome.and_then(|outcome| finished.map(|()| outcome)) {
+    end(outcome.and_then(|outcome| finished.map(|()| outcome)))
+}
+
+/// Prints an error, and returns the exit code.
+fn end(outcome: anyhow::Result<Outcome>) -> ExitCode {
+    match outcome {
         Ok(outcome) => outcome.into(),
         Err(error) => {
             // The reader, such as `head`, has closed the pipe.

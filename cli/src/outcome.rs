@@ -24,6 +24,8 @@ pub(crate) enum Outcome {
     WrongUse,
     /// A missing file, a denied access, a full disk.
     Machine,
+    /// A program was run, and this is its exit code.
+    Program(u8),
 }
 
 /// An error that is an answer.
@@ -74,7 +76,13 @@ fn of_io(kind: io::ErrorKind) -> Outcome {
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
-        Self::from(outcome as u8)
+        Self::from(match outcome {
+            Outcome::Done => 0,
+            Outcome::No => 1,
+            Outcome::WrongUse => 2,
+            Outcome::Machine => 3,
+            Outcome::Program(code) => code,
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::data::{Text, TokenBatch};
 use crate::flags::Flags;
 use crate::model::Gpt;
 use crate::report::Progress;
+use crate::report::say;
 use crate::{LENGTH, SAMPLES, learning_rate};
 
 /// Compares the loss and every gradient of the first step.
@@ -43,7 +44,7 @@ pub fn largest_difference(
 ) -> Result<f64> {
     let device = device.clone().autodiff();
     let mut module = model.materialize(&device, &model.replay(Seed::new(flags.seed)))?;
-    println!(
+    say!(
         "plain Burn, {} parameters on one device",
         module.num_params()
     );

@@ -19,7 +19,8 @@ use anyhow::{Context, Result, ensure};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{
-    Checkpoints, Clipping, Deferred, MixedPrecision, Outputs, Pipeline, Traceable, open_devices,
+    Checkpoints, Clipping, Deferred, MixedPrecision, Outputs, Pipeline, Plan, Run, Traceable,
+    World, open_devices,
 };
 use tracing::Level;
 
@@ -27,7 +28,7 @@ use data::{Text, TokenBatch};
 use flags::{Flags, Precision, usage};
 use interrupt::Interrupt;
 use model::{Gpt, GptConfig};
-use report::{Progress, figure, process_bytes};
+use report::{Progress, figure, process_bytes, say};
 
 const TEXT: &str = "examples/data/shakespeare.txt";
 const SAMPLES: usize = 32;
@@ -66,6 +67,11 @@ fn run(flags: &Flags) -> Result<ExitCode> {
             flags.micro_batches
         ));
     }
+    // The ranks are processes if a launcher started several, and otherwise threads of this one.
+    let world = World::from_env()?;
+    if !world.is_first() {
+        report::be_quiet();
+    }
     // An unavailable device is reported before any work.
     let devices = open_devices(&flags.device).unwrap_or_else(|error| report::no_device(&error));
     let device = Device::flex();
@@ -81,7 +87,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     let model = Deferred::new(move |device| config.init(device))?;
     let record_ms = started.elapsed().as_secs_f64() * 1e3;
     let after = process_bytes();
-    println!("\n{model}");
+    say!("\n{model}");
     report::memory(before, after, model.parameters().bytes());
 
     // 2. Trace and plan.
@@ -101,19 +107,24 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         Precision::Bf16 => MixedPrecision::bf16(&model).trace(&example, forward),
         Precision::F16 => MixedPrecision::f16(&model).trace(&example, forward),
     }?;
-    let plan = planning::plan(&trace, flags, &devices[0])?;
-    println!("\n{plan}");
-    if let Some(dir) = flags.plan.parent() {
-        // Cargo's target directory may be elsewhere.
-        std::fs::create_dir_all(dir).with_context(|| format!("--plan {}", flags.plan.display()))?;
-    }
-    plan.save(&flags.plan)?;
-    println!("the plan is in {}", flags.plan.display());
+    let plan = world.from_first(|| {
+        let plan = planning::plan(&trace, flags, &devices[0])?;
+        if let Some(dir) = flags.plan.parent() {
+            // Cargo's target directory may be elsewhere.
+            std::fs::create_dir_all(dir)
+                .with_context(|| format!("--plan {}", flags.plan.display()))?;
+        }
+        plan.save(&flags.plan)?;
+        anyhow::Ok(plan.to_json())
+    })?;
+    let plan = Plan::from_json(&plan)?;
+    say!("\n{plan}");
+    say!("the plan is in {}", flags.plan.display());
     if flags.compare {
         let batch = text.batch(flags.seed, 0, SAMPLES, LENGTH, &device);
         let of = (flags, &devices[0]);
         let report = compare::first_step(&model, &trace, &plan, batch, forward, of)?;
-        println!("\n{report}");
+        say!("\n{report}");
         let comparable = flags.precision == Precision::F32 && report.random_operations == 0;
         ensure!(
             report.agrees() || !comparable,
@@ -126,7 +137,8 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         .optimizer(AdamWConfig::new().with_weight_decay(0.01))
         .seed(flags.seed)
         .devices(&devices)
-        .observer(report::MaterializeProgress::new());
+        .observer(report::MaterializeProgress::new())
+        .world(&world);
     if let Some(norm) = flags.clip {
         builder = builder.clip(Clipping::GlobalNorm(norm));
     }
@@ -135,10 +147,11 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     }
     let mut pipeline = builder.start()?;
     let held = pipeline.on_ranks(|_, stages| stages.iter().map(|s| s.parameter_bytes()).sum())?;
+    let held: Vec<u64> = world.all_gather(held)?.concat();
     let share = report::ranks(&held, model.parameters().bytes());
 
     // 4. Train, and 5. save.
-    let trained = train(&mut pipeline, &text, flags, &device)?;
+    let trained = train(&mut pipeline, &world, &text, flags, &device)?;
     if let Some(code) = trained.interrupted {
         return Ok(ExitCode::from(code));
     }
@@ -147,7 +160,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     // 6. Evaluate and sample through the same pipeline, and compare with the model on one device.
     let validation_loss = evaluate(&mut pipeline, &text, &device)?;
     let sampled = sample::generate(&mut pipeline, &text, "ROMEO:\n", 300, LENGTH, flags.seed)?;
-    println!("\n{sampled}\n");
+    say!("\n{sampled}\n");
     let trained: Gpt = pipeline.gather(&devices[0])?;
     let bound = sample::bound(&devices[0], flags.precision);
     sample::check(&trained, &mut pipeline, &text, &sampled, LENGTH, bound)?;
@@ -174,13 +187,19 @@ struct Trained {
 }
 
 /// Trains to the last step or to a signal, optionally from a checkpoint, and saves as requested.
-fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Result<Trained> {
+fn train(
+    pipeline: &mut Lm,
+    world: &World,
+    text: &Text,
+    flags: &Flags,
+    device: &Device,
+) -> Result<Trained> {
     let mut position = 0;
     if let Some(dir) = &flags.resume {
-        match Checkpoints::open(dir)?.resume(pipeline)? {
+        match Checkpoints::in_world(Run::local(dir), world)?.resume(pipeline)? {
             Some(resumed) => {
                 position = resumed.data_position;
-                println!(
+                say!(
                     "resumed at step {} from {}",
                     resumed.step,
                     resumed.dir.display()
@@ -188,7 +207,7 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
                 for damaged in &resumed.skipped {
                     let to = damaged.set_aside.as_deref().map(Path::display);
                     let to = to.map_or_else(String::new, |to| format!(", and was moved to {to}"));
-                    println!("step {} is damaged{to}: {}", damaged.step, damaged.reason);
+                    say!("step {} is damaged{to}: {}", damaged.step, damaged.reason);
                 }
             }
             None => usage(&format!(
@@ -202,7 +221,10 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
         // An invalid directory is reported now, not after the training.
         std::fs::create_dir_all(dir).with_context(|| format!("--save {}", dir.display()))?;
     }
-    let saves = flags.save.as_ref().map(Checkpoints::open).transpose()?;
+    let saves = flags.save.as_ref().map(Run::local);
+    let saves = saves
+        .map(|run| Checkpoints::in_world(run, world))
+        .transpose()?;
     let saves = saves.map(|saves| saves.every(flags.save_every.unwrap_or(flags.steps)));
     if let Some(latest) = saves
         .as_ref()
@@ -250,14 +272,21 @@ fn train(pipeline: &mut Lm, text: &Text, flags: &Flags, device: &Device) -> Resu
             progress.line(&format!("saved {}", dir.display()));
             saved = Some(dir);
         }
-        interrupted = interrupt.exit_code();
+        // A signal reaches the processes in different steps.
+        interrupted = world
+            .all_gather(interrupt.exit_code())?
+            .into_iter()
+            .flatten()
+            .next();
         if interrupted.is_some() {
             progress.leave();
             if let (Some(saves), None) = (&saves, &saved) {
                 saved = Some(saves.save(pipeline, position)?);
             }
             let (step, save) = (pipeline.steps(), flags.save.as_deref());
-            interrupt::report(step, flags.steps, saved.as_deref(), save);
+            if world.is_first() {
+                interrupt::report(step, flags.steps, saved.as_deref(), save);
+            }
             break;
         }
     }
@@ -284,6 +313,6 @@ fn evaluate(pipeline: &mut Lm, text: &Text, device: &Device) -> Result<f64> {
         count += samples;
     }
     let mean = sum / count as f64;
-    println!("validation loss {mean:.4} nats per character over {count} sequences");
+    say!("validation loss {mean:.4} nats per character over {count} sequences");
     Ok(mean)
 }

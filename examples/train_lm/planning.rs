@@ -7,6 +7,7 @@ use tinderbox::planner::PlannerError;
 use tinderbox::{Batch, Machine, OperationTimes, Plan, PlanError, Planner, Profiler, Trace};
 
 use crate::flags::{Flags, usage};
+use crate::report::say;
 
 /// Directory of measured block times, by graph and device.
 const PROFILES: &str = "target/profiles";
@@ -65,6 +66,6 @@ fn measure<B: Batch>(trace: &Trace<B>, flags: &Flags, device: &Device) -> Result
         })
         .measure()?;
     bar.finish_and_clear();
-    println!("\n{profile}");
+    say!("\n{profile}");
     Ok(profile.times(trace)?)
 }

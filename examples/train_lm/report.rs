@@ -1,15 +1,48 @@
 //! The output of the program.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tinderbox::{DeviceError, Observer, ParameterPath};
 
 use crate::flags::usage;
 
 use crate::data::Text;
 
+/// Whether this process leaves printing to the first one.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves printing to the first process.
+pub fn be_quiet() {
+    IS_QUIET.store(true, Relaxed);
+}
+
+pub fn is_quiet() -> bool {
+    IS_QUIET.load(Relaxed)
+}
+
+/// Prints a line, on the first process.
+macro_rules! say {
+    ($($text:tt)*) => {
+        if !crate::report::is_quiet() {
+            println!($($text)*);
+        }
+    };
+}
+pub(crate) use say;
+
+/// Creates a progress bar, which only the first process draws.
+fn bar_of(length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if is_quiet() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar
+}
+
 /// Prints a figure in the format of the project's benchmarks.
 pub fn figure(name: &str, value: f64, unit: &str) {
-    println!("figure {name} {value:.6} {unit}");
+    say!("figure {name} {value:.6} {unit}");
 }
 
 /// Prints an error and its sources, one per line.
@@ -34,9 +67,7 @@ pub fn no_device(error: &DeviceError) -> ! {
 pub fn text(path: &str, text: &Text) {
     let (train, validation) = text.lengths();
     let different = text.vocabulary();
-    println!(
-        "{path}: {train} characters to train on, {validation} to validate, {different} different"
-    );
+    say!("{path}: {train} characters to train on, {validation} to validate, {different} different");
 }
 
 /// Returns the anonymous memory of this process in bytes (heap and stacks, without the pages of the program
@@ -52,14 +83,14 @@ pub fn process_bytes() -> Option<u64> {
 pub fn memory(before: Option<u64>, after: Option<u64>, model: u64) {
     const MIB: f64 = (1 << 20) as f64;
     match (before, after) {
-        (Some(before), Some(after)) => println!(
+        (Some(before), Some(after)) => say!(
             "process memory: {:.2} MiB before construction, {:.2} MiB after; materialized, the parameters \
              take {:.2} MiB",
             before as f64 / MIB,
             after as f64 / MIB,
             model as f64 / MIB,
         ),
-        _ => println!("process memory: not reported by this system"),
+        _ => say!("process memory: not reported by this system"),
     }
 }
 
@@ -67,7 +98,7 @@ pub fn memory(before: Option<u64>, after: Option<u64>, model: u64) {
 pub fn ranks(held: &[u64], model: u64) -> f64 {
     for (rank, bytes) in held.iter().enumerate() {
         let share = 100.0 * *bytes as f64 / model as f64;
-        println!("rank {rank} holds {bytes} bytes of parameters ({share:.1} % of the model)");
+        say!("rank {rank} holds {bytes} bytes of parameters ({share:.1} % of the model)");
     }
     held.iter().copied().max().unwrap_or(0) as f64 / model as f64
 }
@@ -79,7 +110,7 @@ pub struct MaterializeProgress {
 
 impl MaterializeProgress {
     pub fn new() -> Self {
-        let bar = ProgressBar::new(0);
+        let bar = bar_of(0);
         let style = "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {msg}";
         let style = ProgressStyle::with_template(style);
         bar.set_style(style.expect("the template is well-formed"));
@@ -116,7 +147,7 @@ const STEPS_PER_LINE: u64 = 50;
 
 impl Progress {
     pub fn start(first: u64, steps: u64, tokens_per_step: usize) -> Self {
-        let bar = ProgressBar::new(steps).with_position(first);
+        let bar = bar_of(steps).with_position(first);
         // The steps of the run that is resumed do not count for the rate: a tick records their number.
         bar.tick();
         bar.reset_eta();
@@ -133,7 +164,7 @@ impl Progress {
         let rate = self.bar.per_sec() * self.tokens_per_step as f64;
         let (step, steps) = (self.bar.position(), self.bar.length().unwrap_or(0));
         if self.bar.is_hidden() && (step.is_multiple_of(STEPS_PER_LINE) || step == steps) {
-            println!("step {step}/{steps} loss {loss:.4} {rate:.0} tokens/s");
+            say!("step {step}/{steps} loss {loss:.4} {rate:.0} tokens/s");
         }
         self.bar
             .set_message(format!("loss {loss:.4} {rate:.0} tokens/s"));
@@ -141,7 +172,7 @@ impl Progress {
 
     /// Prints a line above the bar, also without a terminal.
     pub fn line(&self, text: &str) {
-        self.bar.suspend(|| println!("{text}"));
+        self.bar.suspend(|| say!("{text}"));
     }
 
     /// Keeps the bar at its position, before the last step.

@@ -29,6 +29,8 @@ pub struct Member<L, B> {
 ///
 /// `Q` is the type of a request, `E` the reason of a failure.
 pub struct Crew<Q: Send + 'static, E: Send + 'static, C: Channels> {
+    /// The lowest rank of the crew.
+    first: usize,
     requests: Vec<C::Sender<Q>>,
     /// `None` once the thread is joined.
     threads: Vec<Option<C::Thread>>,
@@ -53,17 +55,32 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
         members: Vec<Member<L, B>>,
         lost: fn(RankIndex) -> E,
     ) -> Result<Self, CrewError<E>> {
+        Self::start_at(RankIndex::new(0), abort, members, lost)
+    }
+
+    /// Starts a part of the ranks, from `first` on, as [`start`](Self::start) does; the others are in other processes.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_at<L: Send + 'static, B: FnOnce(&mut L, &C::Receiver<Q>) + Send + 'static>(
+        first: RankIndex,
+        abort: &Abort<E, C>,
+        members: Vec<Member<L, B>>,
+        lost: fn(RankIndex) -> E,
+    ) -> Result<Self, CrewError<E>> {
         let channels = abort.channels();
         let (announce, ends) = channels.channel();
         let mut crew = Self {
+            first: first.index(),
             requests: Vec::new(),
             threads: Vec::new(),
             ends,
             abort: abort.clone(),
             is_stopped: false,
         };
-        for (rank, Member { link, body }) in members.into_iter().enumerate() {
-            let rank = RankIndex::new(rank);
+        for (position, Member { link, body }) in members.into_iter().enumerate() {
+            let rank = crew.rank(position);
             let (sender, requests) = channels.channel();
             let end = End {
                 rank,
@@ -85,6 +102,10 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
             crew.threads.push(Some(thread));
         }
         Ok(crew)
+    }
+
+    fn rank(&self, position: usize) -> RankIndex {
+        RankIndex::new(self.first + position)
     }
 
     /// Returns the number of ranks.
@@ -129,8 +150,8 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
         // The driver keeps a sender, so a dropped reply does not close the channel: the signal reports the failure,
         // together with its reason.
         let (reply, replies) = channels.channel();
-        for (rank, requests) in self.requests.iter().enumerate() {
-            let rank = RankIndex::new(rank);
+        for (position, requests) in self.requests.iter().enumerate() {
+            let rank = self.rank(position);
             // A rank that has ended fired the signal before, which ends the wait below.
             let _ = channels.send(requests, make(rank, reply.clone()));
         }
@@ -139,14 +160,15 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
         while let Some(missing) = results.iter().position(Option::is_none) {
             match channels.receive(&replies, self.abort.signal(), deadline) {
                 Received::Message((rank, result)) => {
-                    if let Some(place) = results.get_mut(rank.index()) {
+                    let position = rank.index().wrapping_sub(self.first);
+                    if let Some(place) = results.get_mut(position) {
                         *place = Some(result);
                     }
                 }
                 Received::Stopped => return Err(self.stop(CrewError::Stopped)),
                 Received::TimedOut if progressed() => deadline = channels.deadline(timeout),
                 Received::TimedOut | Received::Closed => {
-                    let rank = RankIndex::new(missing);
+                    let rank = self.rank(missing);
                     return Err(self.stop(CrewError::Timeout { rank, timeout }));
                 }
             }
@@ -173,7 +195,8 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
             let Received::Message(rank) = channels.receive(&self.ends, &never, deadline) else {
                 return;
             };
-            if let Some(thread) = self.threads.get_mut(rank.index()).and_then(Option::take) {
+            let position = rank.index().wrapping_sub(self.first);
+            if let Some(thread) = self.threads.get_mut(position).and_then(Option::take) {
                 channels.join(thread);
             }
         }
@@ -277,6 +300,28 @@ mod tests {
             None,
             "the end of a crew is not a failure"
         );
+    }
+
+    /// A part of the ranks, the others of which are elsewhere.
+    #[test]
+    fn a_part_of_the_ranks_has_their_numbers() {
+        let abort = Abort::<String, Crossbeam>::default();
+        let member = |rank| Member {
+            link: RankIndex::new(rank),
+            body: |rank: &mut RankIndex, requests: &Receiver<Request>| {
+                requests.iter().for_each(|call| call(*rank));
+            },
+        };
+        let (first, lost) = (RankIndex::new(3), |rank| format!("rank {rank} is lost"));
+        let mut crew = Crew::start_at(first, &abort, vec![member(3), member(4)], lost).unwrap();
+        let replies = call(&mut crew, LONG, |rank| rank.index());
+        assert_eq!(replies.unwrap(), [3, 4]);
+        let panics = |rank: RankIndex| match rank.index() {
+            4 => panic!("injected"),
+            other => other,
+        };
+        let error = call(&mut crew, LONG, panics).unwrap_err();
+        assert!(matches!(error, CrewError::Failed { reason } if reason == "rank 4 is lost"));
     }
 
     #[test]

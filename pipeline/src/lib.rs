@@ -107,8 +107,8 @@ pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 pub use runtime::certification_time;
 pub use runtime::{
     AnyPrecisionAdamW, AnyPrecisionState, Carry, Clipping, Evaluation, Link, LocalLink, LossScale,
-    MomentDType, OptimizerConfig, OptimizerSnapshot, Pipeline, PipelineBuilder, SavedOptimizer,
-    SavedState, Stage, StateFields, StateTensor, StepOutput, Tag,
+    MomentDType, OptimizerConfig, OptimizerSnapshot, OutputsOn, Pipeline, PipelineBuilder,
+    SavedOptimizer, SavedState, Stage, StateFields, StateTensor, StepOutput, Tag,
 };
 pub use tinderbox_derive::Batch;
 /// Costs, machines, partitioners, predictions and plan files, without Burn.

@@ -5,6 +5,7 @@ mod restored;
 mod resume;
 mod saved;
 mod scalars;
+mod world;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use serde_json::Value;
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, ModuleTypes, Retention, Run, Saving};
 use tinderbox_deferred::{Deferred, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
+use tinderbox_world::World;
 
 pub use export::export_pipeline;
 pub use resume::{Resumed, SkippedCheckpoint};
@@ -33,6 +35,8 @@ pub struct Checkpoints {
     keep: Option<Retention>,
     in_background: bool,
     timeout: Duration,
+    /// The processes that save and resume together.
+    world: Option<World>,
     /// The running background save of the pipeline's last saved step.
     saving: Mutex<Option<Saving>>,
 }
@@ -66,8 +70,25 @@ impl Checkpoints {
             keep: None,
             in_background: false,
             timeout: Duration::from_secs(600),
+            world: None,
             saving: Mutex::new(None),
         })
+    }
+
+    /// As [`Checkpoints::on`], for a run of the processes of a world: all of them make every call, each saves what its rank
+    /// holds, and the first begins, publishes and removes. The store is one that all processes reach, such as a shared
+    /// directory. A world of one process needs nothing of this.
+    ///
+    /// A save returns when it is published: [`in_background`](Self::in_background) is refused.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error on all processes if the remains can't be removed.
+    pub fn in_world(run: Run, world: &World) -> Result<Self, CheckpointsError> {
+        if world.size() == 1 {
+            return Self::on(run);
+        }
+        world::open(run, world)
     }
 
     /// Saves after every `steps` steps; see [`Checkpoints::after_step`]. 0 disables periodic saves.
@@ -244,20 +265,17 @@ impl Checkpoints {
         metadata: Value,
     ) -> Result<PathBuf, CheckpointsError> {
         self.wait()?;
+        if let Some(world) = &self.world {
+            return self.save_in_world(world, pipeline, data_position, metadata);
+        }
         let step = pipeline.steps();
         let failed = |source| CheckpointsError::Save {
             step,
             source: Box::new(source),
         };
         let writes = writes(pipeline);
-        let mut meta = CheckpointMeta::new(step, writes.len() as u32);
-        meta.seed = pipeline.seed().value();
-        meta.data_position = data_position;
-        meta.metadata = metadata;
-        meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
-            .map_err(|source| CheckpointsError::Plan { step, source })?;
+        let mut meta = meta_of(pipeline, writes.len(), data_position, metadata)?;
         let of_run = scalars::of_run(pipeline.loss_scale(), pipeline.is_averaged());
-        meta.modules = ModuleTypes::of(pipeline.model().parameters());
         let ranks = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
         let ranks = OfRanks::new(ranks, of_run);
@@ -275,6 +293,24 @@ impl Checkpoints {
         self.prune(step)?;
         Ok(dir)
     }
+}
+
+/// What a checkpoint says of its run.
+fn meta_of<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &Pipeline<M, B>,
+    ranks: usize,
+    data_position: u64,
+    metadata: Value,
+) -> Result<CheckpointMeta, CheckpointsError> {
+    let step = pipeline.steps();
+    let mut meta = CheckpointMeta::new(step, ranks as u32);
+    meta.seed = pipeline.seed().value();
+    meta.data_position = data_position;
+    meta.metadata = metadata;
+    meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
+        .map_err(|source| CheckpointsError::Plan { step, source })?;
+    meta.modules = ModuleTypes::of(pipeline.model().parameters());
+    Ok(meta)
 }
 
 /// Formats an error with all of its sources on one line.

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use burn::module::Module;
 use burn::tensor::{DType, TensorData};
-use tinderbox_checkpoint::{Checkpoint, LoadOptions, Role, TensorEntry};
+use tinderbox_checkpoint::{Checkpoint, CheckpointSource, LoadOptions, Role, TensorEntry};
 use tinderbox_deferred::{Deferred, Observer, ParameterPath};
 use tinderbox_pipeline::{
     Batch, Pipeline, PipelineError, SavedOptimizer, StateFields, StateTensor,
@@ -21,11 +21,27 @@ fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>
         .collect()
 }
 
+/// A checkpoint that was checked, and can be restored.
+pub(super) struct Prepared {
+    source: CheckpointSource,
+    state: State,
+    scale: Option<(f64, u64)>,
+    resumed: Resumed,
+}
+
 /// Restores one checkpoint in place, after every rank has checked what it will read.
 pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
     checkpoint: Checkpoint,
 ) -> Result<Resumed, CheckpointsError> {
+    prepare(pipeline, checkpoint)?.restore(pipeline)
+}
+
+/// Checks that a checkpoint fits a pipeline, without reading values.
+pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &Pipeline<M, B>,
+    checkpoint: Checkpoint,
+) -> Result<Prepared, CheckpointsError> {
     let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
@@ -50,29 +66,50 @@ pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
     if has_stepped && pipeline.keeps_optimizer_state() && state.is_empty() {
         return Err(CheckpointsError::NoOptimizerState { path: resumed.dir });
     }
-    let restored = pipeline.restore(source, state);
-    restored.map_err(|error| match error {
-        PipelineError::Restore { rank, source } => CheckpointsError::Fit {
-            rank,
-            path: resumed.dir.clone(),
-            source: Box::new(source),
-        },
-        PipelineError::PartlyRestored { rank, source } => CheckpointsError::LoadRank {
-            rank,
-            path: resumed.dir.clone(),
-            source: Box::new(source),
-        },
-        error => error.into(),
-    })?;
-    pipeline.resume_at(resumed.step);
-    if let Some((factor, steps)) = scale {
-        pipeline.resume_loss_scale(factor, steps);
+    Ok(Prepared {
+        source,
+        state,
+        scale,
+        resumed,
+    })
+}
+
+impl Prepared {
+    /// Restores the values in place.
+    pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
+        self,
+        pipeline: &mut Pipeline<M, B>,
+    ) -> Result<Resumed, CheckpointsError> {
+        let Self {
+            source,
+            state,
+            scale,
+            resumed,
+        } = self;
+        let restored = pipeline.restore(source, state);
+        restored.map_err(|error| match error {
+            PipelineError::Restore { rank, source } => CheckpointsError::Fit {
+                rank,
+                path: resumed.dir.clone(),
+                source: Box::new(source),
+            },
+            PipelineError::PartlyRestored { rank, source } => CheckpointsError::LoadRank {
+                rank,
+                path: resumed.dir.clone(),
+                source: Box::new(source),
+            },
+            error => error.into(),
+        })?;
+        pipeline.resume_at(resumed.step);
+        if let Some((factor, steps)) = scale {
+            pipeline.resume_loss_scale(factor, steps);
+        }
+        Ok(resumed)
     }
-    Ok(resumed)
 }
 
 /// The optimizer's state in a checkpoint.
-struct State(Checkpoint);
+pub(super) struct State(Checkpoint);
 
 impl State {
     fn is_empty(&self) -> bool {

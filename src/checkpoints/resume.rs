@@ -48,6 +48,9 @@ impl Checkpoints {
     /// Memory: in addition to the pipeline's, as much as the largest parameter for each rank, because each
     /// value replaces the old one as soon as it is read.
     ///
+    /// In a [world](Self::in_world) of processes, the first chooses the checkpoint, and no process changes anything before
+    /// all have found that it fits. If data turns out to be damaged then, no older checkpoint is tried: start again.
+    ///
     /// # Errors
     ///
     /// Returns an error if the newest undamaged checkpoint is of another model, optimizer, seed or version of
@@ -59,6 +62,9 @@ impl Checkpoints {
         pipeline: &mut Pipeline<M, B>,
     ) -> Result<Option<Resumed>, CheckpointsError> {
         self.wait()?;
+        if let Some(world) = &self.world {
+            return self.resume_in_world(world, pipeline);
+        }
         let Some(latest) = self.run.latest()? else {
             return Ok(None);
         };
@@ -97,7 +103,7 @@ impl Checkpoints {
         Ok(resumed)
     }
 
-    fn set_aside(&self, skipped: &Skipped) -> SkippedCheckpoint {
+    pub(super) fn set_aside(&self, skipped: &Skipped) -> SkippedCheckpoint {
         let Skipped { step, dir, reason } = skipped;
         let moved = self.run.set_aside(*step).unwrap_or_else(|error| {
             tracing::warn!(

@@ -95,23 +95,9 @@ impl OfRanks {
     pub(super) fn size(&self) -> SaveSize {
         let mut size = SaveSize::default();
         for place in 0..self.ranks.len() {
-            let slot = self.slot(place);
-            let Slot::Snapshot(snapshot) = &*slot else {
-                continue;
-            };
-            let tensors = snapshot.tensors.clone();
-            let state = tensors.iter().flat_map(|parameter| {
-                let of = |field| SaveTensor {
-                    name: format!("optimizer.{}.{field}", parameter.name),
-                    role: Role::State,
-                    ..parameter.clone()
-                };
-                [of("moment_1"), of("moment_2")]
-            });
-            size.add_rank(&RankSave {
-                tensors: state.chain(tensors.iter().cloned()).collect(),
-                ..RankSave::default()
-            });
+            if let Slot::Snapshot(snapshot) = &*self.slot(place) {
+                size.add_size(snapshot.size());
+            }
         }
         size
     }
@@ -180,13 +166,32 @@ impl RankSnapshot {
         }
     }
 
+    /// Returns the size of what is saved, assuming two tensors of optimizer state for each parameter.
+    pub(super) fn size(&self) -> SaveSize {
+        let mut size = SaveSize::default();
+        let tensors = self.tensors.iter();
+        let state = tensors.clone().flat_map(|parameter| {
+            let of = |field| SaveTensor {
+                name: format!("optimizer.{}.{field}", parameter.name),
+                role: Role::State,
+                ..parameter.clone()
+            };
+            [of("moment_1"), of("moment_2")]
+        });
+        size.add_rank(&RankSave {
+            tensors: state.chain(tensors.cloned()).collect(),
+            ..RankSave::default()
+        });
+        size
+    }
+
     /// Returns the parameters.
     pub(super) fn into_parameters(self) -> Vec<SaveTensor> {
         self.tensors
     }
 
     /// Returns the contents, with the optimizer's state on the host.
-    fn to_save(&self) -> Result<RankSave, SaveError> {
+    pub(super) fn to_save(&self) -> Result<RankSave, SaveError> {
         let mut save = RankSave {
             tensors: self.tensors.clone(),
             ..RankSave::default()

@@ -1,17 +1,22 @@
 //! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`,
-//! `path <- {deferred, planner}`, `pages <- {deferred, checkpoint, pipeline}`, `schedule <- {link, planner, pipeline}`,
-//! `{derive, link, planner} <- pipeline`, `{checkpoint, schedule, planner, pipeline} <- cli`, and `facade <- {train,
+//! `path <- {deferred, planner}`, `pages <- {deferred, checkpoint, pipeline}`, `schedule <- {link, world, planner,
+//! pipeline}`, `{derive, link, world, planner} <- pipeline`, `{checkpoint, schedule, planner, pipeline} <- cli`, and `facade <- {train,
 //! gpu-check}`. What tests alone use does not count.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const CRATES: [(&str, &[&str]); 14] = [
+const CRATES: [(&str, &[&str]); 16] = [
     ("tinderbox-path", &[]),
     ("tinderbox-derive", &[]),
     ("tinderbox-pages", &[]),
     ("tinderbox-schedule", &[]),
     ("tinderbox-link", &["tinderbox-schedule"]),
+    ("tinderbox-world", &["tinderbox-schedule"]),
+    (
+        "tinderbox-world-mpi",
+        &["tinderbox-schedule", "tinderbox-world"],
+    ),
     ("tinderbox-fake", &[]),
     (
         "tinderbox-planner",
@@ -31,6 +36,7 @@ const CRATES: [(&str, &[&str]); 14] = [
             "tinderbox-pages",
             "tinderbox-planner",
             "tinderbox-schedule",
+            "tinderbox-world",
         ],
     ),
     (
@@ -54,6 +60,7 @@ const CRATES: [(&str, &[&str]); 14] = [
             "tinderbox-deferred",
             "tinderbox-fake",
             "tinderbox-pipeline",
+            "tinderbox-world",
         ],
     ),
     ("tinderbox-train", &["tinderbox"]),

@@ -25,6 +25,7 @@ mod resume;
 mod summary_example;
 mod uncut;
 mod verify;
+mod world;
 
 #[path = "../../examples/train_lm/model.rs"]
 #[allow(dead_code, reason = "the example uses all of it")]

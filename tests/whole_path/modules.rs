@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "pages",
     "fake",
     "deferred",
     "schedule",
     "link",
+    "world",
     "planner",
     "pipeline",
     "checkpoint",

@@ -1,5 +1,6 @@
 //! Estimation of the manifest size before writing.
 
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 
 use super::{CheckpointMeta, RankSave, SaveTensor};
@@ -19,7 +20,7 @@ const AIM_BYTES: u64 = MAX_MANIFEST_BYTES / 4;
 
 /// The amount of data in a checkpoint. With it, [`Run::begin`](crate::Run::begin) chooses the block size, and
 /// rejects saves whose manifest would be too large before anything is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SaveSize {
     tensors: u64,
     chunks: u64,
@@ -29,6 +30,14 @@ pub struct SaveSize {
 }
 
 impl SaveSize {
+    /// Adds the contents of other ranks.
+    pub fn add_size(&mut self, other: Self) {
+        self.tensors = self.tensors.saturating_add(other.tensors);
+        self.chunks = self.chunks.saturating_add(other.chunks);
+        self.data_bytes = self.data_bytes.saturating_add(other.data_bytes);
+        self.entry_bytes = self.entry_bytes.saturating_add(other.entry_bytes);
+    }
+
     /// Adds the contents of a rank. Does not read values.
     pub fn add_rank(&mut self, save: &RankSave) {
         self.add(&save.tensors, &save.scalars);

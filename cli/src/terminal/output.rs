@@ -25,7 +25,7 @@ pub(crate) struct OutputFlags {
     output: Option<PathBuf>,
     /// Print JSON: one object with its version, or the JSON file of a plan
     #[arg(long, global = true)]
-    json: bool,
+    pub(crate) json: bool,
     /// Print no warnings and no progress
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,

@@ -2,6 +2,8 @@
 
 mod ckpt;
 mod command;
+#[cfg(unix)]
+mod launch;
 mod plan;
 mod schedule;
 mod support;

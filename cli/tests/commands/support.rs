@@ -42,6 +42,13 @@ impl Ran {
         self.err
     }
 
+    /// Returns what a program that ended with this code printed as errors, its own lines among them.
+    #[track_caller]
+    pub fn errors(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self.err
+    }
+
     /// Returns the JSON object of a command that ended with this code. Its first field is its version.
     #[track_caller]
     pub fn json(self, code: i32) -> serde_json::Value {

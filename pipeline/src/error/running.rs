@@ -171,6 +171,69 @@ pub enum PipelineError {
         /// The rank.
         rank: RankIndex,
     },
+    /// A rank of another process failed or is lost.
+    #[error(transparent)]
+    Remote {
+        /// What happened to it.
+        failure: tinderbox_world::Failure,
+    },
+    /// The world has another number of processes than the plan has ranks.
+    #[error(
+        "the plan has {ranks} ranks and the world {processes} processes: start as many processes as ranks, or plan for \
+         `Machine::local({processes})`"
+    )]
+    WorldSize {
+        /// The ranks of the plan.
+        ranks: usize,
+        /// The processes of the world.
+        processes: usize,
+    },
+    /// Processes were started with different settings.
+    #[error("rank {rank} has another {field} than rank 0: {found}, expected {expected}")]
+    OtherSettings {
+        /// The first rank that differs from rank 0.
+        rank: RankIndex,
+        /// What differs.
+        field: String,
+        /// The value of rank 0, or its digest.
+        expected: String,
+        /// The value of the rank, or its digest.
+        found: String,
+    },
+    /// Processes do different things in the same call.
+    #[error("{difference}: all processes make the same calls with the same batches")]
+    Diverged {
+        /// The other rank.
+        rank: RankIndex,
+        /// What differs, in words.
+        difference: String,
+    },
+    /// Another process sent bytes that are no message.
+    #[error(
+        "rank {rank} sent bytes that are no message of this pipeline: do all processes run the same program?"
+    )]
+    Frame {
+        /// The sender.
+        rank: RankIndex,
+    },
+    /// A message to another process can't be read from its device.
+    #[error("rank {rank} can't read {message} from its device to send it")]
+    Unsent {
+        /// The sender.
+        rank: RankIndex,
+        /// The message.
+        message: String,
+        /// The error of the device.
+        source: Box<FakeError>,
+    },
+    /// A saved state does not fit the rank of another process; nothing has changed.
+    #[error("rank {rank} can't restore: {reason}")]
+    RestoreElsewhere {
+        /// The rank.
+        rank: RankIndex,
+        /// Its error, with its causes.
+        reason: String,
+    },
     /// The pipeline has stopped because of an earlier error.
     #[error("the pipeline has stopped after an earlier error: start a new one")]
     Stopped,

@@ -8,6 +8,12 @@ use tinderbox_fake::{Difference, RecordError, dtype_name};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
+    /// A tensor of the batch can't be read from its device.
+    #[error("the batch can't be read from its device")]
+    Unread {
+        /// The error of the device.
+        source: tinderbox_fake::FakeError,
+    },
     /// No tensor of the batch is divided by samples.
     #[error("no tensor of the batch is divided by samples: at least one must not be `Whole`")]
     NoSamples,

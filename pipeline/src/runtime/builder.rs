@@ -9,6 +9,7 @@ use burn::optim::Optimizer;
 use burn::tensor::{Device, FloatDType};
 use tinderbox_deferred::{Deferred, MemoryCheck, Observer, ParameterPath, Source, random::Seed};
 use tinderbox_fake::DynTensor;
+use tinderbox_world::World;
 
 use super::clip::Clipping;
 use super::crew::Wrap;
@@ -16,6 +17,7 @@ use super::link::Link;
 use super::local::LocalLink;
 use super::loss_scale::LossScale;
 use super::optimizer::{OptimizerConfig, Optimizers, Rule};
+use super::output::OutputsOn;
 use super::pipeline::Pipeline;
 use super::settings::Settings;
 use crate::batch::Batch;
@@ -42,6 +44,9 @@ pub struct PipelineBuilder<M, B> {
     pub(super) kept_programs: usize,
     pub(super) timeout: Duration,
     pub(super) links: Option<Box<Wrap>>,
+    pub(super) world: Option<World>,
+    pub(super) checks_batches: bool,
+    pub(super) outputs: OutputsOn,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
@@ -74,6 +79,9 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             kept_programs: KEPT_PROGRAMS,
             timeout: Duration::from_secs(600),
             links: None,
+            world: None,
+            checks_batches: false,
+            outputs: OutputsOn::default(),
         }
     }
 
@@ -162,6 +170,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     #[must_use]
     pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
         self.optimizer = Some(Rule {
+            description: std::any::type_name_of_val(&optimizer).to_owned(),
             optimizer: Arc::new(optimizer),
             clipping: None,
         });
@@ -340,6 +349,35 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     #[must_use]
     pub fn links(mut self, wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link> + 'static) -> Self {
         self.links = Some(Box::new(wrap));
+        self
+    }
+
+    /// Runs only the rank of this process; the others run in the other processes of a world, which all make the same calls
+    /// in the same order. A world of one process runs all ranks, as without this.
+    ///
+    /// Each process reads from the batch what the stages of its rank read, and gets the whole [`StepOutput`]. The link of a
+    /// process is not [wrapped](Self::links).
+    ///
+    /// The start compares versions, plan, graph, seed, schedule and optimizer of all processes; each step compares the
+    /// shapes of the batch. [`on_ranks`](Pipeline::on_ranks) runs on the rank of this process alone.
+    #[must_use]
+    pub fn world(mut self, world: &World) -> Self {
+        self.world = (world.size() > 1).then(|| world.clone());
+        self
+    }
+
+    /// Sets whether the processes of a [world](Self::world) compare the values of their batches in each step, not only the
+    /// shapes. Default: off. Costs a pass over the batch.
+    #[must_use]
+    pub fn check_batches(mut self, check: bool) -> Self {
+        self.checks_batches = check;
+        self
+    }
+
+    /// Sets which processes of a [world](Self::world) get the named outputs of a step. Default: all of them.
+    #[must_use]
+    pub fn outputs_on(mut self, outputs: OutputsOn) -> Self {
+        self.outputs = outputs;
         self
     }
 

@@ -4,13 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tinderbox_deferred::Source;
+use tinderbox_fake::DynTensor;
 use tinderbox_link::{CrewError, Crossbeam, Member};
+use tinderbox_world::World;
 
 use super::link::{Abort, Link};
 use super::local::{LocalLink, local_links};
 use super::progress::{Counted, RankProgress};
 use super::rank::{RankRequest, RankSetup, run_rank};
+use super::remote::{Notice, Remote, To, join};
 use super::stage::Stage;
 use super::step::{Round, RoundReport};
 use crate::PipelineError;
@@ -19,13 +24,16 @@ use crate::schedule::RankIndex;
 /// Wraps a rank's in-process link.
 pub(super) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 
-/// One thread per rank. Dropping it ends and joins them all.
+/// One thread per rank of this process: all ranks, or in a world of processes one of them. Dropping it ends and joins them
+/// all.
 #[derive(Debug)]
 pub(super) struct Crew {
     ranks: tinderbox_link::Crew<RankRequest, PipelineError, Crossbeam>,
     /// The progress of each rank with the current call.
     progress: Vec<Arc<RankProgress>>,
     timeout: Duration,
+    /// The other processes.
+    remote: Option<Remote>,
 }
 
 impl Crew {
@@ -35,17 +43,29 @@ impl Crew {
         threads_per_rank: usize,
         timeout: Duration,
         wrap: Option<&Wrap>,
+        world: Option<&World>,
     ) -> Result<Self, PipelineError> {
         let abort = Abort::default();
-        let links = local_links(setups.len(), &abort, timeout);
-        let progress = setups.iter().map(|setup| setup.progress.clone());
-        let progress = progress.collect();
+        let progress: Vec<_> = setups.iter().map(|setup| setup.progress.clone()).collect();
+        let first = setups.first().map_or(RankIndex::new(0), |setup| setup.rank);
+        let (links, remote): (Vec<Box<dyn Link>>, _) = match world {
+            Some(world) => {
+                let (link, remote) = join(world, &abort, timeout);
+                let progress = progress.clone();
+                remote.report(move || progress.first()?.doing());
+                (vec![link], Some(remote))
+            }
+            None => {
+                let links = local_links(setups.len(), &abort, timeout).into_iter();
+                let links = setups.iter().zip(links).map(|(setup, link)| match wrap {
+                    Some(wrap) => wrap(setup.rank, link),
+                    None => Box::new(link) as Box<dyn Link>,
+                });
+                (links.collect(), None)
+            }
+        };
         let members = setups.into_iter().zip(links).map(|(setup, link)| {
             let rank = setup.rank;
-            let link: Box<dyn Link> = match wrap {
-                Some(wrap) => wrap(rank, link),
-                None => Box::new(link),
-            };
             let source = source.clone();
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(threads_per_rank)
@@ -63,13 +83,71 @@ impl Crew {
         });
         let members = members.collect::<Result<Vec<_>, PipelineError>>()?;
         let lost = |rank| PipelineError::Ended { rank };
-        let ranks = tinderbox_link::Crew::start(&abort, members, lost)
+        let ranks = tinderbox_link::Crew::start_at(first, &abort, members, lost)
             .map_err(|error| stopped(error, "start"))?;
         Ok(Self {
             ranks,
             progress,
             timeout,
+            remote,
         })
+    }
+
+    /// Returns the rank of this process, if the others are in other processes.
+    pub(super) fn own(&self) -> Option<RankIndex> {
+        self.remote.as_ref().map(Remote::own)
+    }
+
+    /// Tells the other processes what this one is about to do.
+    pub(super) fn notify(
+        &self,
+        notice: impl FnOnce() -> Result<Notice, PipelineError>,
+    ) -> Result<(), PipelineError> {
+        let Some(remote) = &self.remote else {
+            return Ok(());
+        };
+        remote.notify(notice()?);
+        Ok(())
+    }
+
+    /// Gives a value and tensors to all processes, or to the first, and returns those of all that give to this one, in the
+    /// order of the ranks. Without other processes, returns the own ones.
+    pub(super) fn exchange<T: Serialize + DeserializeOwned>(
+        &mut self,
+        to: To,
+        value: T,
+        tensors: Vec<DynTensor>,
+    ) -> Result<Vec<(T, Vec<DynTensor>)>, PipelineError> {
+        match &mut self.remote {
+            None => Ok(vec![(value, tensors)]),
+            Some(remote) => {
+                let exchanged = remote.exchange(to, value, tensors);
+                exchanged.map_err(|error| self.told(error))
+            }
+        }
+    }
+
+    /// Returns the first rank of another process that can't go on, and why.
+    pub(super) fn agree(
+        &mut self,
+        own: Option<String>,
+    ) -> Result<Option<(RankIndex, String)>, PipelineError> {
+        let all = self.exchange(To::All, own, Vec::new())?;
+        let mut ranks = all.into_iter().enumerate();
+        Ok(ranks.find_map(|(rank, (reason, _))| Some((RankIndex::new(rank), reason?))))
+    }
+
+    /// Tells the other processes of an error that ends this pipeline.
+    pub(super) fn told(&self, error: PipelineError) -> PipelineError {
+        if let Some(remote) = &self.remote {
+            remote.fail(&error);
+        }
+        error
+    }
+
+    /// Returns the position of a rank among those of this process.
+    fn position(&self, rank: RankIndex) -> usize {
+        rank.index() - self.own().map_or(0, RankIndex::index)
     }
 
     /// Runs a round on every rank and returns the reports in the order of the ranks. It may take any
@@ -88,14 +166,15 @@ impl Crew {
             !(was_idle && is_idle)
         };
         let reports = self.ranks.ask_while(self.timeout, go_on, make);
-        reports.map_err(|error| match error {
+        let reports = reports.map_err(|error| match error {
             CrewError::Timeout { rank, timeout } => PipelineError::Idle {
                 rank,
                 request,
                 timeout: timeout.saturating_mul(2),
             },
             error => stopped(error, request),
-        })
+        });
+        reports.map_err(|error| self.told(error))
     }
 
     /// Runs code on every rank's thread and returns the results in the order of the ranks. It may take
@@ -115,9 +194,9 @@ impl Crew {
         };
         let progressed = progressed(&self.progress);
         let results = self.ranks.ask_while(self.timeout, progressed, make);
-        results.map_err(|error| match error {
+        let results = results.map_err(|error| match error {
             CrewError::Timeout { rank, timeout } => {
-                match self.progress[rank.index()].counted() {
+                match self.progress[self.position(rank)].counted() {
                     // It has never reported any progress.
                     counted if counted == Counted::default() => stopped(error, request),
                     Counted { made, begun, bytes } => PipelineError::Stalled {
@@ -131,7 +210,8 @@ impl Crew {
                 }
             }
             error => stopped(error, request),
-        })
+        });
+        results.map_err(|error| self.told(error))
     }
 }
 

@@ -17,14 +17,17 @@ use crate::trace::JointGraph;
 /// The check counts parameters, copies of others' parameters, copies in the dtype of the forward,
 /// and in training, a gradient for each trainable parameter. It does not count activations
 /// and optimizer state, since a plan's figures for them are upper bounds.
+///
+/// With `only`, the other ranks are in other processes, which check their own.
 pub(super) fn check_memory(
     layout: &Layout,
     joint: &JointGraph,
     devices: &[Device],
+    only: Option<RankIndex>,
     trains: bool,
     check: MemoryCheck,
 ) -> Result<(), PipelineError> {
-    for (device, (ranks, needed_bytes)) in needed(layout, joint, devices, trains) {
+    for (device, (ranks, needed_bytes)) in needed(layout, joint, devices, only, trains) {
         let device = &devices[device];
         let available_bytes = match check {
             MemoryCheck::Available => available_for(device, needed_bytes),
@@ -56,10 +59,12 @@ fn needed(
     layout: &Layout,
     joint: &JointGraph,
     devices: &[Device],
+    only: Option<RankIndex>,
     trains: bool,
 ) -> BTreeMap<usize, (Vec<RankIndex>, u64)> {
     let mut needed: BTreeMap<usize, (Vec<RankIndex>, u64)> = BTreeMap::new();
-    for (stage, rank) in layout.stages().zip(&layout.ranks) {
+    let stages = layout.stages().zip(&layout.ranks);
+    for (stage, rank) in stages.filter(|(_, rank)| only.is_none_or(|only| only == **rank)) {
         let device = device_of(*rank, devices);
         let first = devices.iter().position(|known| known == device);
         let (ranks, bytes) = needed.entry(first.unwrap_or(0)).or_default();
@@ -104,7 +109,8 @@ mod tests {
         let needed = |trace: &Trace<Tensor<2>>, devices: &[Device], trains| {
             let plan = Plan::manual(trace, &cuts).unwrap();
             let layout = plan.layout(trace.parameters()).unwrap();
-            needed(&layout, &trace.example_program().unwrap(), devices, trains)
+            let traced = trace.example_program().unwrap();
+            needed(&layout, &traced, devices, None, trains)
         };
         // One layer is 256 bytes, and so is its gradient.
         let rank = RankIndex::new;

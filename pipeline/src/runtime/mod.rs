@@ -4,6 +4,7 @@ mod builder;
 mod carry;
 mod clip;
 mod crew;
+mod facts;
 mod indices;
 mod link;
 mod local;
@@ -17,12 +18,14 @@ mod pipeline;
 mod programs;
 mod progress;
 mod rank;
+mod remote;
 mod restore;
 mod settings;
 mod stage;
 mod step;
 mod training;
 mod weights;
+mod wire;
 
 pub use builder::PipelineBuilder;
 pub use carry::Carry;
@@ -38,7 +41,7 @@ pub use optimizer::{
     AnyPrecisionAdamW, AnyPrecisionState, MomentDType, OptimizerConfig, OptimizerSnapshot,
     SavedState,
 };
-pub use output::{Evaluation, StepOutput};
+pub use output::{Evaluation, OutputsOn, StepOutput};
 pub use pipeline::Pipeline;
 pub use programs::certification_time;
 pub use restore::{SavedOptimizer, StateFields, StateTensor};

@@ -3,12 +3,92 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::{Tensor, kind::Basic};
+use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError};
 
 use super::step::{Round, RoundReport};
-use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex, TimeUnit, Timeline};
+use crate::schedule::{MicroBatchIndex, RankIndex, RankTimeline, StageIndex, TimeUnit, Timeline};
 use crate::trace::LossOver;
 use crate::{ActionError, OutputError, PipelineError};
+
+/// The processes of a [world](crate::PipelineBuilder::world) that get the named outputs of a step. All get the losses and
+/// the norm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputsOn {
+    /// All processes: every output is sent to each of them.
+    #[default]
+    All,
+    /// The process whose rank computes them, without a copy.
+    Own,
+}
+
+/// What a rank reports of a round, read from its device. Its outputs are beside it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RankReport {
+    losses: Vec<(usize, Option<f64>)>,
+    squares: Vec<(StageIndex, Vec<f64>)>,
+    /// The micro-batch and the name of each output.
+    outputs: Vec<(usize, String)>,
+    gradient_norm: Option<f64>,
+    stopped: Option<Vec<usize>>,
+    timeline: Option<RankTimeline>,
+}
+
+impl RankReport {
+    /// Reads the report of a rank; returns its outputs as well.
+    pub(super) fn read(
+        rank: RankIndex,
+        report: RoundReport,
+    ) -> Result<(Self, Vec<DynTensor>), PipelineError> {
+        let failed = |stage, micro_batch, action: &str| {
+            let action = action.to_owned();
+            move |source| PipelineError::Action {
+                rank,
+                stage,
+                micro_batch,
+                action,
+                source: Box::new(ActionError::Tensor(source)),
+            }
+        };
+        let losses = report.losses.into_iter().map(|(micro_batch, loss)| {
+            let index = Some(MicroBatchIndex::new(micro_batch));
+            let data = loss.to_data().map_err(failed(None, index, "READ LOSS"))?;
+            Ok((micro_batch, data.iter::<f64>().next()))
+        });
+        let losses = losses.collect::<Result<_, PipelineError>>()?;
+        let squares = report.squares.into_iter().map(|(stage, sums)| {
+            let norms = sums.norms(|sums| sums.to_data());
+            Ok((
+                stage,
+                norms.map_err(failed(Some(stage), None, "READ NORMS"))?,
+            ))
+        });
+        let squares = squares.collect::<Result<_, PipelineError>>()?;
+        let (outputs, tensors) = report
+            .outputs
+            .into_iter()
+            .map(|(micro_batch, name, value)| ((micro_batch, name), value))
+            .unzip();
+        let read = Self {
+            losses,
+            squares,
+            outputs,
+            gradient_norm: report.gradient_norm,
+            stopped: report.stopped,
+            timeline: report.timeline,
+        };
+        Ok((read, tensors))
+    }
+
+    /// Takes the names of the outputs out, which other processes do not get then.
+    pub(super) fn take_outputs(&mut self) -> Vec<(usize, String)> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    pub(super) fn set_outputs(&mut self, outputs: Vec<(usize, String)>) {
+        self.outputs = outputs;
+    }
+}
 
 /// The result of an evaluation. Its loss is `None` if the forward has none.
 pub type Evaluation = StepOutput<Option<f64>>;
@@ -209,37 +289,24 @@ impl Evaluation {
     /// table.
     pub(super) fn collect(
         round: &Round,
-        reports: Vec<RoundReport>,
+        reports: Vec<(RankReport, Vec<DynTensor>)>,
         weights: &[f64],
         norm_order: &[(StageIndex, usize)],
-    ) -> Result<Self, PipelineError> {
+    ) -> Self {
         let mut losses = vec![None; weights.len()];
         let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
         let (mut gradient_norm, mut stopped) = (None, None);
         let mut squares = BTreeMap::new();
         let mut timelines = Vec::new();
-        for (rank, report) in reports.into_iter().enumerate() {
-            let failed = |stage, micro_batch, action: &str| {
-                let action = action.to_owned();
-                move |source| PipelineError::Action {
-                    rank: RankIndex::new(rank),
-                    stage,
-                    micro_batch,
-                    action,
-                    source: Box::new(ActionError::Tensor(source)),
-                }
-            };
+        for (report, values) in reports {
             for (micro_batch, loss) in report.losses {
-                let index = Some(MicroBatchIndex::new(micro_batch));
-                let data = loss.to_data().map_err(failed(None, index, "READ LOSS"))?;
-                losses[micro_batch] = data.iter::<f64>().next();
+                // Another process could report any number.
+                if let Some(place) = losses.get_mut(micro_batch) {
+                    *place = loss;
+                }
             }
-            for (stage, sums) in report.squares {
-                let norms = sums.norms(|sums| sums.to_data());
-                let norms = norms.map_err(failed(Some(stage), None, "READ NORMS"))?;
-                squares.insert(stage, norms);
-            }
-            for (micro_batch, name, value) in report.outputs {
+            squares.extend(report.squares);
+            for ((micro_batch, name), value) in report.outputs.into_iter().zip(values) {
                 outputs.entry(name).or_default().push((micro_batch, value));
             }
             gradient_norm = gradient_norm.or(report.gradient_norm);
@@ -279,7 +346,7 @@ impl Evaluation {
             ranks: timelines,
         });
         let skipped = round.loss_scale.is_some() && gradient_norm.is_some_and(|n| !n.is_finite());
-        Ok(Self {
+        Self {
             loss,
             micro_batch_losses,
             micro_batch_weights: weights.to_vec(),
@@ -290,6 +357,6 @@ impl Evaluation {
             batches: vec![weights.len()],
             is_sum: matches!(over, Some(LossOver::Sum)),
             stopped,
-        })
+        }
     }
 }

@@ -9,13 +9,15 @@ use tinderbox_fake::DynTensor;
 
 use super::optimizer::contains;
 use super::pipeline::{Condition, Pipeline};
+use super::remote::To;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
 use crate::{ActionError, PipelineError};
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns the current value of a parameter or running state by its path, on the device of the rank that owns
-    /// it. The value is shared, and later steps do not change it.
+    /// it. The value is shared, and later steps do not change it. In a [world](crate::PipelineBuilder::world) of processes,
+    /// every process calls this, and those without the rank get a copy in the memory of the host.
     ///
     /// # Errors
     ///
@@ -27,7 +29,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let mut owned = owned.filter_map(|module| Some(module.value(module.position(&path)?)));
             owned.next()
         })?;
-        let value = found.into_iter().flatten().next();
+        let value: Vec<DynTensor> = found.into_iter().flatten().collect();
+        let all = self.crew.exchange(To::All, (), value)?;
+        let value = all.into_iter().flat_map(|(_, values)| values).next();
         Ok(value.expect("every parameter has an owner"))
     }
 
@@ -86,19 +90,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             }
             Ok::<(), ActionError>(())
         })?;
-        let mut results = set.into_iter().enumerate();
-        match results.find_map(|(rank, result)| Some((RankIndex::new(rank), result.err()?))) {
+        let first = self.crew.own().map_or(0, RankIndex::index);
+        let mut results = set.into_iter().zip(first..);
+        match results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?))) {
             None => Ok(()),
             // Some ranks may have the new values, and others not.
             Some((rank, source)) => {
                 self.condition = Condition::Stopped;
-                Err(PipelineError::Action {
+                Err(self.crew.told(PipelineError::Action {
                     rank,
                     stage: None,
                     micro_batch: None,
                     action: "SET PARAMETERS".into(),
                     source: Box::new(source),
-                })
+                }))
             }
         }
     }
@@ -146,8 +151,15 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             });
             values.flatten().collect::<Vec<_>>()
         })?;
+        let (positions, values): (Vec<usize>, Vec<DynTensor>) =
+            values.into_iter().flatten().unzip();
+        // Parameters that ranks of several processes hold are replaced on all of them.
+        let all = self.crew.exchange(To::All, positions, values)?;
+        let pairs = all
+            .into_iter()
+            .flat_map(|(positions, values)| positions.into_iter().zip(values));
         self.is_averaged = is_averaged;
-        self.set(values.into_iter().flatten().collect())
+        self.set(pairs.collect())
     }
 
     pub(super) fn check_not_averaged(&self) -> Result<(), PipelineError> {

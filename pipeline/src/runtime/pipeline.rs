@@ -6,19 +6,23 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_deferred::{
-    Deferred, Observed, SharedId, Source, Values, check_device, random::Seed,
+    Deferred, Observed, ParameterPath, SharedId, Source, Values, check_device, random::Seed,
 };
-use tinderbox_fake::Mode;
+use tinderbox_fake::{DynTensor, Mode};
+use tinderbox_world::World;
 
 use super::builder::PipelineBuilder;
 use super::carry::{Carries, Carry};
 use super::clip::Clipping;
 use super::crew::Crew;
+use super::facts::Facts;
 use super::loss_scale::LossScale;
 use super::memory::{check_memory, device_of};
 use super::optimizer::OptimizerState;
+use super::output::OutputsOn;
 use super::programs::Programs;
 use super::rank::RankSetup;
+use super::remote::To;
 use super::settings::Settings;
 use super::stage::Stage;
 use crate::batch::{Batch, split_batch};
@@ -46,6 +50,10 @@ pub struct Pipeline<M, B> {
     pub(super) step: u64,
     pub(super) round: u64,
     pub(super) carries: Carries,
+    /// The number of steps and evaluations, those that were refused among them.
+    pub(super) calls: u64,
+    pub(super) checks_batches: bool,
+    pub(super) outputs: OutputsOn,
 }
 
 /// Whether the values of the ranks can be used.
@@ -103,10 +111,26 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let lists = schedule.compute(&layout.ranks, count, &alone)?;
             verify(&lists, &alone).map_err(PipelineError::Schedule)?;
         }
+        let ranks = builder.plan.ranks();
+        let world = builder.world.as_ref();
+        if let Some(world) = world.filter(|world| world.size() != ranks) {
+            let processes = world.size();
+            return Err(PipelineError::WorldSize { ranks, processes });
+        }
+        // The ranks of this process, their devices, and how many share this machine.
+        let (own, devices, here) = match world {
+            None => (0..ranks, builder.devices, ranks),
+            Some(world) => {
+                let (own, local) = (world.rank().index(), world.local());
+                let device = device_of(RankIndex::new(local.rank), &builder.devices).clone();
+                (own..own + 1, vec![device], local.size)
+            }
+        };
         check_memory(
             &layout,
             &traced,
-            &builder.devices,
+            &devices,
+            world.map(World::rank),
             settings.optimizers.is_some(),
             settings.memory,
         )?;
@@ -117,25 +141,36 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Some(observer) => Arc::new(Observed::new(source, observer)),
             None => source,
         };
-        let ranks = builder.plan.ranks();
-        let setups = (0..ranks).map(|rank| RankSetup {
+        let setups = own.map(|rank| RankSetup {
             rank: RankIndex::new(rank),
             layout: layout.clone(),
             table: table.clone(),
-            device: device_of(RankIndex::new(rank), &builder.devices).clone(),
+            device: device_of(RankIndex::new(rank), &devices).clone(),
             settings: settings.clone(),
             progress: Arc::default(),
         });
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = builder.threads_per_rank.unwrap_or((machine / ranks).max(1));
+        let threads = builder.threads_per_rank.unwrap_or((machine / here).max(1));
         let mut crew = Crew::start(
             setups.collect(),
             &source,
             threads,
             builder.timeout,
             builder.links.as_deref(),
+            world,
         )?;
+        let facts = Facts {
+            plan: &builder.plan,
+            trace: &traced,
+            settings: &settings,
+            schedule: &schedule,
+            micro_batches,
+            loss_scale: builder.loss_scale,
+        };
+        facts.compare(&mut crew)?;
         crew.call("materialize its parameters", |_, _| ())?;
+        // Nobody trains before all can.
+        crew.agree(None)?;
         let global_norm = matches!(settings.clipping, Some(Clipping::GlobalNorm(_)))
             || builder.loss_scale.is_some()
             || settings.stop_on_non_finite;
@@ -160,6 +195,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             round: 0,
             carries: Carries::default(),
             plan: builder.plan,
+            calls: 0,
+            checks_batches: builder.checks_batches,
+            outputs: builder.outputs,
         })
     }
 
@@ -248,7 +286,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Runs code on every rank's thread, with its stages, and returns the results in the order of the
-    /// ranks.
+    /// ranks. In a [world](PipelineBuilder::world) of processes, it runs on the rank of this process alone.
     ///
     /// # Errors
     ///
@@ -269,22 +307,49 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// Returns the trained model on one device, as an ordinary Burn module.
+    /// Returns the trained model on one device, as an ordinary Burn module. In a [world](PipelineBuilder::world) of
+    /// processes, every process calls this and gets the whole model; see [`gather_on_first`](Self::gather_on_first).
     ///
     /// # Errors
     ///
     /// When a rank has failed, or the closure constructs another model than before.
     pub fn gather(&mut self, device: &Device) -> Result<M, PipelineError> {
-        let values: Values = self
-            .on_ranks(|_, stages| {
-                let values = stages.iter().flat_map(|stage| stage.parameters().values());
-                values
-                    .map(|(path, value)| (path.clone(), value))
-                    .collect::<Vec<_>>()
-            })?
+        let values = self.values(To::All)?;
+        self.construct(values, device)
+    }
+
+    /// Returns the trained model, as [`gather`](Self::gather) does, on the first process of a
+    /// [world](PipelineBuilder::world); `None` on the others, which send their parameters and hold no others.
+    ///
+    /// # Errors
+    ///
+    /// As [`gather`](Self::gather).
+    pub fn gather_on_first(&mut self, device: &Device) -> Result<Option<M>, PipelineError> {
+        let values = self.values(To::First)?;
+        let is_first = self.crew.own().is_none_or(|own| own.index() == 0);
+        is_first.then(|| self.construct(values, device)).transpose()
+    }
+
+    /// Returns the parameters of all ranks.
+    fn values(&mut self, to: To) -> Result<Values, PipelineError> {
+        let held = self.on_ranks(|_, stages| {
+            let values = stages.iter().flat_map(|stage| stage.parameters().values());
+            let values = values.map(|(path, value)| (path.clone(), value));
+            values.collect::<Vec<_>>()
+        })?;
+        let (paths, values): (Vec<ParameterPath>, Vec<DynTensor>) =
+            held.into_iter().flatten().unzip();
+        let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
+        let all = self.crew.exchange(to, paths, values)?;
+        let pairs = all
             .into_iter()
-            .flatten()
-            .collect();
+            .flat_map(|(paths, values)| paths.into_iter().zip(values));
+        Ok(pairs
+            .map(|(path, value)| (ParameterPath::new(path), value))
+            .collect())
+    }
+
+    fn construct(&self, values: Values, device: &Device) -> Result<M, PipelineError> {
         // Random values of the constructor that are not parameters are drawn from the same seed as on
         // the ranks.
         let values = values.constructed_by(self.model.replay(self.settings.seed));

@@ -1,8 +1,11 @@
 //! The progress of a rank with a request of the driver.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use tinderbox_deferred::{Observer, ParameterPath};
+
+use crate::schedule::Action;
 
 /// Counts the values that a rank computes or reads and the actions that it runs, for the driver, which
 /// waits as long as the counts grow.
@@ -18,6 +21,8 @@ pub(super) struct RankProgress {
     made_bytes: AtomicU64,
     /// The bytes that were reported while values were incomplete.
     advanced_bytes: AtomicU64,
+    /// The round and the action that runs.
+    doing: Mutex<Option<(u64, Action)>>,
 }
 
 /// The counts of a request.
@@ -56,6 +61,18 @@ impl RankProgress {
             begun: self.begun.load(Relaxed),
             bytes: bytes.max(self.advanced_bytes.load(Relaxed)),
         }
+    }
+
+    /// Reports that an action begins.
+    pub(super) fn begin_action(&self, round: u64, action: Action) {
+        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = Some((round, action));
+        self.report();
+    }
+
+    /// Returns the action that was begun last, in words.
+    pub(super) fn doing(&self) -> Option<String> {
+        let doing = *self.doing.lock().unwrap_or_else(PoisonError::into_inner);
+        doing.map(|(round, action)| format!("`{action}` of round {round}"))
     }
 
     /// Reports progress that has no other count.

@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::tensor::{DType, TensorData};
 use burn_pack::Scalar;
 use tinderbox_deferred::{Observer, ParameterPath, Source};
+use tinderbox_world::with_causes;
 
 use super::pipeline::{Condition, Pipeline};
 use crate::batch::Batch;
@@ -98,7 +99,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 .iter()
                 .try_for_each(|stage| stage.check_restore(source, state))
         })?;
-        if let Some((rank, source)) = first_error(checked) {
+        let checked = self.agreed(checked)?;
+        if let Some((rank, source)) = checked {
             return Err(PipelineError::Restore { rank, source });
         }
         // The pipeline is sound again when every rank has replaced everything.
@@ -109,16 +111,30 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 .iter_mut()
                 .try_for_each(|stage| stage.restore(source, state))
         })?;
-        if let Some((rank, source)) = first_error(restored) {
+        let restored = self.agreed(restored)?;
+        if let Some((rank, source)) = restored {
             return Err(PipelineError::PartlyRestored { rank, source });
         }
         self.condition = Condition::Sound;
         Ok(())
     }
-}
 
-/// The lowest rank that failed, with its error.
-fn first_error(results: Vec<Result<(), RestoreError>>) -> Option<(RankIndex, RestoreError)> {
-    let mut results = results.into_iter().enumerate();
-    results.find_map(|(rank, result)| Some((RankIndex::new(rank), result.err()?)))
+    /// Returns the lowest rank of this process that failed, with its error.
+    ///
+    /// # Errors
+    ///
+    /// [`PipelineError::RestoreElsewhere`] when all ranks of this process can go on, and one of another can't.
+    fn agreed(
+        &mut self,
+        results: Vec<Result<(), RestoreError>>,
+    ) -> Result<Option<(RankIndex, RestoreError)>, PipelineError> {
+        let first = self.crew.own().map_or(0, RankIndex::index);
+        let mut results = results.into_iter().zip(first..);
+        let own = results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?)));
+        let reason = own.as_ref().map(|(_, error)| with_causes(error));
+        match (own, self.crew.agree(reason)?) {
+            (None, Some((rank, reason))) => Err(PipelineError::RestoreElsewhere { rank, reason }),
+            (own, _) => Ok(own),
+        }
+    }
 }

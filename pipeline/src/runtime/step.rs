@@ -212,6 +212,7 @@ impl<'a> Running<'a> {
         }
         for action in actions {
             let start = round.epoch.map(since);
+            self.rank.setup.progress.begin_action(round.round, *action);
             self.named(action, |running| {
                 let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
                 running.act(action)

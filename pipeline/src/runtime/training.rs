@@ -6,16 +6,17 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use tinderbox_deferred::RunContext;
-use tinderbox_fake::Mode;
+use tinderbox_fake::{DynTensor, Mode};
 
 use super::carry::Carry;
-use super::output::{Evaluation, StepOutput};
+use super::output::{Evaluation, OutputsOn, RankReport, StepOutput};
 use super::pipeline::{Condition, Pipeline};
-use super::step::{LearningRates, MicroInput, Round};
+use super::remote::{Notice, To};
+use super::step::{LearningRates, MicroInput, Round, RoundReport};
 use super::weights::weights;
 use crate::batch::{Batch, samples_of, split_samples};
 use crate::lists::ScheduleChoice;
-use crate::schedule::MicroBatchIndex;
+use crate::schedule::{MicroBatchIndex, RankIndex};
 use crate::{ActionError, BatchError, PipelineError};
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
@@ -80,6 +81,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         self.check_not_averaged()?;
         self.check_rates(lr)?;
+        self.calls += 1;
         let step = self.step;
         let output = self.run_training(lr, batches)?;
         if let Some(gradients) = &output.stopped {
@@ -241,6 +243,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         batch: B,
         carry: Option<&mut Carry>,
     ) -> Result<Evaluation, PipelineError> {
+        self.calls += 1;
         let samples = samples_of(&batch)?;
         let parts = split_samples(&batch, samples, self.micro_batches.min(samples))?;
         self.run(Mode::Inference, 0.0.into(), parts, carry)
@@ -305,19 +308,25 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             carries: self.carries.existing(),
             epoch: self.settings.measure.then(Instant::now),
         });
+        self.crew.notify(|| {
+            let is_training = mode == Mode::Training;
+            let (call, step) = (self.calls, self.step);
+            let parts = &round.micro_batches;
+            let notice = Notice::new(call, step, is_training, parts, self.checks_batches);
+            notice.map_err(|source| PipelineError::from(BatchError::Unread { source }))
+        })?;
         self.round += 1;
         let request = match mode {
             Mode::Training => "run a training step",
             Mode::Inference => "run an evaluation",
         };
         let reports = self.crew.round(round.clone(), request)?;
+        let reports = self.reports_of_all(reports)?;
         if let Some(carry) = carry {
             carry.advance(&round.micro_batches);
         }
         let order = self.programs.norm_order();
         let output = Evaluation::collect(&round, reports, &weights, order);
-        // The ranks have updated their parameters, possibly with values of a failed device.
-        let output = output.inspect_err(|_| self.condition = Condition::Stopped)?;
         if !output.is_finite() {
             tracing::warn!(
                 step,
@@ -328,5 +337,46 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             );
         }
         Ok(output)
+    }
+
+    /// Reads the reports of the ranks of this process, and returns those of all.
+    fn reports_of_all(
+        &mut self,
+        reports: Vec<RoundReport>,
+    ) -> Result<Vec<(RankReport, Vec<DynTensor>)>, PipelineError> {
+        let first = self.crew.own();
+        let ranks = (first.map_or(0, RankIndex::index)..).map(RankIndex::new);
+        let read = ranks
+            .zip(reports)
+            .map(|(rank, report)| RankReport::read(rank, report));
+        let read = read.collect::<Result<Vec<_>, PipelineError>>();
+        // The ranks have updated their parameters, possibly with values of a failed device.
+        let mut read = read.map_err(|error| {
+            self.condition = Condition::Stopped;
+            self.crew.told(error)
+        })?;
+        if first.is_none() {
+            return Ok(read);
+        }
+        // In a world, each process has one rank.
+        let Some((mut report, outputs)) = read.pop() else {
+            return Ok(read);
+        };
+        let exchanged = match self.outputs {
+            OutputsOn::All => self.crew.exchange(To::All, report, outputs),
+            OutputsOn::Own => {
+                let own = report.take_outputs();
+                let all = self.crew.exchange(To::All, report, Vec::new());
+                all.map(|mut all| {
+                    if let Some((report, values)) = first.and_then(|rank| all.get_mut(rank.index()))
+                    {
+                        report.set_outputs(own);
+                        *values = outputs;
+                    }
+                    all
+                })
+            }
+        };
+        exchanged.inspect_err(|_| self.condition = Condition::Stopped)
     }
 }

@@ -115,8 +115,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Dependencies, Edge, Endpoint, Schedule, StageIndex, VerifyError, gpipe, lower, one_f_one_b,
-        verify,
+        Action, Dependencies, Edge, Endpoint, Schedule, StageIndex, VerifyError, gpipe, lower,
+        one_f_one_b, verify,
     };
 
     /// Every action appears once, after all that it waits for, also if ranks are visited against

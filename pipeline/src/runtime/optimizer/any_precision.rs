@@ -55,6 +55,10 @@ pub enum MomentDType {
 }
 
 impl OptimizerConfig for AnyPrecisionAdamW {
+    fn describe(&self) -> String {
+        format!("{self:?}")
+    }
+
     fn optimizer(&self) -> Arc<dyn DynOptimizer> {
         Arc::new(*self)
     }

@@ -18,6 +18,12 @@ pub trait OptimizerConfig {
     /// Returns the clipping of each gradient before it is passed to the optimizer; `None` for no
     /// clipping.
     fn clipping(&self) -> Option<GradientClippingConfig>;
+
+    /// Returns the configuration as text, which must be the same in all processes of a world. Default: the name of the
+    /// type.
+    fn describe(&self) -> String {
+        std::any::type_name::<Self>().to_owned()
+    }
 }
 
 macro_rules! optimizer_configs {
@@ -33,6 +39,13 @@ macro_rules! optimizer_configs {
                     GradientClipping::Value(threshold) => GradientClippingConfig::Value(threshold),
                     GradientClipping::Norm(threshold) => GradientClippingConfig::Norm(threshold),
                 })
+            }
+
+            fn describe(&self) -> String {
+                // Burn's text of a configuration has a line for each field.
+                let fields = self.to_string();
+                let fields: Vec<&str> = fields.split_whitespace().collect();
+                format!("{} {}", stringify!($config), fields.join(" "))
             }
         })*
     };

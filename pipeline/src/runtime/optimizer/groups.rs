@@ -18,6 +18,8 @@ pub(crate) struct Rule {
     pub(crate) optimizer: Arc<dyn DynOptimizer>,
     /// The clipping of the optimizer's configuration.
     pub(crate) clipping: Option<GradientClippingConfig>,
+    /// The configuration as text.
+    pub(crate) description: String,
 }
 
 impl Rule {
@@ -25,6 +27,7 @@ impl Rule {
         Self {
             optimizer: config.optimizer(),
             clipping: config.clipping(),
+            description: config.describe(),
         }
     }
 }
@@ -42,6 +45,15 @@ pub(crate) fn contains(group: &ParamGroup, path: &ParameterPath) -> bool {
 }
 
 impl Optimizers {
+    /// Returns the configurations of all groups as text.
+    pub(crate) fn describe(&self) -> String {
+        let groups = self
+            .groups
+            .iter()
+            .map(|(_, rule)| format!(", {}", rule.description));
+        format!("{}{}", self.base.description, groups.collect::<String>())
+    }
+
     /// Creates the optimizers: one for all parameters, and those of groups, of which the last that contains a parameter
     /// updates it. With a decay, all of them keep averages.
     pub(crate) fn new(base: Rule, groups: Vec<(ParamGroup, Rule)>, decay: Option<f64>) -> Self {
@@ -93,6 +105,7 @@ impl Optimizers {
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rule")
+            .field("description", &self.description)
             .field("clipping", &self.clipping)
             .finish_non_exhaustive()
     }

@@ -1,0 +1,189 @@
+//! The arguments of `launch`.
+
+use std::ffi::OsString;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+/// Arguments of `launch`.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// Processes on this machine
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) ranks: u16,
+    /// Machines; the same command runs on each, with its own --node
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    nodes: u16,
+    /// Index of this machine, from 0
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    node: u16,
+    /// Address of machine 0, where the ranks meet [default: a free port of this machine]
+    #[arg(long, value_name = "HOST:PORT")]
+    master: Option<Address>,
+    /// Directory with ca.pem, cert.pem and key.pem: connections are encrypted, and both sides show a certificate
+    #[arg(long, value_name = "DIR")]
+    tls: Option<PathBuf>,
+    /// How often all ranks are started again after one has failed
+    #[arg(long, value_name = "R", default_value_t = 0)]
+    pub(super) restarts: u32,
+    /// Processes on this machine after a failure [default: as many as before]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "restarts")]
+    pub(super) restart_ranks: Option<u16>,
+    /// Seconds from SIGTERM to SIGKILL
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(super) program: Vec<OsString>,
+}
+
+/// `host:port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Address {
+    host: String,
+    port: u16,
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.rsplit_once(':');
+        let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        match parts {
+            Some((host, port)) if !host.is_empty() && port > 0 => Ok(Self {
+                host: host.trim_matches(['[', ']']).to_owned(),
+                port,
+            }),
+            _ => Err("expected an address and a port, such as node0:29500".to_owned()),
+        }
+    }
+}
+
+/// The variables of the ranks of one start.
+#[derive(Debug)]
+pub(super) struct World {
+    /// Ranks on this machine.
+    pub(super) here: u16,
+    first: u32,
+    size: u32,
+    meeting: Address,
+    token: Option<String>,
+}
+
+impl Flags {
+    pub(super) fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace)
+    }
+
+    /// Checks that the arguments fit together.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.node >= self.nodes {
+            bail!(
+                "--node {}: the {} machines count from 0",
+                self.node,
+                self.nodes
+            );
+        }
+        if self.nodes == 1 {
+            return Ok(());
+        }
+        if self.master.is_none() {
+            bail!(
+                "--nodes {} needs --master, the address of machine 0",
+                self.nodes
+            );
+        }
+        if self.tls.is_none() && given_token().is_none() {
+            bail!(
+                "several machines need --tls DIR, or the same secret in TINDERBOX_TOKEN on each of them: anybody could join \
+                 otherwise"
+            );
+        }
+        if self.restart_ranks.is_some() {
+            bail!(
+                "--restart-ranks is for one machine: the number of ranks on the others is not known here"
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns the variables of the ranks of a start.
+    pub(super) fn world(&self, here: u16) -> anyhow::Result<World> {
+        let meeting = match &self.master {
+            Some(master) => master.clone(),
+            None => Address {
+                host: "127.0.0.1".to_owned(),
+                port: free_port()?,
+            },
+        };
+        // On one machine, nobody else has to know it.
+        let token = given_token().or_else(|| (self.nodes == 1).then(random_token));
+        Ok(World {
+            here,
+            first: u32::from(self.node) * u32::from(here),
+            size: u32::from(self.nodes) * u32::from(here),
+            meeting,
+            token,
+        })
+    }
+
+    /// Returns the variables of a rank of this machine.
+    pub(super) fn variables(
+        &self,
+        world: &World,
+        local: u16,
+        restart: u32,
+    ) -> Vec<(&'static str, OsString)> {
+        let number = |number: u32| OsString::from(number.to_string());
+        let mut variables = vec![
+            ("RANK", number(world.rank(local))),
+            ("WORLD_SIZE", number(world.size)),
+            ("LOCAL_RANK", number(local.into())),
+            ("LOCAL_WORLD_SIZE", number(world.here.into())),
+            ("MASTER_ADDR", OsString::from(&world.meeting.host)),
+            ("MASTER_PORT", number(world.meeting.port.into())),
+            ("TINDERBOX_RESTARTS", number(restart)),
+        ];
+        let token = world
+            .token
+            .as_ref()
+            .map(|token| ("TINDERBOX_TOKEN", OsString::from(token)));
+        let tls = self
+            .tls
+            .as_ref()
+            .map(|dir| ("TINDERBOX_TLS", OsString::from(dir)));
+        variables.extend(token.into_iter().chain(tls));
+        variables
+    }
+}
+
+impl World {
+    /// Returns the rank of a process of this machine.
+    pub(super) fn rank(&self, local: u16) -> u32 {
+        self.first + u32::from(local)
+    }
+}
+
+fn given_token() -> Option<String> {
+    std::env::var("TINDERBOX_TOKEN")
+        .ok()
+        .filter(|token| !token.is_empty())
+}
+
+/// Returns 128 random bits: the standard library seeds its hashers from the operating system.
+fn random_token() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half())
+}
+
+/// Returns a port that is free now.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("no port of this machine is free")?;
+    Ok(listener.local_addr()?.port())
+}

@@ -1,0 +1,103 @@
+//! The lines of ranks: printed with the rank, the last ones kept.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// Lines of standard error that are repeated when a rank was the first to fail.
+const LAST_LINES: usize = 20;
+
+/// The longest line that is held; a longer one is printed in parts.
+const LINE_BYTES: u64 = 1 << 16;
+
+/// The last lines of a rank's standard error.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastLines(Arc<Mutex<VecDeque<String>>>);
+
+impl LastLines {
+    fn push(&self, line: &[u8]) {
+        let line = String::from_utf8_lossy(line).trim_end().to_owned();
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == LAST_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    pub(super) fn take(&self) -> Vec<String> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.drain(..).collect()
+    }
+}
+
+/// Prints the lines of a stream with a prefix, on a thread that ends with the stream.
+pub(super) fn print_lines(
+    from: impl Read + Send + 'static,
+    to: impl Write + Send + 'static,
+    prefix: String,
+    keep: Option<LastLines>,
+) -> JoinHandle<()> {
+    thread::spawn(move || {
+        // A closed terminal ends the launcher by its signal.
+        let _ = copy_lines(from, to, &prefix, keep.as_ref());
+    })
+}
+
+fn copy_lines(
+    from: impl Read,
+    mut to: impl Write,
+    prefix: &str,
+    keep: Option<&LastLines>,
+) -> io::Result<()> {
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        line.extend_from_slice(prefix.as_bytes());
+        if from
+            .by_ref()
+            .take(LINE_BYTES)
+            .read_until(b'\n', &mut line)?
+            == 0
+        {
+            return Ok(());
+        }
+        if let Some(keep) = keep {
+            keep.push(&line[prefix.len()..]);
+        }
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        // One write, so that lines of ranks do not mix.
+        to.write_all(&line)?;
+        to.flush()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_get_their_rank_and_the_last_are_kept() {
+        let kept = LastLines::default();
+        let text: String = (0..30).map(|line| format!("line {line}\n")).collect();
+        let mut printed = Vec::new();
+        copy_lines(
+            format!("{text}no end").as_bytes(),
+            &mut printed,
+            "[rank 1] ",
+            Some(&kept),
+        )
+        .unwrap();
+        let printed = String::from_utf8(printed).unwrap();
+        assert!(printed.starts_with("[rank 1] line 0\n[rank 1] line 1\n"));
+        assert!(printed.ends_with("[rank 1] line 29\n[rank 1] no end\n"));
+        let kept = kept.take();
+        assert_eq!(
+            (kept.len(), kept[0].as_str(), kept[19].as_str()),
+            (20, "line 11", "no end")
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! Starts ranks, waits for them, and ends all when one fails.
+
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process_group};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::flags::{Flags, World};
+use super::output::{LastLines, print_lines};
+use crate::outcome::Outcome;
+use crate::terminal::say;
+
+/// How often the ranks are looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How long ranks are left to report the failure of another one by themselves.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// A process of a rank.
+struct Rank {
+    number: u32,
+    child: Child,
+    status: Option<ExitStatus>,
+    last: LastLines,
+    printers: Vec<JoinHandle<()>>,
+}
+
+/// How the ranks of one start have ended.
+enum End {
+    Done,
+    /// The first rank that failed.
+    Failed {
+        rank: u32,
+        how: String,
+        code: u8,
+        last: Vec<String>,
+    },
+    /// The launcher was told to end.
+    Signalled {
+        code: u8,
+    },
+}
+
+/// Starts the program as ranks, and again after failures.
+pub(crate) fn run(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
+    flags.check()?;
+    if json {
+        anyhow::bail!("the output is that of the program: leave out --json");
+    }
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals can't be received")?;
+    let mut here = flags.ranks;
+    for restart in 0.. {
+        let world = flags.world(here)?;
+        let ranks = start(flags, &world, restart)?;
+        let (rank, how, code, last) = match wait(ranks, &mut signals, flags.grace())? {
+            End::Done => return Ok(Outcome::Done),
+            End::Signalled { code } => return Ok(Outcome::Program(code)),
+            End::Failed {
+                rank,
+                how,
+                code,
+                last,
+            } => (rank, how, code, last),
+        };
+        say(
+            "error",
+            &format!("rank {rank} was the first to fail: {how}"),
+        );
+        for line in last {
+            eprintln!("[rank {rank}] {line}");
+        }
+        if restart == flags.restarts {
+            return Ok(Outcome::Program(code));
+        }
+        here = flags.restart_ranks.unwrap_or(here);
+        say(
+            "note",
+            &format!(
+                "starts {here} ranks again ({} of {})",
+                restart + 1,
+                flags.restarts
+            ),
+        );
+    }
+    unreachable!("the last restart returns")
+}
+
+fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>> {
+    let own = std::env::current_exe().context("the path of this program is unknown")?;
+    let mut ranks: Vec<Rank> = Vec::new();
+    for local in 0..world.here {
+        let number = world.rank(local);
+        let started = Command::new(&own)
+            .arg("become-rank")
+            .args(["--launcher", &std::process::id().to_string(), "--"])
+            .args(&flags.program)
+            .envs(flags.variables(world, local, restart))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Signals of the terminal reach it through the launcher.
+            .process_group(0)
+            .spawn();
+        let mut child = match started {
+            Ok(child) => child,
+            Err(error) => {
+                ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
+                return Err(error).context("a rank can't be started");
+            }
+        };
+        let last = LastLines::default();
+        let prefix = format!("[rank {number}] ");
+        let out = child
+            .stdout
+            .take()
+            .map(|from| print_lines(from, io::stdout(), prefix.clone(), None));
+        let error = child.stderr.take();
+        let error = error.map(|from| print_lines(from, io::stderr(), prefix, Some(last.clone())));
+        ranks.push(Rank {
+            number,
+            child,
+            status: None,
+            last,
+            printers: out.into_iter().chain(error).collect(),
+        });
+    }
+    Ok(ranks)
+}
+
+/// Waits until all ranks have ended. After the first that fails, and after a signal, the others are ended.
+fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, grace: Duration) -> anyhow::Result<End> {
+    let mut first: Option<usize> = None;
+    let mut signalled: Option<i32> = None;
+    // When the ranks that are left get SIGTERM, and then SIGKILL.
+    let (mut term_at, mut kill_at): (Option<Instant>, Option<Instant>) = (None, None);
+    loop {
+        for signal in signals.pending() {
+            match (signalled.replace(signal), Signal::from_named_raw(signal)) {
+                (None, Some(signal)) => ranks.iter().for_each(|rank| rank.signal(signal)),
+                // Asked for a second time.
+                _ => ranks.iter().for_each(|rank| rank.signal(Signal::KILL)),
+            }
+            kill_at = kill_at.or(Some(Instant::now() + grace));
+        }
+        for (index, rank) in ranks.iter_mut().enumerate() {
+            if rank.status.is_none() {
+                rank.status = rank
+                    .child
+                    .try_wait()
+                    .context("a rank can't be waited for")?;
+                let failed = rank.status.is_some_and(|status| !status.success());
+                if failed && first.is_none() {
+                    first = Some(index);
+                    term_at = Some(Instant::now() + REPORT);
+                }
+            }
+        }
+        if ranks.iter().all(|rank| rank.status.is_some()) {
+            break;
+        }
+        let now = Instant::now();
+        if term_at.is_some_and(|at| at <= now) {
+            term_at = None;
+            ranks.iter().for_each(|rank| rank.signal(Signal::TERM));
+            kill_at = kill_at.or(Some(now + grace));
+        }
+        if kill_at.is_some_and(|at| at <= now) {
+            ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
+            kill_at = Some(now + grace);
+        }
+        thread::sleep(LOOK);
+    }
+    for rank in &mut ranks {
+        // What a rank has started may live on and hold its streams.
+        rank.signal_group(Signal::KILL);
+        for printer in rank.printers.drain(..) {
+            // It does not panic.
+            let _ = printer.join();
+        }
+    }
+    if let Some(signal) = signalled {
+        return Ok(End::Signalled {
+            code: code_of(signal),
+        });
+    }
+    Ok(match first.and_then(|first| ranks.get(first)) {
+        None => End::Done,
+        Some(rank) => {
+            let status = rank.status.unwrap_or_default();
+            let (how, code) = match (status.code(), status.signal()) {
+                (Some(code), _) => (format!("exit code {code}"), u8::try_from(code).unwrap_or(1)),
+                (None, Some(signal)) => (format!("ended by signal {signal}"), code_of(signal)),
+                (None, None) => ("ended".to_owned(), 1),
+            };
+            End::Failed {
+                rank: rank.number,
+                how,
+                code,
+                last: rank.last.take(),
+            }
+        }
+    })
+}
+
+/// The exit code of shells for a signal.
+fn code_of(signal: i32) -> u8 {
+    u8::try_from(signal)
+        .ok()
+        .and_then(|signal| signal.checked_add(128))
+        .unwrap_or(1)
+}
+
+impl Rank {
+    /// Sends a signal if the rank runs.
+    fn signal(&self, signal: Signal) {
+        if self.status.is_none() {
+            self.signal_group(signal);
+        }
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(id) = id {
+            // It may have ended by now.
+            let _ = kill_process_group(id, signal);
+        }
+    }
+}

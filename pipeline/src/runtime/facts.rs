@@ -1,0 +1,112 @@
+//! What all processes of a world have to agree on before they start.
+
+use std::hash::Hasher;
+use std::io;
+
+use serde::Serialize;
+use twox_hash::XxHash3_64;
+
+use super::crew::Crew;
+use super::loss_scale::LossScale;
+use super::remote::To;
+use super::settings::Settings;
+use crate::lists::ScheduleChoice;
+use crate::schedule::RankIndex;
+use crate::trace::JointGraph;
+use crate::{PipelineError, Plan};
+
+/// What a pipeline was started with.
+pub(super) struct Facts<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) trace: &'a JointGraph,
+    pub(super) settings: &'a Settings,
+    pub(super) schedule: &'a ScheduleChoice,
+    pub(super) micro_batches: usize,
+    pub(super) loss_scale: Option<LossScale>,
+}
+
+impl Facts<'_> {
+    /// Compares them with those of all other processes of a world.
+    pub(super) fn compare(&self, crew: &mut Crew) -> Result<(), PipelineError> {
+        if crew.own().is_none() {
+            return Ok(());
+        }
+        let all = crew.exchange(To::All, self.named(), Vec::new())?;
+        let expected = &all[0].0;
+        for (rank, (found, _)) in all.iter().enumerate() {
+            let pairs = expected.iter().zip(found);
+            if let Some(((field, expected), (_, found))) = pairs.into_iter().find(|(a, b)| a != b) {
+                let rank = RankIndex::new(rank);
+                // Each process reports the same pair; the one that differs says so of itself.
+                return Err(crew.told(PipelineError::OtherSettings {
+                    rank,
+                    field: field.clone(),
+                    expected: expected.clone(),
+                    found: found.clone(),
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The name of each fact and its value, or a digest of it.
+    fn named(&self) -> Vec<(String, String)> {
+        let settings = self.settings;
+        let optimizers = settings.optimizers.as_ref();
+        let schedule = match self.schedule {
+            ScheduleChoice::Named(kind) => kind.to_string(),
+            ScheduleChoice::Planned(planned) => digest(&**planned),
+            ScheduleChoice::Written(written) => digest(&**written),
+        };
+        [
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("model and forward", digest(self.trace.graph())),
+            ("plan", digest_of(self.plan.to_json().as_bytes())),
+            ("schedule", schedule),
+            ("number of micro-batches", self.micro_batches.to_string()),
+            ("seed", format!("{:?}", settings.seed)),
+            (
+                "optimizer",
+                optimizers.map_or("none".to_owned(), |all| all.describe()),
+            ),
+            ("clipping", format!("{:?}", settings.clipping)),
+            ("loss scale", format!("{:?}", self.loss_scale)),
+            ("decay of averages", format!("{:?}", settings.average_decay)),
+            (
+                "stop at values that are not finite",
+                settings.stop_on_non_finite.to_string(),
+            ),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+}
+
+/// A writer that only hashes.
+struct Digest(XxHash3_64);
+
+impl io::Write for Digest {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn digest(value: &impl Serialize) -> String {
+    let mut digest = Digest(XxHash3_64::with_seed(0));
+    // Numbers that are not finite have no JSON and are written as null, which is enough to compare. Nothing else fails.
+    let written = serde_json::to_writer(&mut digest, value);
+    format!(
+        "{:016x}{}",
+        digest.0.finish(),
+        if written.is_ok() { "" } else { "?" }
+    )
+}
+
+fn digest_of(bytes: &[u8]) -> String {
+    format!("{:016x}", XxHash3_64::oneshot(bytes))
+}

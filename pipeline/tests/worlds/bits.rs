@@ -1,0 +1,131 @@
+//! What processes compute is what threads compute, bit by bit, and every process gets all of it.
+
+use std::time::Duration;
+
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use tinderbox_pipeline::{OutputsOn, ScheduleKind};
+use tinderbox_world::World;
+use tinderbox_world::testing::Delays;
+
+use crate::model::{MICRO_BATCHES, Net, batch, builder, on_world, run};
+use crate::support::{Case, Setting, parameters, pipelined, plain, squared};
+
+const NONE: Delays = Delays {
+    seed: 0,
+    most: Duration::ZERO,
+};
+
+#[test]
+fn every_process_sees_what_threads_see() {
+    for (ranks, kind) in [
+        (2, ScheduleKind::OneFOneB),
+        (3, ScheduleKind::ZbH1),
+        (4, ScheduleKind::GPipe),
+        (2, ScheduleKind::Zbv),
+        (2, ScheduleKind::DualPipeV),
+        (2, ScheduleKind::Interleaved1F1B),
+    ] {
+        let expected = run(&mut builder(ranks, kind).start().unwrap(), 4);
+        let found = on_world(ranks, NONE, |world, _| {
+            run(&mut builder(ranks, kind).world(&world).start().unwrap(), 4)
+        });
+        for (rank, found) in found.iter().enumerate() {
+            assert!(*found == expected, "rank {rank} of {ranks}, {kind}");
+        }
+    }
+}
+
+#[test]
+fn delays_change_no_bit() {
+    let kind = ScheduleKind::OneFOneB;
+    let expected = run(&mut builder(3, kind).start().unwrap(), 6);
+    for seed in 0..4 {
+        let delays = Delays {
+            seed,
+            most: Duration::from_millis(4),
+        };
+        let found = on_world(3, delays, |world, _| {
+            run(&mut builder(3, kind).world(&world).start().unwrap(), 6)
+        });
+        assert!(found.iter().all(|found| *found == expected), "seed {seed}");
+    }
+}
+
+/// A model without dropout, so that plain Burn is the reference.
+#[test]
+fn processes_compute_what_plain_burn_computes() {
+    let case: Case<Vec<burn::nn::Linear>, crate::model::Batch> = Case {
+        init: |device| Net::init(device).layers,
+        forward: |layers, (x, y)| {
+            let x = layers.iter().fold(x, |x, layer| layer.forward(x).tanh());
+            (squared(x.clone(), y), Some(x))
+        },
+        batch: |number, device| {
+            let shape = [crate::support::SAMPLES, crate::model::WIDTH];
+            let floats = |number| crate::support::floats(shape, number, device);
+            (floats(number), floats(number + 1000))
+        },
+    };
+    let optimizer = || AdamWConfig::new().init();
+    let expected = plain(case, optimizer(), MICRO_BATCHES, 3);
+    let setting = Setting {
+        stages: 3,
+        schedule: ScheduleKind::ZbH1,
+        micro_batches: MICRO_BATCHES,
+    };
+    let threads = pipelined(case, AdamWConfig::new().build(), setting, 3);
+    threads.assert_same(&expected, "threads");
+    let found = on_world(3, NONE, |world, _| {
+        let model = case.model();
+        let trace = case.trace(&model);
+        let machine = tinderbox_pipeline::Machine::local(3).unwrap();
+        let plan = tinderbox_pipeline::Plan::auto(&trace, &machine).unwrap();
+        let mut pipeline = tinderbox_pipeline::Pipeline::new(&model, &trace, &plan)
+            .custom_optimizer(AdamWConfig::new().build())
+            .schedule(setting.schedule)
+            .micro_batches(MICRO_BATCHES)
+            .seed(crate::support::SEED)
+            .world(&world)
+            .start()
+            .unwrap();
+        let mut run = crate::support::Run::default();
+        crate::support::continue_run(&mut pipeline, case, 0..3, &mut run);
+        run.parameters = parameters(&pipeline.gather(&Device::flex()).unwrap());
+        crate::support::note(
+            pipeline.evaluate((case.batch)(3, &Device::flex())).unwrap(),
+            &mut run,
+        );
+        run
+    });
+    found
+        .iter()
+        .for_each(|found| found.assert_same(&expected, "processes"));
+}
+
+/// Outputs stay where they are made; losses and norms are everywhere.
+#[test]
+fn outputs_can_stay_where_they_are_made() {
+    let kind = ScheduleKind::OneFOneB;
+    let expected = run(&mut builder(2, kind).start().unwrap(), 0);
+    let found = on_world(2, NONE, |world, _| {
+        let builder = builder(2, kind).outputs_on(OutputsOn::Own).world(&world);
+        let mut pipeline = builder.start().unwrap();
+        let evaluation = pipeline.evaluate(batch(1)).unwrap();
+        let count = evaluation.output("y").map_or(0, <[_]>::len);
+        (count, evaluation.loss, run(&mut pipeline, 0).outputs.len())
+    });
+    assert_eq!(found[0].0, 0);
+    assert_eq!(found[1].0, MICRO_BATCHES);
+    assert_eq!(found[0].1, found[1].1);
+    assert!(found[0].2 < expected.outputs.len() && found[1].2 == expected.outputs.len());
+}
+
+/// A world of one is no world.
+#[test]
+fn one_process_runs_all_ranks() {
+    let kind = ScheduleKind::OneFOneB;
+    let expected = run(&mut builder(3, kind).start().unwrap(), 2);
+    let alone = World::alone();
+    assert!(run(&mut builder(3, kind).world(&alone).start().unwrap(), 2) == expected);
+}

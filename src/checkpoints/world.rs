@@ -1,0 +1,155 @@
+//! Saving and resuming in the processes of a world.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use burn::module::Module;
+use serde_json::Value;
+use tinderbox_checkpoint::{Attempt, Checkpoint, LoadError, Run, SaveError, SaveSize, Skipped};
+use tinderbox_pipeline::{Batch, Pipeline};
+use tinderbox_world::{World, WorldError};
+
+use super::restored::prepare;
+use super::resume::{Resumed, SkippedCheckpoint};
+use super::saved::{RankSnapshot, writes};
+use super::{Checkpoints, meta_of, scalars};
+use crate::CheckpointsError;
+
+/// Opens a run. The first process removes what a killed run has left.
+pub(super) fn open(run: Run, world: &World) -> Result<Checkpoints, CheckpointsError> {
+    let place = run.place();
+    let cleaned = match world.is_first() {
+        true => run.clean().map(drop),
+        false => Ok(()),
+    };
+    let agreed = world.agree(cleaned.as_ref().copied());
+    cleaned.map_err(|source| CheckpointsError::Open {
+        path: place.clone(),
+        source: Box::new(source),
+    })?;
+    agreed?;
+    Ok(Checkpoints {
+        run,
+        place,
+        every: None,
+        keep: None,
+        in_background: false,
+        timeout: Duration::from_secs(600),
+        world: Some(world.clone()),
+        saving: Mutex::new(None),
+    })
+}
+
+impl Checkpoints {
+    /// Saves what the rank of this process holds, as one of all.
+    pub(super) fn save_in_world<M: Module + Sync + 'static, B: Batch>(
+        &self,
+        world: &World,
+        pipeline: &mut Pipeline<M, B>,
+        data_position: u64,
+        metadata: Value,
+    ) -> Result<PathBuf, CheckpointsError> {
+        if self.in_background {
+            return Err(CheckpointsError::BackgroundInWorld);
+        }
+        let step = pipeline.steps();
+        let failed = |source| CheckpointsError::Save {
+            step,
+            source: Box::new(source),
+        };
+        let writes = writes(pipeline);
+        let mut meta = meta_of(pipeline, writes.len(), data_position, metadata)?;
+        let of_run = scalars::of_run(pipeline.loss_scale(), pipeline.is_averaged());
+        let own = pipeline
+            .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?
+            .pop();
+        let sizes = world.all_gather(
+            own.as_ref()
+                .map_or_else(SaveSize::default, RankSnapshot::size),
+        )?;
+        let mut size = SaveSize::default();
+        sizes.into_iter().for_each(|of_rank| size.add_size(of_rank));
+        meta.size = Some(size);
+
+        let mut attempt: Option<Attempt> = None;
+        world.from_first(|| {
+            attempt = Some(self.run.begin(meta)?);
+            Ok::<(), SaveError>(())
+        })?;
+        let write = || {
+            let handle = match &attempt {
+                Some(attempt) => attempt.handle(),
+                None => self.run.join(step, self.timeout)?,
+            };
+            let mut save = own.map_or_else(|| Ok(Default::default()), |own| own.to_save())?;
+            if world.is_first() {
+                save.scalars.extend(of_run);
+            }
+            handle.write_rank(world.rank().index() as u32, &save.tensors, &save.scalars)
+        };
+        let written = write();
+        let agreed = world.agree(written.as_ref().copied());
+        // Without the agreement of all, the attempt of the first is dropped, which removes its files.
+        written.map_err(failed)?;
+        agreed?;
+        let dir = world.from_first(|| match attempt {
+            Some(attempt) => attempt.publish(self.timeout),
+            None => Ok(PathBuf::new()),
+        })?;
+        let pruned = match world.is_first() {
+            true => self.prune(step),
+            false => Ok(()),
+        };
+        let agreed = world.agree(pruned.as_ref().copied());
+        pruned?;
+        agreed?;
+        Ok(dir)
+    }
+
+    /// Restores the checkpoint that the first process chooses.
+    pub(super) fn resume_in_world<M: Module + Sync + 'static, B: Batch>(
+        &self,
+        world: &World,
+        pipeline: &mut Pipeline<M, B>,
+    ) -> Result<Option<Resumed>, CheckpointsError> {
+        let mut chosen: Option<(Checkpoint, Vec<Skipped>)> = None;
+        let step = world.from_first(|| {
+            let latest = self.run.latest()?;
+            chosen = latest.map(|latest| (latest.checkpoint, latest.skipped));
+            Ok::<_, LoadError>(chosen.as_ref().map(|(checkpoint, _)| checkpoint.step()))
+        })?;
+        let Some(step) = step else {
+            return Ok(None);
+        };
+        let opened = match chosen {
+            Some(chosen) => Ok(chosen),
+            None => self
+                .run
+                .open(step)
+                .map(|checkpoint| (checkpoint, Vec::new())),
+        };
+        let prepared = opened
+            .map_err(CheckpointsError::from)
+            .and_then(|(checkpoint, skipped)| Ok((prepare(pipeline, checkpoint)?, skipped)));
+        // Before anything is changed.
+        let agreed = world.agree(prepared.as_ref().map(drop));
+        let (prepared, skipped) = prepared?;
+        agreed?;
+        let mut resumed = prepared.restore(pipeline)?;
+        let skipped = world.from_first(|| {
+            let skipped = skipped.iter().map(|skipped| self.set_aside(skipped));
+            let parts = skipped.map(|one| (one.step, one.reason, one.set_aside));
+            Ok::<Vec<_>, WorldError>(parts.collect())
+        })?;
+        let skipped = skipped
+            .into_iter()
+            .map(|(step, reason, set_aside)| SkippedCheckpoint {
+                step,
+                reason,
+                set_aside,
+            });
+        resumed.skipped = skipped.collect();
+        Ok(Some(resumed))
+    }
+}

@@ -1,0 +1,219 @@
+//! Checkpoints of the processes of a world: what they save is one checkpoint, and any number of processes resumes it.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use tinderbox::world::testing::{Delays, Net, Threads};
+use tinderbox::world::{Environment, Launcher, with_causes};
+use tinderbox::{
+    Checkpoints, CheckpointsError, Clipping, Machine, Pipeline, Plan, Resumed, Run, World,
+    WorldOptions,
+};
+use tinderbox_pipeline::schedule::RankIndex;
+
+use crate::models::{Case, Tied, deferred, trace};
+use crate::plain::{LR, SEED};
+
+const CASE: Tied = Tied;
+
+type Trained = Pipeline<<Tied as Case>::Model, <Tied as Case>::Batch>;
+
+fn start(ranks: usize, world: &World, seed: u64) -> Trained {
+    let model = deferred(&CASE);
+    let trace = trace(&CASE, &model);
+    let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
+    Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new())
+        .clip(Clipping::GlobalNorm(0.1))
+        .micro_batches(4)
+        .seed(seed)
+        .world(world)
+        .start()
+        .unwrap()
+}
+
+/// Trains to a step, and returns the losses of all micro-batches.
+fn train(pipeline: &mut Trained, to: u64) -> Vec<f64> {
+    let mut losses = Vec::new();
+    while pipeline.steps() < to {
+        let batch = CASE.batch(pipeline.steps(), &Device::flex());
+        losses.extend(pipeline.step(LR, batch).unwrap().micro_batch_losses);
+    }
+    losses
+}
+
+/// Runs a program as every process of a world of threads.
+fn on_world<R: Send>(size: usize, program: impl Fn(World, &Net) -> R + Sync) -> Vec<R> {
+    let (engines, net) = Threads::world(size, Delays::default());
+    let mut options = WorldOptions::default();
+    options.heartbeat = Duration::from_millis(50);
+    options.call_timeout = Duration::from_secs(20);
+    thread::scope(|scope| {
+        let ranks = engines.into_iter().enumerate().map(|(rank, engine)| {
+            let (net, program, options) = (&net, &program, options.clone());
+            scope.spawn(move || {
+                let environment = Environment {
+                    launcher: Launcher::Torchrun,
+                    rank: RankIndex::new(rank),
+                    size,
+                    local: None,
+                    meeting: None,
+                };
+                program(
+                    World::over(&environment, options, Box::new(engine)).unwrap(),
+                    net,
+                )
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Resumes with some number of processes and trains on; returns what the first sees.
+fn resumed(dir: &Path, ranks: usize, to: u64) -> (Option<Resumed>, Vec<f64>) {
+    let run = |world: World| {
+        let mut pipeline = start(ranks, &world, SEED);
+        let saves = Checkpoints::in_world(Run::local(dir), &world).unwrap();
+        let resumed = saves.resume(&mut pipeline).unwrap();
+        (resumed, train(&mut pipeline, to))
+    };
+    match ranks {
+        1 => run(World::alone()),
+        _ => {
+            let mut all = on_world(ranks, |world, _| run(world));
+            assert!(
+                all.iter().all(|one| *one == all[0]),
+                "all processes see the same"
+            );
+            all.remove(0)
+        }
+    }
+}
+
+#[test]
+fn any_number_of_processes_resumes_what_others_saved() {
+    let mut alone = start(1, &World::alone(), SEED);
+    let expected = train(&mut alone, 6);
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = on_world(3, |world, _| {
+        let mut pipeline = start(3, &world, SEED);
+        let saves = Checkpoints::in_world(Run::local(dir.path()), &world).unwrap();
+        let saves = saves.every(2).keep(1, None);
+        let mut last = None;
+        while pipeline.steps() < 4 {
+            let to = pipeline.steps() + 1;
+            train(&mut pipeline, to);
+            last = saves.after_step(&mut pipeline, to * 10).unwrap().or(last);
+        }
+        last.unwrap()
+    });
+    assert!(dirs.iter().all(|saved| *saved == dirs[0]));
+    assert_eq!(
+        Run::local(dir.path()).steps().unwrap(),
+        [4],
+        "the older one was removed"
+    );
+    let per_step = expected.len() / 6;
+    for ranks in [1, 2, 3] {
+        let (found, losses) = resumed(dir.path(), ranks, 6);
+        let found = found.unwrap();
+        assert_eq!((found.step, found.data_position), (4, 40));
+        assert_eq!(losses, expected[4 * per_step..], "{ranks} processes");
+    }
+}
+
+#[test]
+fn a_run_without_checkpoints_begins_anew_on_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let (found, losses) = resumed(dir.path(), 2, 1);
+    assert!(found.is_none() && !losses.is_empty());
+}
+
+/// A checkpoint that does not fit is refused by all before anything changes.
+#[test]
+fn what_does_not_fit_is_refused_by_all() {
+    let dir = tempfile::tempdir().unwrap();
+    on_world(2, |world, _| {
+        let mut pipeline = start(2, &world, SEED);
+        train(&mut pipeline, 1);
+        let saves = Checkpoints::in_world(Run::local(dir.path()), &world).unwrap();
+        saves.save(&mut pipeline, 0).unwrap();
+        // The same step again.
+        let again = saves.save(&mut pipeline, 0).unwrap_err();
+        assert!(with_causes(&again).contains("step"), "{again}");
+        // The world and the pipeline go on.
+        train(&mut pipeline, 2);
+        saves.save(&mut pipeline, 0).unwrap();
+        let mut other = start(2, &world, SEED + 1);
+        let error = saves.resume(&mut other).unwrap_err();
+        assert!(matches!(error, CheckpointsError::Seed { .. }), "{error}");
+        let untouched = train(&mut other, 1);
+        assert_eq!(untouched, train(&mut start(2, &world, SEED + 1), 1));
+        let error = saves.in_background().save(&mut pipeline, 0).unwrap_err();
+        assert!(
+            matches!(error, CheckpointsError::BackgroundInWorld),
+            "{error}"
+        );
+    });
+    assert_eq!(Run::local(dir.path()).steps().unwrap(), [1, 2]);
+}
+
+/// A shard that one process finds damaged, and a newer checkpoint that is damaged for all.
+#[test]
+fn damaged_checkpoints_are_skipped_on_all() {
+    let dir = tempfile::tempdir().unwrap();
+    on_world(2, |world, _| {
+        let mut pipeline = start(2, &world, SEED);
+        let saves = Checkpoints::in_world(Run::local(dir.path()), &world).unwrap();
+        for step in 1..=2 {
+            train(&mut pipeline, step);
+            saves.save(&mut pipeline, step).unwrap();
+        }
+    });
+    std::fs::write(dir.path().join("step-00000002/manifest.json"), "{").unwrap();
+    let (found, _) = resumed(dir.path(), 3, 2);
+    let found = found.unwrap();
+    assert_eq!(
+        (found.step, found.skipped.len(), found.skipped[0].step),
+        (1, 1, 2)
+    );
+    assert!(found.skipped[0].set_aside.is_some());
+}
+
+/// A process that ends in the middle of a save: the others report it, nothing is published, and the run resumes from the
+/// checkpoint before.
+#[test]
+fn a_process_lost_while_saving_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for faulty in 0..3 {
+        let dir = dir.path().join(faulty.to_string());
+        let texts = on_world(3, |world, net| {
+            let mut pipeline = start(3, &world, SEED);
+            let saves = Checkpoints::in_world(Run::local(&dir), &world).unwrap();
+            train(&mut pipeline, 1);
+            saves.save(&mut pipeline, 0).unwrap();
+            train(&mut pipeline, 2);
+            world.barrier().unwrap();
+            if world.rank().index() == faulty {
+                // All have passed the barrier by then.
+                std::thread::sleep(Duration::from_millis(100));
+                net.kill(world.rank());
+                return String::new();
+            }
+            with_causes(&saves.save(&mut pipeline, 0).unwrap_err())
+        });
+        for text in texts.iter().filter(|text| !text.is_empty()) {
+            assert!(
+                text.contains(&format!("rank {faulty} is lost")),
+                "{texts:#?}"
+            );
+        }
+        let (found, _) = resumed(&dir, 2, 2);
+        assert_eq!(found.unwrap().step, 1);
+        assert_eq!(Run::local(&dir).steps().unwrap(), [1]);
+    }
+}

@@ -1,0 +1,401 @@
+//! The engine.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ferrompi::{Communicator, PersistentRequest, ThreadLevel};
+use tinderbox_schedule::RankIndex;
+use tinderbox_world::{
+    Close, Decoder, Engine, Environment, Events, Frame, Launcher, Limits, Outbox, Started, World,
+    WorldError, WorldOptions,
+};
+
+const NAME: &str = "MPI";
+
+/// The tag of all messages: those of two ranks arrive in their order.
+const TAG: i32 = 1;
+
+/// The most bytes of a message. A larger frame is several.
+const MESSAGE_BYTES: usize = 4 << 20;
+
+/// How long the thread looks without a pause after something happened.
+const BUSY: Duration = Duration::from_micros(50);
+
+/// The shortest and the longest nap between two looks.
+const SHORT_NAP: Duration = Duration::from_micros(50);
+const LONG_NAP: Duration = Duration::from_millis(1);
+
+/// Joins the world of the ranks that `mpirun` started, with the settings of [`WorldOptions::from_env`].
+///
+/// # Errors
+///
+/// When MPI can't be initialized, or its ranks are not those of the launcher.
+pub fn world() -> Result<World, WorldError> {
+    let environment = Environment::from_env()?;
+    let options = WorldOptions::from_env()?;
+    let engine = Mpi::new(options.limits)?;
+    let environment = match environment.launcher {
+        // MPI itself may have been told by something else.
+        Launcher::Alone => Environment {
+            rank: engine.rank,
+            size: engine.size,
+            local: None,
+            ..environment
+        },
+        _ => environment,
+    };
+    match engine.size {
+        1 if environment.size == 1 => Ok(World::alone()),
+        _ => World::over(&environment, options, Box::new(engine)),
+    }
+}
+
+/// Carries frames by MPI.
+pub struct Mpi {
+    rank: RankIndex,
+    size: usize,
+    commands: Sender<Command>,
+    thread: JoinHandle<()>,
+}
+
+enum Command {
+    Start(Arc<dyn Events>),
+    Send(RankIndex, Frame),
+    Close(Close),
+}
+
+impl Mpi {
+    /// Initializes MPI, on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// When MPI can't be initialized, or was before.
+    pub fn new(limits: Limits) -> Result<Self, WorldError> {
+        let (commands, queue) = channel();
+        let (tell, told) = channel();
+        let body = move || progress(limits, &queue, &tell);
+        let thread = thread::Builder::new().name("mpi".to_owned()).spawn(body);
+        let thread = thread.map_err(|source| failed("its thread", source))?;
+        match told.recv() {
+            Ok(Ok((rank, size))) => Ok(Self {
+                rank,
+                size,
+                commands,
+                thread,
+            }),
+            Ok(Err(error)) => Err(failed("its start", error)),
+            Err(error) => Err(failed("its thread", error)),
+        }
+    }
+}
+
+fn failed(
+    what: &'static str,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> WorldError {
+    WorldError::Engine {
+        engine: NAME,
+        what,
+        source: Box::new(source),
+    }
+}
+
+impl fmt::Debug for Mpi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mpi")
+            .field("rank", &self.rank)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine for Mpi {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn rank(&self) -> RankIndex {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn start(self: Box<Self>, events: Arc<dyn Events>) -> Result<Started, WorldError> {
+        let Self {
+            commands, thread, ..
+        } = *self;
+        // The thread lives as long as its commands.
+        let _ = commands.send(Command::Start(events));
+        Ok(Started {
+            outbox: Box::new(MpiOutbox {
+                commands: Mutex::new(commands),
+                thread: Mutex::new(Some(thread)),
+            }),
+            local: None,
+        })
+    }
+}
+
+struct MpiOutbox {
+    commands: Mutex<Sender<Command>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl MpiOutbox {
+    fn tell(&self, command: Command) {
+        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread has ended after a failure.
+        let _ = commands.send(command);
+    }
+}
+
+impl Outbox for MpiOutbox {
+    fn send(&self, to: RankIndex, frame: Frame) {
+        self.tell(Command::Send(to, frame));
+    }
+
+    fn close(&self, close: Close) {
+        self.tell(Command::Close(close));
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // A panic of a handler was reported by its hook.
+        let _ = thread.map(JoinHandle::join);
+    }
+}
+
+/// The thread that owns MPI.
+fn progress(
+    limits: Limits,
+    queue: &Receiver<Command>,
+    tell: &Sender<Result<(RankIndex, usize), ferrompi::Error>>,
+) {
+    let mpi = match ferrompi::Mpi::init_thread(ThreadLevel::Funneled) {
+        Ok(mpi) => mpi,
+        Err(error) => {
+            let _ = tell.send(Err(error));
+            return;
+        }
+    };
+    // A drop finalizes, which waits for all other ranks: never after a failure.
+    let mpi = ManuallyDrop::new(mpi);
+    let world = mpi.world();
+    let (rank, size) = (world.rank() as usize, world.size() as usize);
+    let _ = tell.send(Ok((RankIndex::new(rank), size)));
+    let Ok(Command::Start(events)) = queue.recv() else {
+        // It was never used: no other rank waits for it, unless all finalize.
+        return;
+    };
+    let mut carrier = Carrier {
+        world,
+        events,
+        peers: (0..size).map(|_| Peer::new(limits)).collect(),
+        own: rank,
+        spare: Vec::new(),
+    };
+    if carrier.run(queue) == Close::Left {
+        drop(ManuallyDrop::into_inner(mpi));
+    }
+}
+
+/// What is on its way to and from a rank.
+struct Peer {
+    decoder: Decoder,
+    sending: VecDeque<PersistentRequest<u8>>,
+    is_lost: bool,
+}
+
+impl Peer {
+    fn new(limits: Limits) -> Self {
+        Self {
+            decoder: Decoder::new(limits),
+            sending: VecDeque::new(),
+            is_lost: false,
+        }
+    }
+}
+
+struct Carrier {
+    world: Communicator,
+    events: Arc<dyn Events>,
+    peers: Vec<Peer>,
+    own: usize,
+    /// Memory of messages that were sent or read.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Carrier {
+    /// Carries until it is closed. After an orderly end, everything was sent.
+    fn run(&mut self, queue: &Receiver<Command>) -> Close {
+        let mut active = Instant::now();
+        let mut closing = None;
+        loop {
+            if self.look() {
+                active = Instant::now();
+            }
+            let quiet = active.elapsed();
+            let command = match quiet < BUSY || closing.is_some() {
+                true => queue.try_recv(),
+                false => {
+                    // A send wakes it; what arrives waits for the end of the nap.
+                    let nap = (quiet / 4).clamp(SHORT_NAP, LONG_NAP);
+                    queue.recv_timeout(nap).map_err(|error| match error {
+                        RecvTimeoutError::Timeout => TryRecvError::Empty,
+                        RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                    })
+                }
+            };
+            match command {
+                Ok(Command::Send(to, frame)) => {
+                    self.send(to.index(), frame);
+                    active = Instant::now();
+                }
+                Ok(Command::Close(close)) => {
+                    closing = Some(close);
+                    if close == Close::Left {
+                        self.end();
+                    }
+                }
+                Ok(Command::Start(_)) => {}
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return Close::Failed,
+            }
+            match closing {
+                Some(Close::Failed) => return Close::Failed,
+                Some(Close::Left) if self.has_sent_all() => return Close::Left,
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells all ranks that nothing more comes: an empty message, of which a frame has none.
+    fn end(&mut self) {
+        let own = self.own;
+        for peer in (0..self.peers.len()).filter(|peer| *peer != own) {
+            if !self.peers[peer].is_lost {
+                self.send_message(peer, Vec::new());
+            }
+        }
+    }
+
+    fn has_sent_all(&self) -> bool {
+        self.peers
+            .iter()
+            .all(|peer| peer.is_lost || peer.sending.is_empty())
+    }
+
+    /// Receives what is there, and frees what was sent. Returns whether something happened.
+    fn look(&mut self) -> bool {
+        let mut happened = false;
+        let own = self.own;
+        for peer in (0..self.peers.len()).filter(|peer| *peer != own) {
+            while !self.peers[peer].is_lost {
+                match self.receive(peer) {
+                    Ok(true) => happened = true,
+                    Ok(false) => break,
+                    Err(reason) => {
+                        self.lose(peer, reason);
+                        happened = true;
+                    }
+                }
+            }
+            while let Some(first) = self.peers[peer].sending.front_mut() {
+                match first.test() {
+                    Ok(Some(_)) => {
+                        let sent = self.peers[peer].sending.pop_front();
+                        self.spare
+                            .extend(sent.and_then(|sent| sent.into_buffer().ok()));
+                        happened = true;
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.peers[peer].sending.clear();
+                        self.lose(peer, error.to_string());
+                    }
+                }
+            }
+        }
+        happened
+    }
+
+    /// Receives one message of a rank, if there is one.
+    fn receive(&mut self, peer: usize) -> Result<bool, String> {
+        let found = self.world.improbe::<u8>(peer as i32, TAG);
+        let Some((message, status)) = found.map_err(|error| error.to_string())? else {
+            return Ok(false);
+        };
+        let length = status.count.ok_or("a message has no length")?;
+        if length == 0 {
+            message
+                .mrecv::<u8>(&mut [])
+                .map_err(|error| error.to_string())?;
+            return Err("its process has ended".to_owned());
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.resize(length, 0);
+        message
+            .mrecv(&mut bytes[..])
+            .map_err(|error| error.to_string())?;
+        let rank = RankIndex::new(peer);
+        self.events.heard(rank);
+        let decoder = &mut self.peers[peer].decoder;
+        decoder.push(&bytes).map_err(|error| error.to_string())?;
+        self.spare.push(bytes);
+        while let Some(frame) = self.peers[peer].decoder.next_frame() {
+            self.events.received(rank, frame);
+        }
+        Ok(true)
+    }
+
+    fn send(&mut self, to: usize, frame: Frame) {
+        if to == self.own || self.peers.get(to).is_none_or(|peer| peer.is_lost) {
+            return;
+        }
+        let mut message = self.spare.pop().unwrap_or_default();
+        message.clear();
+        for mut slice in frame.into_slices() {
+            while !slice.is_empty() {
+                let now = slice.split_to(slice.len().min(MESSAGE_BYTES - message.len()));
+                message.extend_from_slice(&now);
+                if message.len() == MESSAGE_BYTES {
+                    self.send_message(to, std::mem::take(&mut message));
+                    message = self.spare.pop().unwrap_or_default();
+                    message.clear();
+                }
+            }
+        }
+        if !message.is_empty() {
+            self.send_message(to, message);
+        }
+    }
+
+    fn send_message(&mut self, to: usize, message: Vec<u8>) {
+        let started = self
+            .world
+            .send_init(message, to as i32, TAG)
+            .and_then(|mut request| {
+                request.start()?;
+                Ok(request)
+            });
+        match started {
+            Ok(request) => self.peers[to].sending.push_back(request),
+            Err(error) => self.lose(to, error.to_string()),
+        }
+    }
+
+    fn lose(&mut self, peer: usize, reason: String) {
+        if !std::mem::replace(&mut self.peers[peer].is_lost, true) {
+            tracing::debug!(peer, reason, "lost");
+            self.events.lost(RankIndex::new(peer), reason);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Carries the frames of a [`World`](tinderbox_world::World) by MPI, for clusters where it is the way to the network.
+//!
+//! A crate of its own, because a program that links MPI does not start without it: everything here needs the feature
+//! `mpi`, and an MPI library with `mpicc` when it is built. The program has to be started by the `mpirun` of the same
+//! library; another one starts processes that each are a world of one, which [`world`] refuses.
+//!
+//! ```no_run
+//! # #[cfg(feature = "mpi")]
+//! # fn example() -> Result<(), tinderbox_world::WorldError> {
+//! // mpirun -n 2 program
+//! let world = tinderbox_world_mpi::world()?;
+//! println!("rank {} of {}", world.rank(), world.size());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it works
+//!
+//! One thread owns MPI: it initializes it (`MPI_THREAD_FUNNELED`), queues sends, and probes every other rank in turn. MPI
+//! can't wait without a core, so the thread looks again and again: at once after a message, then after naps that grow to a
+//! millisecond. A core to spare for it is worth having.
+//!
+//! MPI is finalized only after an orderly end of all ranks, because that waits for all of them; after a failure, the
+//! process just ends, and the launcher ends the others. With Open MPI 5 and `mpirun --with-ft ulfm`, a rank that was killed
+//! is named by the others at once; otherwise they end with it, or name it after missing heartbeats.
+//!
+//! # Limits
+//!
+//! - A frame is copied once on each side.
+//! - Built and tested with Open MPI on Linux.
+
+#[cfg(feature = "mpi")]
+mod engine;
+
+#[cfg(feature = "mpi")]
+pub use engine::{Mpi, world};

@@ -1,0 +1,112 @@
+//! Frames of one part of a program.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tinderbox_schedule::RankIndex;
+
+use crate::core::{Core, Member};
+use crate::handler::Handler;
+use crate::message::Kind;
+use crate::peers::Failure;
+
+/// Frames between all ranks, for one part of a program. Dropping it closes it.
+pub struct Channel {
+    rank: RankIndex,
+    size: usize,
+    /// None in a world of one.
+    open: Option<(Arc<Member>, u32)>,
+}
+
+impl Channel {
+    pub(crate) fn open(
+        rank: RankIndex,
+        size: usize,
+        member: Option<Arc<Member>>,
+        handler: Arc<dyn Handler>,
+    ) -> Self {
+        let open = member.map(|member| {
+            let number = member.core().open(handler);
+            (member, number)
+        });
+        Self { rank, size, open }
+    }
+
+    /// Returns the rank of this process.
+    #[must_use]
+    pub const fn rank(&self) -> RankIndex {
+        self.rank
+    }
+
+    /// Returns the number of processes.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns the ranks of all other processes.
+    pub fn others(&self) -> impl Iterator<Item = RankIndex> + use<> {
+        let own = self.rank;
+        (0..self.size)
+            .map(RankIndex::new)
+            .filter(move |rank| *rank != own)
+    }
+
+    /// Queues a frame for another rank, without waiting. The pieces are not copied, and live until they were sent.
+    pub fn send(&self, to: RankIndex, header: &[u8], pieces: Vec<Bytes>) {
+        if let Some((member, number)) = &self.open {
+            member
+                .core()
+                .send(to, &Kind::Channel(*number), header, pieces);
+        }
+    }
+
+    /// Tells all ranks that this one failed. Only the first failure of a world counts.
+    pub fn fail(&self, reason: &str) {
+        if let Some((member, _)) = &self.open {
+            member.core().fail(reason.to_owned());
+        }
+    }
+
+    /// Returns the first failure of a rank, if there is one.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        let (member, _) = self.open.as_ref()?;
+        member.core().failure()
+    }
+
+    /// Sets what this rank reports of itself with its heartbeats: the errors of other ranks name it. Called from the
+    /// thread of the heartbeats.
+    pub fn report(&self, status: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        if let Some(core) = self.core() {
+            core.set_status(Some(Arc::new(status)));
+        }
+    }
+
+    fn core(&self) -> Option<&Core> {
+        self.open.as_ref().map(|(member, _)| member.core())
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if let Some((member, number)) = &self.open {
+            if std::thread::panicking() {
+                member.core().fail("its program panicked".to_owned());
+            }
+            member.core().set_status(None);
+            member.core().close(*number);
+        }
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("rank", &self.rank)
+            .field("size", &self.size)
+            .field("number", &self.open.as_ref().map(|(_, number)| number))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! What carries frames between processes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tinderbox_schedule::RankIndex;
+
+use crate::environment::Local;
+use crate::error::WorldError;
+use crate::frame::{Frame, Received};
+
+/// Carries frames of bytes between the processes of a world.
+///
+/// # Contract
+///
+/// - [`start`](Self::start) returns when every process can send to every other.
+/// - [`Outbox::send`] never waits. Frames from one process to another arrive in the order in which they were sent, each
+///   once, whole or not at all; those of different processes in any order.
+/// - The engine has no frames, beats or timeouts of its own for processes that are stopped: the world sends beats.
+/// - A connection that ends is reported once by [`Events::lost`], after everything that arrived before.
+/// - After [`Outbox::close`], nothing of the engine is left: no thread, port or file.
+///
+/// [`testing::check_engine`](crate::testing::check_engine) checks an engine.
+pub trait Engine: Send {
+    /// Returns the name in errors.
+    fn name(&self) -> &'static str;
+
+    /// Returns the rank of this process.
+    fn rank(&self) -> RankIndex;
+
+    /// Returns the number of processes.
+    fn size(&self) -> usize;
+
+    /// Connects to all other processes, and begins to carry. What arrives is given to `events`, from threads of the
+    /// engine.
+    ///
+    /// # Errors
+    ///
+    /// When a process does not come in time, or refuses this one.
+    fn start(self: Box<Self>, events: Arc<dyn Events>) -> Result<Started, WorldError>;
+}
+
+/// An engine that carries.
+pub struct Started {
+    /// The sending side.
+    pub outbox: Box<dyn Outbox>,
+    /// The position of this process on its machine, if the engine knows it.
+    pub local: Option<Local>,
+}
+
+impl fmt::Debug for Started {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Started")
+            .field("local", &self.local)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The sending side of an engine.
+pub trait Outbox: Send + Sync {
+    /// Queues a frame, without waiting. Does nothing if the receiver is lost.
+    fn send(&self, to: RankIndex, frame: Frame);
+
+    /// Ends. Frames that were not transferred by now may be discarded: the world waits for the confirmation of those that
+    /// matter, and calls this once.
+    fn close(&self, close: Close);
+}
+
+/// How a world ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Close {
+    /// All ranks have left.
+    Left,
+    /// A rank failed.
+    Failed,
+}
+
+/// Where an engine reports what arrives.
+pub trait Events: Send + Sync {
+    /// A frame arrived. Of one sender, this is called in the order of the frames.
+    fn received(&self, from: RankIndex, frame: Received);
+
+    /// Some bytes arrived, also if they are not a whole frame yet: the sender is alive.
+    fn heard(&self, from: RankIndex);
+
+    /// A process can't be heard of any more. This is the last event of its rank.
+    fn lost(&self, from: RankIndex, reason: String);
+}

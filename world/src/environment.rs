@@ -1,0 +1,500 @@
+//! Which process of a program this is, by the variables of its launcher.
+
+use derive_more::Display;
+use tinderbox_schedule::RankIndex;
+
+use crate::error::EnvironmentError;
+
+/// What started the processes of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// Nothing: this process is the only one.
+    #[display("no launcher")]
+    Alone,
+    /// `tinderbox launch`, `torchrun`, or a `PyTorchJob`: `RANK`, `WORLD_SIZE`.
+    #[display("torchrun")]
+    Torchrun,
+    /// An indexed job of Kubernetes: `JOB_COMPLETION_INDEX`, and `WORLD_SIZE` from the job's own definition.
+    #[display("Kubernetes")]
+    Kubernetes,
+    /// `mpirun` of Open MPI: `OMPI_COMM_WORLD_RANK`.
+    #[display("Open MPI")]
+    OpenMpi,
+    /// `mpiexec` of MPICH and its relatives: `PMI_RANK`.
+    #[display("MPICH")]
+    Mpich,
+    /// `srun`: `SLURM_PROCID`, inside a step.
+    #[display("Slurm")]
+    Slurm,
+}
+
+/// The address at which the first rank waits for the others.
+#[derive(Debug, Clone, PartialEq, Eq, Display)]
+#[display("{host}:{port}")]
+pub struct Meeting {
+    /// Name or address of the first rank's machine.
+    pub host: String,
+    /// The port that it listens on.
+    pub port: u16,
+}
+
+/// The position of a process among those of its machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Local {
+    /// The index of the process on its machine.
+    pub rank: usize,
+    /// The number of processes on its machine.
+    pub size: usize,
+}
+
+/// What the environment says about this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Environment {
+    /// Whose variables were read.
+    pub launcher: Launcher,
+    /// The rank of this process.
+    pub rank: RankIndex,
+    /// The number of processes.
+    pub size: usize,
+    /// Its position on its machine, if the launcher sets it.
+    pub local: Option<Local>,
+    /// Where the ranks meet, if the launcher sets it.
+    pub meeting: Option<Meeting>,
+}
+
+/// The port of the first rank in a Slurm job, plus the job's number modulo [`SLURM_PORTS`].
+const SLURM_FIRST_PORT: u64 = 23_000;
+
+/// How many ports jobs are distributed over.
+const SLURM_PORTS: u64 = 8_000;
+
+/// The steps of a Slurm job that are no `srun`, such as the batch script, have numbers from here on.
+const SLURM_SPECIAL_STEPS: u64 = 0xffff_ff00;
+
+impl Environment {
+    /// Returns what no launcher sets: one process.
+    #[must_use]
+    pub const fn alone() -> Self {
+        Self {
+            launcher: Launcher::Alone,
+            rank: RankIndex::new(0),
+            size: 1,
+            local: Some(Local { rank: 0, size: 1 }),
+            meeting: None,
+        }
+    }
+
+    /// Reads the variables of the launcher from this process' environment.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn from_env() -> Result<Self, EnvironmentError> {
+        Self::read(|name| std::env::var(name).ok())
+    }
+
+    /// Reads the variables of the launcher.
+    ///
+    /// | | rank | size | on its machine | meeting |
+    /// |---|---|---|---|---|
+    /// | torchrun | `RANK` | `WORLD_SIZE` | `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | `MASTER_ADDR`, `MASTER_PORT` |
+    /// | Kubernetes | `JOB_COMPLETION_INDEX` | `WORLD_SIZE` | | `MASTER_ADDR`, `MASTER_PORT` |
+    /// | Open MPI | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK`, `OMPI_COMM_WORLD_LOCAL_SIZE` | `MASTER_ADDR`, `MASTER_PORT` if set |
+    /// | MPICH | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` | `MASTER_ADDR`, `MASTER_PORT` if set |
+    /// | Slurm | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` | `SLURM_LOCALID`, `SLURM_STEP_TASKS_PER_NODE` | `MASTER_ADDR`, `MASTER_PORT`, or the first of `SLURM_STEP_NODELIST` |
+    ///
+    /// The first row whose rank is set counts. Slurm's counts only inside of a step: in the batch script of a job
+    /// `SLURM_PROCID` is 0 although one process runs. Without any, this process is [alone](Self::alone). An empty variable
+    /// counts as unset.
+    ///
+    /// # Errors
+    ///
+    /// When one of the variables is set and others of its row are missing; when one is no number, or a rank is not below
+    /// its size.
+    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentError> {
+        let read = Variables(&|name: &str| variable(name).filter(|value| !value.is_empty()));
+        let slurm = || read.number("SLURM_STEP_ID").is_some_and(is_step);
+        if read.is_set("RANK") || read.is_set("LOCAL_RANK") || read.is_set("LOCAL_WORLD_SIZE") {
+            read.torchrun()
+        } else if read.is_set("JOB_COMPLETION_INDEX") {
+            read.kubernetes()
+        } else if read.is_set("OMPI_COMM_WORLD_RANK") || read.is_set("OMPI_COMM_WORLD_SIZE") {
+            read.mpi(Launcher::OpenMpi, &OPEN_MPI)
+        } else if read.is_set("PMI_RANK") || read.is_set("PMI_SIZE") {
+            read.mpi(Launcher::Mpich, &MPICH)
+        } else if read.is_set("SLURM_PROCID") && slurm() {
+            read.slurm()
+        } else if read.is_set("WORLD_SIZE") {
+            read.torchrun()
+        } else {
+            Ok(Self::alone())
+        }
+    }
+}
+
+/// Rank, size, rank and size on the machine.
+const OPEN_MPI: [&str; 4] = [
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+];
+const MPICH: [&str; 4] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+
+fn is_step(number: Result<u64, EnvironmentError>) -> bool {
+    number.is_ok_and(|step| step < SLURM_SPECIAL_STEPS)
+}
+
+/// Looks up a variable.
+struct Variables<'a>(&'a dyn Fn(&str) -> Option<String>);
+
+impl Variables<'_> {
+    fn is_set(&self, name: &str) -> bool {
+        (self.0)(name).is_some()
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Option<Result<T, EnvironmentError>> {
+        let value = (self.0)(name)?;
+        Some(
+            value
+                .trim()
+                .parse()
+                .map_err(|_| EnvironmentError::NotANumber {
+                    name: name.to_owned(),
+                    value,
+                }),
+        )
+    }
+
+    /// Returns a variable that has to be set beside another.
+    fn required<T: std::str::FromStr>(
+        &self,
+        launcher: Launcher,
+        name: &str,
+    ) -> Result<T, EnvironmentError> {
+        self.number(name)
+            .unwrap_or_else(|| Err(self.missing(launcher, &[name])))
+    }
+
+    fn missing(&self, launcher: Launcher, names: &[&str]) -> EnvironmentError {
+        let missing = names.iter().filter(|name| !self.is_set(name));
+        EnvironmentError::Missing {
+            launcher,
+            names: missing.map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    fn torchrun(&self) -> Result<Environment, EnvironmentError> {
+        let launcher = Launcher::Torchrun;
+        let needed = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+        if needed.iter().any(|name| !self.is_set(name)) {
+            return Err(self.missing(launcher, &needed));
+        }
+        let local = self.local(launcher, ["LOCAL_RANK", "LOCAL_WORLD_SIZE"])?;
+        self.checked(Environment {
+            launcher,
+            rank: RankIndex::new(self.required(launcher, "RANK")?),
+            size: self.required(launcher, "WORLD_SIZE")?,
+            local,
+            meeting: self.meeting(launcher)?,
+        })
+    }
+
+    fn kubernetes(&self) -> Result<Environment, EnvironmentError> {
+        let launcher = Launcher::Kubernetes;
+        let needed = ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+        if needed.iter().any(|name| !self.is_set(name)) {
+            return Err(self.missing(launcher, &needed));
+        }
+        self.checked(Environment {
+            launcher,
+            rank: RankIndex::new(self.required(launcher, "JOB_COMPLETION_INDEX")?),
+            size: self.required(launcher, "WORLD_SIZE")?,
+            local: Some(Local { rank: 0, size: 1 }),
+            meeting: self.meeting(launcher)?,
+        })
+    }
+
+    fn mpi(&self, launcher: Launcher, names: &[&str; 4]) -> Result<Environment, EnvironmentError> {
+        let [rank, size, local_rank, local_size] = *names;
+        self.checked(Environment {
+            launcher,
+            rank: RankIndex::new(self.required(launcher, rank)?),
+            size: self.required(launcher, size)?,
+            local: self.local(launcher, [local_rank, local_size])?,
+            meeting: self.meeting(launcher)?,
+        })
+    }
+
+    fn slurm(&self) -> Result<Environment, EnvironmentError> {
+        let launcher = Launcher::Slurm;
+        let size = match self.number("SLURM_STEP_NUM_TASKS") {
+            Some(size) => size?,
+            None => self.required(launcher, "SLURM_NTASKS")?,
+        };
+        let local = match (self.number("SLURM_LOCALID"), self.tasks_of_node()) {
+            (Some(rank), Some(size)) => Some(Local { rank: rank?, size }),
+            _ => None,
+        };
+        let meeting = match self.meeting(launcher)? {
+            Some(meeting) => meeting,
+            None => Meeting {
+                host: self.first_node()?,
+                port: self.slurm_port()?,
+            },
+        };
+        self.checked(Environment {
+            launcher,
+            rank: RankIndex::new(self.required(launcher, "SLURM_PROCID")?),
+            size,
+            local,
+            meeting: Some(meeting),
+        })
+    }
+
+    /// Returns the number of processes on this node, from a list such as `4(x2),3`.
+    fn tasks_of_node(&self) -> Option<usize> {
+        let node: usize = self.number("SLURM_NODEID")?.ok()?;
+        let list = (self.0)("SLURM_STEP_TASKS_PER_NODE")?;
+        let mut first = 0_usize;
+        for group in list.split(',') {
+            let (tasks, nodes) = match group.split_once("(x") {
+                Some((tasks, nodes)) => (tasks, nodes.strip_suffix(')')?.parse().ok()?),
+                None => (group, 1),
+            };
+            first = first.checked_add(nodes)?;
+            if node < first {
+                return tasks.trim().parse().ok();
+            }
+        }
+        None
+    }
+
+    /// Returns the first host of a list such as `node[07-09,12],login`.
+    fn first_node(&self) -> Result<String, EnvironmentError> {
+        let names = ["SLURM_STEP_NODELIST", "SLURM_NODELIST"];
+        let list = names.iter().find_map(|name| (self.0)(name));
+        let list = list.ok_or_else(|| self.missing(Launcher::Slurm, &names[..1]))?;
+        let end = list.find([',', '[']).unwrap_or(list.len());
+        let (start, rest) = list.split_at(end);
+        let Some(numbers) = rest.strip_prefix('[') else {
+            return Ok(start.to_owned());
+        };
+        let number = numbers.split([',', '-', ']']).next().unwrap_or_default();
+        // What follows the numbers, up to the next host.
+        let suffix = numbers.split_once(']').map_or("", |(_, rest)| rest);
+        let suffix = suffix.split(',').next().unwrap_or_default();
+        Ok(format!("{start}{number}{suffix}"))
+    }
+
+    fn slurm_port(&self) -> Result<u16, EnvironmentError> {
+        let job: u64 = self.required(Launcher::Slurm, "SLURM_JOB_ID")?;
+        let step: u64 = self.required(Launcher::Slurm, "SLURM_STEP_ID")?;
+        let port = SLURM_FIRST_PORT + job.wrapping_add(step) % SLURM_PORTS;
+        // At most 30,999.
+        Ok(u16::try_from(port).unwrap_or(u16::MAX))
+    }
+
+    fn local(
+        &self,
+        launcher: Launcher,
+        names: [&str; 2],
+    ) -> Result<Option<Local>, EnvironmentError> {
+        match names.map(|name| self.number(name)) {
+            [None, None] => Ok(None),
+            [Some(rank), Some(size)] => Ok(Some(Local {
+                rank: rank?,
+                size: size?,
+            })),
+            _ => Err(self.missing(launcher, &names)),
+        }
+    }
+
+    fn meeting(&self, launcher: Launcher) -> Result<Option<Meeting>, EnvironmentError> {
+        let names = ["MASTER_ADDR", "MASTER_PORT"];
+        match ((self.0)(names[0]), self.number(names[1])) {
+            (None, None) => Ok(None),
+            (Some(host), Some(port)) => Ok(Some(Meeting { host, port: port? })),
+            _ => Err(self.missing(launcher, &names)),
+        }
+    }
+
+    /// Checks that ranks are below their sizes.
+    fn checked(&self, found: Environment) -> Result<Environment, EnvironmentError> {
+        let launcher = found.launcher;
+        let beyond = |rank, size| EnvironmentError::Beyond {
+            launcher,
+            rank,
+            size,
+        };
+        if found.rank.index() >= found.size {
+            return Err(beyond(found.rank.index(), found.size));
+        }
+        match found.local {
+            Some(local) if local.rank >= local.size || local.size > found.size => {
+                Err(beyond(local.rank, local.size))
+            }
+            _ => Ok(found),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn read(variables: &str) -> Result<Environment, EnvironmentError> {
+        let pairs: Vec<(&str, &str)> = variables
+            .split_whitespace()
+            .map(|pair| pair.split_once('=').unwrap())
+            .collect();
+        Environment::read(|name| {
+            let found = pairs.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    /// The rank, the size, rank and size on the machine, and the meeting.
+    #[track_caller]
+    fn check(variables: &str, launcher: Launcher, expected: &str) {
+        let found = read(variables).unwrap();
+        assert_eq!(found.launcher, launcher);
+        let local = match found.local {
+            Some(local) => format!("{} of {}", local.rank, local.size),
+            None => "unknown".to_owned(),
+        };
+        let meeting = found.meeting.map(|meeting| meeting.to_string());
+        let text = format!(
+            "{} of {}, {local} here, {}",
+            found.rank,
+            found.size,
+            meeting.as_deref().unwrap_or("no meeting")
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn every_launcher_is_read() {
+        check("", Launcher::Alone, "0 of 1, 0 of 1 here, no meeting");
+        check(
+            "MASTER_ADDR=a MASTER_PORT=1",
+            Launcher::Alone,
+            "0 of 1, 0 of 1 here, no meeting",
+        );
+        let torch = "RANK=5 WORLD_SIZE=8 MASTER_ADDR=a MASTER_PORT=29500";
+        check(torch, Launcher::Torchrun, "5 of 8, unknown here, a:29500");
+        check(
+            &format!("{torch} LOCAL_RANK=1 LOCAL_WORLD_SIZE=4"),
+            Launcher::Torchrun,
+            "5 of 8, 1 of 4 here, a:29500",
+        );
+        check(
+            "JOB_COMPLETION_INDEX=2 WORLD_SIZE=3 MASTER_ADDR=job-0.job MASTER_PORT=4000",
+            Launcher::Kubernetes,
+            "2 of 3, 0 of 1 here, job-0.job:4000",
+        );
+        let open_mpi = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 \
+                        OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2";
+        check(
+            open_mpi,
+            Launcher::OpenMpi,
+            "1 of 4, 1 of 2 here, no meeting",
+        );
+        check(
+            &format!("{open_mpi} MASTER_ADDR=a MASTER_PORT=1"),
+            Launcher::OpenMpi,
+            "1 of 4, 1 of 2 here, a:1",
+        );
+        check(
+            "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1",
+            Launcher::Mpich,
+            "3 of 4, 0 of 1 here, no meeting",
+        );
+    }
+
+    #[test]
+    fn slurm_counts_inside_of_a_step_only() {
+        let batch = "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=17 SLURM_STEP_ID=4294967291";
+        check(batch, Launcher::Alone, "0 of 1, 0 of 1 here, no meeting");
+        let step = "SLURM_PROCID=5 SLURM_NTASKS=9 SLURM_STEP_NUM_TASKS=7 SLURM_LOCALID=1 SLURM_NODEID=2 \
+                    SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_JOB_ID=123456 SLURM_STEP_ID=0";
+        for (list, first) in [
+            ("node7", "node7"),
+            ("node7,node8", "node7"),
+            ("node[07-09,12]", "node07"),
+            ("node[7,9],login", "node7"),
+            ("rack[1-2]-ib,login", "rack1-ib"),
+        ] {
+            check(
+                &format!("{step} SLURM_STEP_NODELIST={list}"),
+                Launcher::Slurm,
+                &format!("5 of 7, 1 of 2 here, {first}:26456"),
+            );
+        }
+        check(
+            &format!("{step} MASTER_ADDR=a MASTER_PORT=1"),
+            Launcher::Slurm,
+            "5 of 7, 1 of 2 here, a:1",
+        );
+    }
+
+    #[test]
+    fn errors_name_what_is_missing_or_wrong() {
+        let texts = [
+            "RANK=0",
+            "WORLD_SIZE=2 MASTER_ADDR=a",
+            "LOCAL_RANK=0",
+            "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1 LOCAL_RANK=0",
+            "RANK=two WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1",
+            "RANK=2 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1",
+            "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=70000",
+            "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=3",
+            "RANK= WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1",
+            "JOB_COMPLETION_INDEX=1",
+            "OMPI_COMM_WORLD_SIZE=2",
+            "PMI_RANK=1",
+            "PMI_RANK=0 PMI_SIZE=1 MASTER_PORT=1",
+            "SLURM_PROCID=0 SLURM_STEP_ID=0",
+            "SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=2",
+        ];
+        let texts = texts.map(|variables| read(variables).unwrap_err().to_string());
+        insta::assert_snapshot!(texts.join("\n"), @r#"
+        this process looks started by torchrun, but WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: set all of them, or none of torchrun's
+        this process looks started by torchrun, but RANK, MASTER_PORT are not set: set all of them, or none of torchrun's
+        this process looks started by torchrun, but RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: set all of them, or none of torchrun's
+        this process looks started by torchrun, but LOCAL_WORLD_SIZE is not set: set all of them, or none of torchrun's
+        RANK is `two`: expected a whole number in its range
+        torchrun says that this is rank 2 of 2: ranks count from 0, and those of a machine are some of all
+        MASTER_PORT is `70000`: expected a whole number in its range
+        torchrun says that this is rank 1 of 3: ranks count from 0, and those of a machine are some of all
+        this process looks started by torchrun, but RANK is not set: set all of them, or none of torchrun's
+        this process looks started by Kubernetes, but WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: set all of them, or none of Kubernetes's
+        this process looks started by Open MPI, but OMPI_COMM_WORLD_RANK is not set: set all of them, or none of Open MPI's
+        this process looks started by MPICH, but PMI_SIZE is not set: set all of them, or none of MPICH's
+        this process looks started by MPICH, but MASTER_ADDR is not set: set all of them, or none of MPICH's
+        this process looks started by Slurm, but SLURM_NTASKS is not set: set all of them, or none of Slurm's
+        this process looks started by Slurm, but SLURM_STEP_NODELIST is not set: set all of them, or none of Slurm's
+        "#);
+    }
+
+    proptest::proptest! {
+        /// No value of any variable panics.
+        #[test]
+        fn arbitrary_variables_never_panic(values in proptest::collection::vec(".{0,12}", 8), slurm: bool) {
+            let names = match slurm {
+                true => ["SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE",
+                         "SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_LOCALID"],
+                false => ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                          "PMI_RANK", "PMI_SIZE"],
+            };
+            let _ = Environment::read(|name| {
+                match name {
+                    "SLURM_STEP_ID" if values[1].len() % 2 == 0 => Some("0".to_owned()),
+                    _ => names.iter().position(|known| *known == name).map(|at| values[at].clone()),
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Errors of a world.
+
+use std::io;
+use std::time::Duration;
+
+use thiserror::Error;
+use tinderbox_schedule::RankIndex;
+
+use crate::environment::{Launcher, Meeting};
+use crate::peers::Failure;
+
+/// Variables that do not say which process this is.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// Some variables of a launcher are set, and others are not.
+    #[error(
+        "this process looks started by {launcher}, but {} not set: set all of them, or none of {launcher}'s",
+        list(names)
+    )]
+    Missing {
+        /// The launcher whose variables are set.
+        launcher: Launcher,
+        /// The variables that are missing.
+        names: Vec<String>,
+    },
+    /// A variable is no number, or one that is too large.
+    #[error("{name} is `{value}`: expected a whole number in its range")]
+    NotANumber {
+        /// The variable.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+    /// A rank that is not below its size.
+    #[error(
+        "{launcher} says that this is rank {rank} of {size}: ranks count from 0, and those of a machine are some of all"
+    )]
+    Beyond {
+        /// The launcher.
+        launcher: Launcher,
+        /// The rank.
+        rank: usize,
+        /// The size.
+        size: usize,
+    },
+}
+
+fn list(names: &[String]) -> String {
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", names.join(", "))
+}
+
+/// An error of joining a world, or of waiting for its other ranks.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WorldError {
+    /// The environment does not say which process this is.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// There are several processes, and no engine that connects them.
+    #[error("{launcher} started {size} processes, but nothing connects them: {hint}")]
+    NoEngine {
+        /// The launcher.
+        launcher: Launcher,
+        /// The number of processes.
+        size: usize,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The engine and the launcher count differently.
+    #[error(
+        "{launcher} says that this is rank {rank} of {size}, {engine} says rank {found_rank} of {found_size}: the program \
+         was started by the launcher of another {engine}"
+    )]
+    OtherSize {
+        /// The launcher.
+        launcher: Launcher,
+        /// The rank by the launcher.
+        rank: RankIndex,
+        /// The size by the launcher.
+        size: usize,
+        /// The engine.
+        engine: &'static str,
+        /// The rank by the engine.
+        found_rank: RankIndex,
+        /// The size by the engine.
+        found_size: usize,
+    },
+    /// The address of the first rank can't be listened on.
+    #[error("rank {rank} can't listen on {address}: {hint}")]
+    Listen {
+        /// This rank.
+        rank: RankIndex,
+        /// The address.
+        address: String,
+        /// What to do.
+        hint: &'static str,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// Some ranks have not come in time.
+    #[error(
+        "{} not come to {meeting} within {timeout:?}: are all processes started, and can they reach this address?",
+        come(missing)
+    )]
+    NotAllCame {
+        /// The ranks.
+        missing: Vec<RankIndex>,
+        /// The address of the first rank.
+        meeting: Meeting,
+        /// How long they were waited for.
+        timeout: Duration,
+    },
+    /// A rank could not be reached.
+    #[error("rank {rank} can't be reached at {address} within {timeout:?}: {reason}")]
+    Unreachable {
+        /// The rank.
+        rank: RankIndex,
+        /// Its address.
+        address: String,
+        /// How long it was tried.
+        timeout: Duration,
+        /// The last error.
+        reason: String,
+    },
+    /// Another rank refused this one.
+    #[error("rank {by} refused this process: {reason}")]
+    Refused {
+        /// The rank that refused.
+        by: RankIndex,
+        /// Its reason.
+        reason: String,
+    },
+    /// Without encryption or a token, a world is on one machine.
+    #[error(
+        "{meeting} is not on this machine alone, and there is neither a token nor TLS: set TINDERBOX_TOKEN to the same \
+         secret on all machines, or TINDERBOX_TLS to a directory with ca.pem, cert.pem and key.pem"
+    )]
+    Unprotected {
+        /// The address of the first rank.
+        meeting: Meeting,
+    },
+    /// A file of the TLS directory can't be used.
+    #[error("TLS: {file} can't be used")]
+    Tls {
+        /// The file.
+        file: String,
+        /// The reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The engine failed.
+    #[error("{engine} failed: {what}")]
+    Engine {
+        /// The engine.
+        engine: &'static str,
+        /// What failed.
+        what: &'static str,
+        /// The reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A rank failed or is lost.
+    #[error(transparent)]
+    Failed(Failure),
+    /// A rank has not reached the same call in time.
+    #[error(
+        "rank {rank} has not called `{call}` within {timeout:?}{}: do all ranks make the same calls in the same order?",
+        doing_text(doing)
+    )]
+    Late {
+        /// The rank.
+        rank: RankIndex,
+        /// The call of this process.
+        call: &'static str,
+        /// How long it was waited for.
+        timeout: Duration,
+        /// What the rank reported last.
+        doing: Option<String>,
+    },
+    /// Ranks make different calls.
+    #[error(
+        "rank {rank} calls `{found}` while this one, {own}, calls `{call}`: all ranks make the same calls in the same order"
+    )]
+    OtherCall {
+        /// The other rank.
+        rank: RankIndex,
+        /// Its call.
+        found: String,
+        /// This rank.
+        own: RankIndex,
+        /// The call of this process.
+        call: &'static str,
+    },
+    /// The first rank could not make what all wait for.
+    #[error("rank 0 could not make what all ranks wait for: {reason}")]
+    First {
+        /// The error on rank 0, with its causes.
+        reason: String,
+    },
+    /// Some ranks can't go on.
+    #[error("{}", disagreement(reasons))]
+    Disagreement {
+        /// The ranks, and why.
+        reasons: Vec<(RankIndex, String)>,
+    },
+    /// A value of another rank can't be read.
+    #[error(
+        "a value of rank {rank} for `{call}` can't be read: do all processes run the same program?"
+    )]
+    Value {
+        /// The rank.
+        rank: RankIndex,
+        /// The call.
+        call: &'static str,
+        /// The reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+fn come(missing: &[RankIndex]) -> String {
+    let verb = if missing.len() == 1 { "has" } else { "have" };
+    format!("{} {verb}", ranks(missing))
+}
+
+/// Returns `rank 1` or `ranks 1, 2, 5`.
+pub(crate) fn ranks(ranks: &[RankIndex]) -> String {
+    let all: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    let noun = if all.len() == 1 { "rank" } else { "ranks" };
+    format!("{noun} {}", all.join(", "))
+}
+
+fn doing_text(doing: &Option<String>) -> String {
+    let text = doing.as_ref().map(|doing| format!("; it is in {doing}"));
+    text.unwrap_or_default()
+}
+
+fn disagreement(reasons: &[(RankIndex, String)]) -> String {
+    let clause =
+        |(rank, reason): &(RankIndex, String)| format!("rank {rank} can't go on: {reason}");
+    reasons.iter().map(clause).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns an error with its causes, as one line.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // A transparent error repeats its source.
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,82 @@
+//! Bytes that arrived, aligned for every element type.
+
+use std::fmt;
+
+/// Bytes in memory that is aligned to 8 bytes, so that they become a tensor without a copy.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Buffer {
+    /// The bytes in the order of memory; the last word is padded with zeros.
+    words: Vec<u64>,
+    length: usize,
+}
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+
+impl Buffer {
+    /// Reserves memory for `bytes` bytes. It is not touched: reused memory of the allocator is written once.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            words: Vec::with_capacity(bytes.div_ceil(WORD)),
+            length: 0,
+        }
+    }
+
+    /// Appends bytes.
+    pub fn extend(&mut self, mut bytes: &[u8]) {
+        let used = self.length % WORD;
+        self.length += bytes.len();
+        if used > 0
+            && let Some(last) = self.words.last_mut()
+        {
+            let (now, later) = bytes.split_at(bytes.len().min(WORD - used));
+            let mut word = last.to_ne_bytes();
+            word[used..used + now.len()].copy_from_slice(now);
+            *last = u64::from_ne_bytes(word);
+            bytes = later;
+        }
+        let (words, rest) = bytes.as_chunks::<WORD>();
+        self.words
+            .extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
+        if !rest.is_empty() {
+            let mut word = [0; WORD];
+            word[..rest.len()].copy_from_slice(rest);
+            self.words.push(u64::from_ne_bytes(word));
+        }
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Returns the words in the order of memory. The last is padded with zeros to 8 bytes.
+    pub fn into_words(self) -> Vec<u64> {
+        self.words
+    }
+
+    /// Copies the bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let words = self.words.iter().flat_map(|word| word.to_ne_bytes());
+        words.take(self.length).collect()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.length)
+    }
+}
+
+impl From<&[u8]> for Buffer {
+    fn from(bytes: &[u8]) -> Self {
+        let mut buffer = Self::with_capacity(bytes.len());
+        buffer.extend(bytes);
+        buffer
+    }
+}

@@ -1,0 +1,385 @@
+//! The engine.
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tinderbox_schedule::RankIndex;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
+
+use super::body::Outgoing;
+use super::call::{self, CARRY, HTTP_FRAME_BYTES, JOIN, RANK, RUN, WINDOW_BYTES};
+use super::join::{Hello, Lobby, Table, VERSION};
+use super::read::{read, read_one};
+use super::service::{Service, Shared};
+use super::tls::Tls;
+use crate::engine::{Close, Engine, Events, Outbox, Started};
+use crate::environment::{Environment, Meeting};
+use crate::error::WorldError;
+use crate::frame::Frame;
+use crate::options::WorldOptions;
+
+const NAME: &str = "gRPC";
+
+/// How long the threads of the engine may take to end.
+const END: Duration = Duration::from_secs(1);
+
+/// How long those that wait at the first rank are given to read that others have not come.
+const TELL: Duration = Duration::from_millis(200);
+
+/// Carries frames over gRPC, between machines that have nothing but a network.
+///
+/// Without a token and without TLS, it listens on the loopback address only.
+pub struct Grpc {
+    rank: RankIndex,
+    size: usize,
+    meeting: Meeting,
+    /// The address that this rank listens on.
+    ip: IpAddr,
+    options: WorldOptions,
+    tls: Option<Tls>,
+}
+
+impl fmt::Debug for Grpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grpc")
+            .field("rank", &self.rank)
+            .field("size", &self.size)
+            .field("meeting", &self.meeting)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Grpc {
+    /// Creates the engine of a rank.
+    ///
+    /// # Errors
+    ///
+    /// When the environment has no meeting; when the meeting is not on the loopback address, and there is neither a token
+    /// nor TLS; when the files for TLS can't be read.
+    pub fn new(environment: &Environment, options: &WorldOptions) -> Result<Self, WorldError> {
+        let Environment {
+            launcher,
+            rank,
+            size,
+            meeting,
+            ..
+        } = environment.clone();
+        let Some(meeting) = meeting else {
+            return Err(WorldError::NoEngine {
+                launcher,
+                size,
+                hint: "set MASTER_ADDR and MASTER_PORT to the address of the first rank",
+            });
+        };
+        let tls = options.tls.as_deref().map(Tls::read).transpose()?;
+        let addresses = (meeting.host.as_str(), meeting.port).to_socket_addrs();
+        let addresses: Vec<SocketAddr> = addresses.map(Iterator::collect).unwrap_or_default();
+        let is_local = addresses.iter().all(|address| address.ip().is_loopback());
+        let ip = match (tls.is_some() || options.token.is_some(), addresses.first()) {
+            (false, Some(first)) if is_local => first.ip(),
+            (false, _) => return Err(WorldError::Unprotected { meeting }),
+            (true, Some(SocketAddr::V6(_))) => Ipv6Addr::UNSPECIFIED.into(),
+            (true, _) => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        Ok(Self {
+            rank,
+            size,
+            meeting,
+            ip,
+            options: options.clone(),
+            tls,
+        })
+    }
+
+    fn listen(&self) -> Result<TcpListener, WorldError> {
+        let is_first = self.rank.index() == 0;
+        let address = SocketAddr::new(self.ip, if is_first { self.meeting.port } else { 0 });
+        let listen = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        listen().map_err(|source: io::Error| WorldError::Listen {
+            rank: self.rank,
+            address: address.to_string(),
+            hint: match source.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "another program or another run uses this port; set MASTER_PORT to a free one"
+                }
+                _ => "MASTER_ADDR is an address of the machine of rank 0",
+            },
+            source,
+        })
+    }
+
+    /// Connects to all ranks: those below are called, those above call.
+    async fn connect(
+        &self,
+        shared: &Arc<Shared>,
+        port: u16,
+        queues: Vec<(RankIndex, UnboundedReceiver<Frame>)>,
+        mut called: UnboundedReceiver<RankIndex>,
+    ) -> Result<Arc<Table>, WorldError> {
+        let patience = self.options.join_timeout;
+        let machine = machine();
+        let mut first = None;
+        let table = match &shared.lobby {
+            Some(lobby) => {
+                lobby.open(machine);
+                lobby.all(patience).await?
+            }
+            None => {
+                let (table, channel) = self.join(port, machine).await?;
+                first = Some(channel);
+                Arc::new(table)
+            }
+        };
+        shared.run.send_replace(Some(table.run));
+        let count = queues.len();
+        for (to, queue) in queues {
+            let channel = match first.take() {
+                Some(channel) if to.index() == 0 => channel,
+                _ => self.channel(to, &table.addresses[to.index()]).await?,
+            };
+            self.carry(to, channel, &table, queue, shared).await?;
+        }
+        let above = self.size - 1 - count;
+        let mut missing: Vec<RankIndex> = (count + 1..self.size).map(RankIndex::new).collect();
+        for _ in 0..above {
+            match timeout(patience, called.recv()).await {
+                Ok(Some(rank)) => missing.retain(|other| *other != rank),
+                _ => {
+                    return Err(WorldError::NotAllCame {
+                        missing,
+                        meeting: self.meeting.clone(),
+                        timeout: patience,
+                    });
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    async fn channel(&self, to: RankIndex, address: &str) -> Result<Channel, WorldError> {
+        call::connect(to, address, self.tls.as_ref(), self.options.join_timeout).await
+    }
+
+    /// Comes to the first rank, and waits there until all have come.
+    async fn join(&self, port: u16, machine: String) -> Result<(Table, Channel), WorldError> {
+        let first = RankIndex::new(0);
+        let hello = Hello {
+            version: VERSION.to_owned(),
+            rank: self.rank,
+            size: self.size,
+            port,
+            machine,
+        };
+        let damaged = |source: postcard::Error| WorldError::Engine {
+            engine: NAME,
+            what: "the greeting",
+            source: source.into(),
+        };
+        let hello = postcard::to_stdvec(&hello).map_err(damaged)?;
+        let mut channel = self.channel(first, &self.meeting.to_string()).await?;
+        let headers = call::headers(self.options.token.as_deref(), &[]);
+        let answer = call::call(&mut channel, first, JOIN, headers, call::one(hello)).await?;
+        let answer = read_one(answer)
+            .await
+            .map_err(|reason| WorldError::Unreachable {
+                rank: first,
+                address: self.meeting.to_string(),
+                timeout: self.options.join_timeout,
+                reason,
+            })?;
+        let table: Table = postcard::from_bytes(&answer).map_err(damaged)?;
+        match table.addresses.len() == self.size {
+            true => Ok((table, channel)),
+            false => Err(damaged(postcard::Error::DeserializeBadEncoding)),
+        }
+    }
+
+    /// Begins to exchange frames with a rank below.
+    async fn carry(
+        &self,
+        to: RankIndex,
+        mut channel: Channel,
+        table: &Table,
+        queue: UnboundedReceiver<Frame>,
+        shared: &Shared,
+    ) -> Result<(), WorldError> {
+        let more = [
+            (RUN, table.run.to_string()),
+            (RANK, self.rank.index().to_string()),
+        ];
+        let headers = call::headers(self.options.token.as_deref(), &more);
+        let body = Body::new(Outgoing::request(queue));
+        let answer = call::call(&mut channel, to, CARRY, headers, body).await?;
+        let events = shared.events.clone();
+        let limits = self.options.limits;
+        tokio::spawn(async move {
+            read(to, answer, limits, events).await;
+            // The connection lives as long as its channel.
+            drop(channel);
+        });
+        Ok(())
+    }
+}
+
+/// Returns the name of this machine, to count its ranks.
+fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let name = name.or_else(|_| std::env::var("HOSTNAME").map_err(io::Error::other));
+    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
+impl Engine for Grpc {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn rank(&self) -> RankIndex {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn start(self: Box<Self>, events: Arc<dyn Events>) -> Result<Started, WorldError> {
+        let failed = |what| {
+            move |source: Box<dyn std::error::Error + Send + Sync>| WorldError::Engine {
+                engine: NAME,
+                what,
+                source,
+            }
+        };
+        let listener = self.listen()?;
+        let port = listener
+            .local_addr()
+            .map_err(|error| failed("its port")(error.into()))?
+            .port();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("grpc")
+            .enable_all()
+            .build()
+            .map_err(|error| failed("its threads")(error.into()))?;
+        let mut senders = Vec::new();
+        // Ranks below are called with their queue; ranks above call and are given theirs.
+        let (mut below, mut above) = (Vec::new(), Vec::new());
+        for rank in 0..self.size {
+            let (sender, queue) = unbounded_channel();
+            let is_other = rank != self.rank.index();
+            senders.push(is_other.then_some(sender));
+            above.push(None);
+            match rank < self.rank.index() {
+                true => below.push((RankIndex::new(rank), queue)),
+                false => above[rank] = is_other.then_some(queue),
+            }
+        }
+        let (called, calls) = unbounded_channel();
+        let lobby = (self.rank.index() == 0).then(|| {
+            let run = RandomState::new().build_hasher().finish();
+            Lobby::new(self.size, self.meeting.clone(), run)
+        });
+        let shared = Arc::new(Shared {
+            rank: self.rank,
+            token: self.options.token.clone(),
+            limits: self.options.limits,
+            events,
+            lobby,
+            run: watch::Sender::new(None),
+            queues: Mutex::new(above),
+            called,
+        });
+        let mut server = Server::builder()
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .max_frame_size(HTTP_FRAME_BYTES);
+        if let Some(tls) = &self.tls {
+            server = server
+                .tls_config(tls.server())
+                .map_err(|error| failed("TLS")(error.into()))?;
+        }
+        let (stop, stopped) = oneshot::channel::<()>();
+        let service = Service(shared.clone());
+        let guard = runtime.enter();
+        let listener = tokio::net::TcpListener::from_std(listener);
+        let listener = listener.map_err(|error| failed("its port")(error.into()))?;
+        drop(guard);
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        runtime.spawn(async move {
+            let stop = async {
+                // Ends also when the sender is dropped.
+                let _ = stopped.await;
+            };
+            let served = server
+                .serve_with_incoming_shutdown(service, incoming, stop)
+                .await;
+            if let Err(error) = served {
+                tracing::warn!(%error, "the server ended");
+            }
+        });
+        let connected = runtime.block_on(self.connect(&shared, port, below, calls));
+        let outbox = GrpcOutbox {
+            senders: Mutex::new(senders),
+            runtime: Mutex::new(Some((runtime, stop))),
+        };
+        match connected {
+            Ok(table) => Ok(Started {
+                local: table.local(self.rank),
+                outbox: Box::new(outbox),
+            }),
+            Err(error) => {
+                if shared.lobby.is_some() {
+                    std::thread::sleep(TELL);
+                }
+                outbox.close(Close::Failed);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Queues frames for the threads of the runtime.
+struct GrpcOutbox {
+    senders: Mutex<Vec<Option<UnboundedSender<Frame>>>>,
+    runtime: Mutex<Option<(Runtime, oneshot::Sender<()>)>>,
+}
+
+impl Outbox for GrpcOutbox {
+    fn send(&self, to: RankIndex, frame: Frame) {
+        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Some(sender)) = senders.get(to.index()) {
+            // A closed queue is that of a rank that is lost.
+            let _ = sender.send(frame);
+        }
+    }
+
+    fn close(&self, _: Close) {
+        self.senders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+        let runtime = self
+            .runtime
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((runtime, stop)) = runtime {
+            drop(stop);
+            runtime.shutdown_timeout(END);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The meeting at the first rank.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_schedule::RankIndex;
+use tokio::sync::watch;
+
+use crate::environment::{Local, Meeting};
+use crate::error::{WorldError, ranks};
+
+/// The version of what ranks say to each other. Ranks of other versions are refused.
+pub(super) const VERSION: &str = concat!("tinderbox ", env!("CARGO_PKG_VERSION"), ", protocol 1");
+
+/// What a rank says when it comes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    /// First in every version, so that other versions can be named.
+    pub(super) version: String,
+    pub(super) rank: RankIndex,
+    pub(super) size: usize,
+    /// Where it listens.
+    pub(super) port: u16,
+    /// The name of its machine.
+    pub(super) machine: String,
+}
+
+/// What a rank is told when all have come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Table {
+    /// The number of the run: ranks of another one are refused.
+    pub(super) run: u64,
+    /// The address of each rank.
+    pub(super) addresses: Vec<String>,
+    /// The machine of each rank.
+    machines: Vec<String>,
+}
+
+impl Table {
+    /// Returns the position of a rank on its machine.
+    pub(super) fn local(&self, rank: RankIndex) -> Option<Local> {
+        let own = self.machines.get(rank.index())?;
+        let here = self
+            .machines
+            .iter()
+            .enumerate()
+            .filter(|(_, machine)| *machine == own);
+        let size = here.clone().count();
+        let rank = here.take_while(|(other, _)| *other < rank.index()).count();
+        Some(Local { rank, size })
+    }
+}
+
+/// The answer of the meeting: the table, or why there is none.
+type Answer = Result<Arc<Table>, String>;
+
+/// The ranks that have come.
+pub(super) struct Lobby {
+    size: usize,
+    meeting: Meeting,
+    run: u64,
+    come: Mutex<BTreeMap<RankIndex, (String, String)>>,
+    answer: watch::Sender<Option<Answer>>,
+}
+
+impl Lobby {
+    pub(super) fn new(size: usize, meeting: Meeting, run: u64) -> Self {
+        Self {
+            size,
+            meeting,
+            run,
+            come: Mutex::default(),
+            answer: watch::Sender::new(None),
+        }
+    }
+
+    fn come(&self) -> MutexGuard<'_, BTreeMap<RankIndex, (String, String)>> {
+        self.come.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first rank itself has come.
+    pub(super) fn open(&self, machine: String) {
+        self.enter(RankIndex::new(0), self.meeting.to_string(), machine);
+    }
+
+    /// Checks who comes, and waits for all others.
+    ///
+    /// # Errors
+    ///
+    /// The reason to refuse, as a sentence.
+    pub(super) async fn join(
+        &self,
+        hello: &[u8],
+        from: Option<SocketAddr>,
+    ) -> Result<Arc<Table>, String> {
+        let version = postcard::take_from_bytes::<String>(hello).map(|(version, _)| version);
+        match version.as_deref() {
+            Ok(VERSION) => {}
+            Ok(other) if other.starts_with("tinderbox ") => {
+                return Err(format!("this run is {VERSION}, and it is {other}"));
+            }
+            _ => return Err("it is no rank of Tinderbox".to_owned()),
+        }
+        let hello: Hello =
+            postcard::from_bytes(hello).map_err(|_| "its greeting is damaged".to_owned())?;
+        let Hello { rank, size, .. } = hello;
+        if size != self.size {
+            return Err(format!(
+                "this run has {} ranks, and it says that there are {size}",
+                self.size
+            ));
+        }
+        if rank.index() == 0 || rank.index() >= size {
+            return Err(format!("rank {rank} is none of 1 to {}", size - 1));
+        }
+        let address = match from {
+            Some(from) => SocketAddr::new(from.ip(), hello.port).to_string(),
+            None => return Err("its address is unknown".to_owned()),
+        };
+        if let Some((other, _)) = self.come().get(&rank) {
+            return Err(format!(
+                "rank {rank} has come already, from {other}: does another run use {}?",
+                self.meeting
+            ));
+        }
+        // It leaves again if its connection ends before all have come.
+        let waits = Waits { lobby: self, rank };
+        let mut answer = self.answer.subscribe();
+        self.enter(rank, address, hello.machine);
+        let answer = answer.wait_for(Option::is_some).await;
+        let answer = answer.map_err(|_| "rank 0 has ended".to_owned())?.clone();
+        std::mem::forget(waits);
+        answer.unwrap_or_else(|| Err("rank 0 has ended".to_owned()))
+    }
+
+    fn enter(&self, rank: RankIndex, address: String, machine: String) {
+        let mut come = self.come();
+        come.insert(rank, (address, machine));
+        tracing::debug!(
+            rank = rank.index(),
+            come = come.len(),
+            of = self.size,
+            "a rank has come"
+        );
+        if come.len() == self.size {
+            let (addresses, machines) = come.values().cloned().unzip();
+            let run = self.run;
+            let table = Table {
+                run,
+                addresses,
+                machines,
+            };
+            self.answer.send_replace(Some(Ok(Arc::new(table))));
+        }
+    }
+
+    /// Waits for all ranks. Those that wait are told if some do not come.
+    pub(super) async fn all(&self, timeout: Duration) -> Result<Arc<Table>, WorldError> {
+        let mut answer = self.answer.subscribe();
+        let all = tokio::time::timeout(timeout, answer.wait_for(Option::is_some));
+        if let Ok(Ok(answer)) = all.await
+            && let Some(Ok(table)) = &*answer
+        {
+            return Ok(table.clone());
+        }
+        let come = self.come();
+        let missing = (0..self.size).map(RankIndex::new);
+        let missing: Vec<RankIndex> = missing.filter(|rank| !come.contains_key(rank)).collect();
+        drop(come);
+        let reason = format!("{} did not come within {timeout:?}", ranks(&missing));
+        self.answer.send_replace(Some(Err(reason)));
+        Err(WorldError::NotAllCame {
+            missing,
+            meeting: self.meeting.clone(),
+            timeout,
+        })
+    }
+}
+
+/// A rank that waits for the others.
+struct Waits<'a> {
+    lobby: &'a Lobby,
+    rank: RankIndex,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.lobby.come().remove(&self.rank);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_on_machines_are_counted() {
+        let table = Table {
+            run: 1,
+            addresses: Vec::new(),
+            machines: ["a", "b", "a", "a", "b"].map(str::to_owned).to_vec(),
+        };
+        let found: Vec<(usize, usize)> = (0..5)
+            .filter_map(|rank| table.local(RankIndex::new(rank)))
+            .map(|local| (local.rank, local.size))
+            .collect();
+        assert_eq!(found, [(0, 3), (0, 2), (1, 3), (2, 3), (1, 2)]);
+    }
+}

@@ -1,0 +1,20 @@
+//! The engine over gRPC: HTTP/2 connections between all pairs of processes.
+//!
+//! The first rank listens where the ranks meet. Every other one calls `Join` there with its rank and the port that it
+//! listens on itself, and is answered when all have come: with the addresses of all. Then every rank calls `Carry` at
+//! every rank below it; the two streams of that call carry frames in both directions, in gRPC messages of at most 1 MiB,
+//! whose bytes are those of the tensors, without a copy.
+//!
+//! Framing, flow control and TLS are those of `tonic` and `hyper`; the messages are not protobuf.
+
+mod body;
+mod call;
+mod engine;
+mod join;
+mod read;
+mod service;
+mod tls;
+
+pub use engine::Grpc;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,33 @@
+//! The headers of a world's own frames.
+
+use serde::{Deserialize, Serialize};
+
+use crate::peers::Word;
+
+/// What a frame is. Of a channel, the bytes after it in the header are the channel's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    /// A word of the shutdown protocol.
+    Word(Word),
+    /// The sender is alive; what it does, if that has changed.
+    Beat(Option<String>),
+    /// The value of a call of all ranks, in the only piece.
+    Call { sequence: u64, call: String },
+    /// A frame of a channel.
+    Channel(u32),
+}
+
+impl Kind {
+    /// Returns the header, with the bytes of a channel.
+    pub(crate) fn header(&self, rest: &[u8]) -> Vec<u8> {
+        // Nothing in it can fail to be written.
+        let mut header = postcard::to_stdvec(self).unwrap_or_default();
+        header.extend_from_slice(rest);
+        header
+    }
+
+    /// Reads a header; returns the bytes of a channel. `None` if it is none of this version.
+    pub(crate) fn read(header: &[u8]) -> Option<(Self, &[u8])> {
+        postcard::take_from_bytes(header).ok()
+    }
+}

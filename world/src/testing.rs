@@ -1,0 +1,361 @@
+//! Checks of custom engines.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use thiserror::Error;
+use tinderbox_schedule::RankIndex;
+
+use crate::engine::{Close, Engine, Events, Outbox, Started};
+use crate::error::WorldError;
+use crate::frame::{Buffer, Frame, Received};
+
+pub use crate::threads::{Delays, Net, Threads};
+
+/// A rule that an engine breaks.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EngineFault {
+    /// It does not start.
+    #[error("the engine does not start")]
+    Start(#[from] WorldError),
+    /// A frame did not arrive.
+    #[error("rank {from} sent {expected}, but nothing arrived for {waited:?}")]
+    Missing {
+        /// The sender.
+        from: RankIndex,
+        /// The frame.
+        expected: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// Another frame arrived.
+    #[error("rank {from} sent {expected}, but {found} arrived")]
+    Other {
+        /// The sender.
+        from: RankIndex,
+        /// The frame.
+        expected: String,
+        /// What arrived.
+        found: String,
+    },
+    /// A send waited for its receiver.
+    #[error("to queue {bytes} bytes for a rank that does not receive took {took:?}")]
+    Waits {
+        /// The bytes.
+        bytes: usize,
+        /// How long it took.
+        took: Duration,
+    },
+}
+
+/// Sizes of pieces: none, small ones of all alignments, and some that are larger than the buffers of connections.
+const SIZES: [usize; 8] = [0, 1, 7, 8, 9, 4096, 65_537, (3 << 20) + 5];
+
+/// The number of small frames between two ranks.
+const FRAMES: usize = 500;
+
+/// How long a frame may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs the checks of the contract of [`Engine`]. All ranks of a world call this, each with its own engine: as threads,
+/// or as processes. Takes seconds.
+///
+/// Faults of processes, such as a kill, are not part of it.
+///
+/// # Errors
+///
+/// The first rule that the engine breaks.
+pub fn check_engine(engine: Box<dyn Engine>) -> Result<(), EngineFault> {
+    let (rank, size) = (engine.rank(), engine.size());
+    let (sender, events) = channel();
+    let gate = Arc::new(Gate::default());
+    let ear = Ear {
+        sender: Mutex::new(sender),
+        gate: gate.clone(),
+    };
+    let Started { outbox, .. } = engine.start(Arc::new(ear))?;
+    let mut check = Check {
+        rank,
+        size,
+        outbox: &*outbox,
+        events,
+        early: (0..size).map(|_| VecDeque::new()).collect(),
+    };
+    check.frames()?;
+    check.never_waits(&gate)?;
+    check.ends()
+}
+
+/// A frame that an engine delivered, or the end of a connection.
+#[derive(Debug)]
+enum Event {
+    Frame(Received),
+    Lost,
+}
+
+struct Ear {
+    sender: Mutex<Sender<(RankIndex, Event)>>,
+    gate: Arc<Gate>,
+}
+
+impl Ear {
+    fn tell(&self, from: RankIndex, event: Event) {
+        let sender = self
+            .sender
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        // The check may have ended with an error.
+        let _ = sender.send((from, event));
+    }
+}
+
+impl Events for Ear {
+    fn received(&self, from: RankIndex, frame: Received) {
+        self.gate.pass();
+        self.tell(from, Event::Frame(frame));
+    }
+
+    fn heard(&self, _: RankIndex) {}
+
+    fn lost(&self, from: RankIndex, _: String) {
+        self.tell(from, Event::Lost);
+    }
+}
+
+/// Holds frames back while it is closed.
+#[derive(Default)]
+struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let closed = self
+            .is_closed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let open = self.opened.wait_while(closed, |closed| *closed);
+        drop(open);
+    }
+
+    fn set(&self, is_closed: bool) {
+        *self
+            .is_closed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = is_closed;
+        self.opened.notify_all();
+    }
+}
+
+struct Check<'a> {
+    rank: RankIndex,
+    size: usize,
+    outbox: &'a dyn Outbox,
+    events: Receiver<(RankIndex, Event)>,
+    early: Vec<VecDeque<Event>>,
+}
+
+/// Bytes that differ by sender, receiver, frame and position.
+fn content(from: RankIndex, to: RankIndex, frame: usize, length: usize) -> Vec<u8> {
+    let start = from.index() * 31 + to.index() * 17 + frame * 7;
+    (0..length)
+        .map(|at| (start + at * 13 + at / 251) as u8)
+        .collect()
+}
+
+/// The pieces of a frame.
+fn sizes(frame: usize) -> Vec<usize> {
+    let small = &SIZES[..6];
+    match frame {
+        0 => SIZES.to_vec(),
+        _ => (0..frame % 4)
+            .map(|piece| small[(frame + piece) % small.len()])
+            .collect(),
+    }
+}
+
+fn made(from: RankIndex, to: RankIndex, frame: usize) -> Frame {
+    let pieces = sizes(frame)
+        .into_iter()
+        .map(|size| content(from, to, frame, size));
+    Frame {
+        header: content(from, to, frame, frame % 70),
+        pieces: pieces.map(Bytes::from).collect(),
+    }
+}
+
+impl Check<'_> {
+    fn others(&self) -> Vec<RankIndex> {
+        let ranks = (0..self.size).map(RankIndex::new);
+        ranks.filter(|rank| *rank != self.rank).collect()
+    }
+
+    /// Waits for the next event of a rank.
+    fn next(&mut self, from: RankIndex, expected: &str) -> Result<Event, EngineFault> {
+        loop {
+            if let Some(event) = self.early[from.index()].pop_front() {
+                return Ok(event);
+            }
+            match self.events.recv_timeout(PATIENCE) {
+                Ok((rank, event)) => self.early[rank.index()].push_back(event),
+                Err(_) => {
+                    return Err(EngineFault::Missing {
+                        from,
+                        expected: expected.to_owned(),
+                        waited: PATIENCE,
+                    });
+                }
+            }
+        }
+    }
+
+    fn expect(&mut self, from: RankIndex, frame: usize, sent: &Frame) -> Result<(), EngineFault> {
+        let expected = format!("frame {frame} of {:?}", sizes(frame));
+        let found = match self.next(from, &expected)? {
+            Event::Frame(found) => found,
+            event @ Event::Lost => {
+                let found = format!("{event:?}");
+                return Err(EngineFault::Other {
+                    from,
+                    expected,
+                    found,
+                });
+            }
+        };
+        let pieces: Vec<Vec<u8>> = found.pieces.iter().map(Buffer::to_vec).collect();
+        match found.header == sent.header && pieces == sent.pieces {
+            true => Ok(()),
+            false => Err(EngineFault::Other {
+                from,
+                expected,
+                found: format!("{found:?}"),
+            }),
+        }
+    }
+
+    /// Every rank sends to every other at the same time; all arrives whole and in order.
+    fn frames(&mut self) -> Result<(), EngineFault> {
+        let others = self.others();
+        for frame in 0..FRAMES {
+            for to in &others {
+                self.outbox.send(*to, made(self.rank, *to, frame));
+            }
+        }
+        for from in others {
+            for frame in 0..FRAMES {
+                let sent = made(from, self.rank, frame);
+                self.expect(from, frame, &sent)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank that does not receive for a while: the others queue more than connections buffer, without waiting.
+    fn never_waits(&mut self, gate: &Gate) -> Result<(), EngineFault> {
+        self.barrier("before")?;
+        gate.set(true);
+        let piece = Bytes::from(vec![9; 1 << 20]);
+        let began = Instant::now();
+        const COUNT: usize = 48;
+        let others = self.others();
+        for (to, number) in others
+            .iter()
+            .flat_map(|to| (0..COUNT).map(move |n| (to, n)))
+        {
+            let header = vec![number as u8];
+            let pieces = vec![piece.clone()];
+            self.outbox.send(*to, Frame { header, pieces });
+        }
+        let took = began.elapsed();
+        // Queueing takes well below a millisecond per frame.
+        std::thread::sleep(Duration::from_secs(2).saturating_sub(took));
+        gate.set(false);
+        if took > Duration::from_secs(1) {
+            let bytes = COUNT * piece.len() * others.len();
+            return Err(EngineFault::Waits { bytes, took });
+        }
+        for from in others {
+            for number in 0..COUNT {
+                let expected = format!("frame {number} of 1 MiB");
+                match self.next(from, &expected)? {
+                    Event::Frame(found)
+                        if found.header == [number as u8]
+                            && found.pieces.len() == 1
+                            && found.pieces[0].to_vec() == piece => {}
+                    found => {
+                        return Err(EngineFault::Other {
+                            from,
+                            expected,
+                            found: format!("{found:?}"),
+                        });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn barrier(&mut self, name: &str) -> Result<(), EngineFault> {
+        let frame = || Frame {
+            header: name.as_bytes().to_vec(),
+            pieces: Vec::new(),
+        };
+        let others = self.others();
+        others.iter().for_each(|to| self.outbox.send(*to, frame()));
+        for from in others {
+            let expected = format!("`{name}`");
+            match self.next(from, &expected)? {
+                Event::Frame(found) if found.header == name.as_bytes() => {}
+                found => {
+                    return Err(EngineFault::Other {
+                        from,
+                        expected,
+                        found: format!("{found:?}"),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ranks close one after the other: those that are left are told once, after everything else.
+    fn ends(&mut self) -> Result<(), EngineFault> {
+        self.barrier("end")?;
+        for from in (0..self.rank.index()).map(RankIndex::new) {
+            // The rank below closes when everything of it has arrived.
+            let header = b"arrived".to_vec();
+            let pieces = Vec::new();
+            self.outbox.send(from, Frame { header, pieces });
+            match self.next(from, "the end of its connection")? {
+                Event::Lost => {}
+                found @ Event::Frame(_) => {
+                    return Err(EngineFault::Other {
+                        from,
+                        expected: "the end of its connection".to_owned(),
+                        found: format!("{found:?}"),
+                    });
+                }
+            }
+        }
+        for from in (self.rank.index() + 1..self.size).map(RankIndex::new) {
+            match self.next(from, "`arrived`")? {
+                Event::Frame(found) if found.header == b"arrived" => {}
+                found => {
+                    return Err(EngineFault::Other {
+                        from,
+                        expected: "`arrived`".to_owned(),
+                        found: format!("{found:?}"),
+                    });
+                }
+            }
+        }
+        self.outbox.close(Close::Left);
+        Ok(())
+    }
+}

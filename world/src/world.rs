@@ -1,0 +1,259 @@
+//! The processes of a program, as one of them sees them.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tinderbox_schedule::RankIndex;
+
+use crate::channel::Channel;
+use crate::core::{Core, Member};
+use crate::engine::Engine;
+use crate::environment::{Environment, Local};
+use crate::error::{WorldError, with_causes};
+use crate::handler::Handler;
+use crate::options::WorldOptions;
+use crate::peers::Failure;
+
+/// The processes that run a program together, as one of them sees them.
+///
+/// All processes make the same calls in the same order. A world of one makes them alone, at no cost, so that the same
+/// program runs with and without a launcher.
+///
+/// Clones are the same member of the world. Dropping the last one, and the last [`Channel`], says goodbye to the others; while a panic unwinds, it tells them that this rank failed. It waits until they
+/// have received this, at most 10 s.
+#[derive(Clone)]
+pub struct World {
+    rank: RankIndex,
+    size: usize,
+    local: Local,
+    /// None in a world of one.
+    member: Option<Arc<Member>>,
+}
+
+impl World {
+    /// Returns a world of this process alone.
+    #[must_use]
+    pub const fn alone() -> Self {
+        Self {
+            rank: RankIndex::new(0),
+            size: 1,
+            local: Local { rank: 0, size: 1 },
+            member: None,
+        }
+    }
+
+    /// Joins a world over any engine.
+    ///
+    /// # Errors
+    ///
+    /// When the engine has another rank or size than the environment; when some ranks do not come in time, or refuse this
+    /// one.
+    pub fn over(
+        environment: &Environment,
+        options: WorldOptions,
+        engine: Box<dyn Engine>,
+    ) -> Result<Self, WorldError> {
+        let (rank, size) = (engine.rank(), engine.size());
+        if (rank, size) != (environment.rank, environment.size) {
+            return Err(WorldError::OtherSize {
+                launcher: environment.launcher,
+                rank: environment.rank,
+                size: environment.size,
+                engine: engine.name(),
+                found_rank: rank,
+                found_size: size,
+            });
+        }
+        let (member, local) = Member::start(engine, options)?;
+        Ok(Self {
+            rank,
+            size,
+            local: environment
+                .local
+                .or(local)
+                .unwrap_or(Local { rank: 0, size: 1 }),
+            member: Some(Arc::new(member)),
+        })
+    }
+
+    /// Returns the rank of this process.
+    #[must_use]
+    pub const fn rank(&self) -> RankIndex {
+        self.rank
+    }
+
+    /// Returns the number of processes.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns the position of this process on its machine.
+    #[must_use]
+    pub const fn local(&self) -> Local {
+        self.local
+    }
+
+    /// Returns whether this is the first rank, which prints and publishes for all.
+    #[must_use]
+    pub const fn is_first(&self) -> bool {
+        self.rank.index() == 0
+    }
+
+    /// Makes a value on the first rank and returns it on all, such as a plan, which would differ by machine.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::First`] on all ranks when the first can't make it; when a rank fails, or makes another call.
+    pub fn from_first<T, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, WorldError>
+    where
+        T: Serialize + DeserializeOwned,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        const CALL: &str = "from_first";
+        let first = RankIndex::new(0);
+        let made = || make().map_err(|error| with_causes(&*error.into()));
+        let Some(core) = self.core() else {
+            return made().map_err(|reason| WorldError::First { reason });
+        };
+        if self.is_first() {
+            let made = made();
+            let written = write(first, CALL, &made.as_ref())?;
+            core.call(CALL, Some(written), &[])?;
+            return made.map_err(|reason| WorldError::First { reason });
+        }
+        let values = core.call(CALL, None, &[first])?;
+        let value = values.first().map(Vec::as_slice).unwrap_or_default();
+        let read: Result<T, String> = read_value(first, CALL, value)?;
+        read.map_err(|reason| WorldError::First { reason })
+    }
+
+    /// Gives every rank the values of all, in the order of the ranks.
+    ///
+    /// # Errors
+    ///
+    /// When a rank fails, or makes another call.
+    pub fn all_gather<T: Serialize + DeserializeOwned>(
+        &self,
+        value: T,
+    ) -> Result<Vec<T>, WorldError> {
+        self.gather("all_gather", value)
+    }
+
+    /// Waits until all ranks are here.
+    ///
+    /// # Errors
+    ///
+    /// When a rank fails, or makes another call.
+    pub fn barrier(&self) -> Result<(), WorldError> {
+        self.gather("barrier", ()).map(drop)
+    }
+
+    /// Returns whether all ranks can go on, on all of them: before anything is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::Disagreement`] with the ranks that can't, and why; when a rank fails, or makes another call.
+    pub fn agree<E: std::error::Error>(&self, own: Result<(), E>) -> Result<(), WorldError> {
+        let own = own.map_err(|error| with_causes(&error));
+        let all = self.gather("agree", own)?;
+        let ranks = (0..all.len()).map(RankIndex::new);
+        let reasons = ranks
+            .zip(all)
+            .filter_map(|(rank, own)| Some((rank, own.err()?)));
+        let reasons: Vec<(RankIndex, String)> = reasons.collect();
+        match reasons.is_empty() {
+            true => Ok(()),
+            false => Err(WorldError::Disagreement { reasons }),
+        }
+    }
+
+    fn gather<T: Serialize + DeserializeOwned>(
+        &self,
+        call: &'static str,
+        value: T,
+    ) -> Result<Vec<T>, WorldError> {
+        let Some(core) = self.core() else {
+            return Ok(vec![value]);
+        };
+        let written = write(self.rank, call, &value)?;
+        let others: Vec<RankIndex> = (0..self.size).map(RankIndex::new).collect();
+        let others: Vec<RankIndex> = others
+            .into_iter()
+            .filter(|rank| *rank != self.rank)
+            .collect();
+        let values = core.call(call, Some(written), &others)?;
+        let read = others.iter().zip(values);
+        let read = read.map(|(rank, value)| read_value(*rank, call, &value));
+        let mut all = read.collect::<Result<Vec<T>, WorldError>>()?;
+        all.insert(self.rank.index(), value);
+        Ok(all)
+    }
+
+    /// Opens a channel for frames of one part of the program. The ranks open their channels in the same order; frames that
+    /// arrive before are kept.
+    #[must_use]
+    pub fn open(&self, handler: Arc<dyn Handler>) -> Channel {
+        Channel::open(self.rank, self.size, self.member.clone(), handler)
+    }
+
+    /// Tells all ranks that this one failed. Only the first failure of a world counts.
+    pub fn fail(&self, reason: &str) {
+        if let Some(core) = self.core() {
+            core.fail(reason.to_owned());
+        }
+    }
+
+    /// Returns the first failure of a rank, if there is one.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        self.core().and_then(Core::failure)
+    }
+
+    fn core(&self) -> Option<&Core> {
+        self.member.as_ref().map(|member| member.core())
+    }
+}
+
+/// Returns a value as CBOR, which any value with a file form can be.
+fn write(rank: RankIndex, call: &'static str, value: &impl Serialize) -> Result<Bytes, WorldError> {
+    let mut written = Vec::new();
+    match ciborium::into_writer(value, &mut written) {
+        Ok(()) => Ok(written.into()),
+        Err(error) => Err(unreadable(rank, call, error)),
+    }
+}
+
+fn read_value<T: DeserializeOwned>(
+    rank: RankIndex,
+    call: &'static str,
+    value: &[u8],
+) -> Result<T, WorldError> {
+    ciborium::from_reader(value).map_err(|error| unreadable(rank, call, error))
+}
+
+fn unreadable(
+    rank: RankIndex,
+    call: &'static str,
+    error: impl Error + Send + Sync + 'static,
+) -> WorldError {
+    WorldError::Value {
+        rank,
+        call,
+        source: Box::new(error),
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("rank", &self.rank)
+            .field("size", &self.size)
+            .field("local", &self.local)
+            .finish_non_exhaustive()
+    }
+}

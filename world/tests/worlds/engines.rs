@@ -1,0 +1,55 @@
+//! Every engine passes the conformance suite.
+
+use std::thread;
+use std::time::Duration;
+
+use tinderbox_world::Engine;
+use tinderbox_world::testing::{Delays, Threads, check_engine};
+
+use crate::support::{grpc_engines, meeting, options};
+
+/// Runs the suite with one thread per rank.
+pub(crate) fn check(engines: Vec<Box<dyn Engine>>) {
+    thread::scope(|scope| {
+        let ranks: Vec<_> = engines
+            .into_iter()
+            .map(|engine| scope.spawn(|| check_engine(engine)))
+            .collect();
+        for rank in ranks {
+            rank.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn threads() {
+    for (size, most) in [(1, 0), (2, 0), (3, 0), (4, 3)] {
+        let delays = Delays {
+            seed: size,
+            most: Duration::from_millis(most),
+        };
+        let (engines, _) = Threads::world(size as usize, delays);
+        check(
+            engines
+                .into_iter()
+                .map(|engine| Box::new(engine) as Box<dyn Engine>)
+                .collect(),
+        );
+    }
+}
+
+#[test]
+fn grpc() {
+    for size in 1..=4 {
+        let meeting = meeting();
+        check(grpc_engines(size, &meeting, &options()));
+    }
+}
+
+/// The same with a token, and on all addresses of the machine.
+#[test]
+fn grpc_with_a_token() {
+    let mut options = options();
+    options.token = Some("a secret, with \u{fc}".to_owned());
+    check(grpc_engines(3, &meeting(), &options));
+}
