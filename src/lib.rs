@@ -13,6 +13,7 @@
 //! [schedules]: https://docs.rs/crate/tinderbox/latest/source/docs/src/schedules.md
 //! [devices]: https://docs.rs/crate/tinderbox/latest/source/docs/src/devices.md
 //! [checkpoints]: https://docs.rs/crate/tinderbox/latest/source/docs/src/checkpoints.md
+//! [several-machines]: https://docs.rs/crate/tinderbox/latest/source/docs/src/several-machines.md
 //! [operating]: https://docs.rs/crate/tinderbox/latest/source/docs/src/operating.md
 //! [troubleshooting]: https://docs.rs/crate/tinderbox/latest/source/docs/src/troubleshooting.md
 //! [how-it-works]: https://docs.rs/crate/tinderbox/latest/source/docs/src/how-it-works.md
@@ -35,6 +36,7 @@
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
 //! pages <- { deferred, pipeline, checkpoint }         { checkpoint, pipeline } <- cli
 //! path <- { deferred, planner }             schedule <- { link, world, planner } <- pipeline
+//! world <- { world-mpi, tinderbox }
 //! tinderbox <- { train, gpu-check }           derive <- pipeline
 //! ```
 //!
@@ -46,6 +48,7 @@
 //! | [`tinderbox_schedule`](schedule) | schedules as data: generated, read, verified, simulated, found, drawn | Burn, threads |
 //! | `tinderbox_link` | messages matched by tag, a stop that wakes every wait, model-checked | tensors |
 //! | `tinderbox_world` | processes as ranks: launchers, frames, calls of all, the shutdown protocol, gRPC | tensors, threads of ranks |
+//! | `tinderbox_world_mpi` | the same frames over MPI | gRPC |
 //! | `tinderbox_path` | the path of a parameter | the rest |
 //! | [`tinderbox_planner`](planner) | machines, partitioners, predictions, the plan file and its views | Burn, threads |
 //! | [`tinderbox_pipeline`] | traces, costs, profiles, cuts, ranks | checkpoints |
@@ -149,7 +152,12 @@
 //!    adds sends, receives, reduces and updates, and the norms for clipping by the norm of all gradients; the
 //!    verifier runs the lists symbolically before any rank does. The simulator adds times and bytes. A
 //!    measured step has the same type as a simulated one, so that either can be drawn, or both overlaid.
-//! 7. Each rank is a thread with its own CPU pool. It executes its list; the parameters of a stage are
+//! 7. Each rank is a thread with its own CPU pool, in one process or each in a process of its own. In a [`World`] of
+//!    processes, each makes the same calls and runs the rank that is its own; the mailboxes of the other ranks
+//!    are filled by the engine that connects the processes, so a rank does not know where the others are. Reports of a round
+//!    go to all processes, and so every process returns the same.
+//!
+//!    A rank executes its list; the parameters of a stage are
 //!    updated immediately after its last backward, without waiting for other ranks; programs run on Burn's
 //!    interpreter of recorded operations, and every tensor is freed or reused at its last use. Up to four
 //!    matrix products that Burn computes with one thread each, such as those of a matrix and a vector, run at
@@ -216,6 +224,8 @@ mod book {
     mod devices {}
     #[doc = include_str!("../docs/src/checkpoints.md")]
     mod checkpoints {}
+    #[doc = include_str!("../docs/src/several-machines.md")]
+    mod several_machines {}
     #[doc = include_str!("../docs/src/operating.md")]
     mod operating {}
 }
@@ -265,6 +275,9 @@ pub use tinderbox_pipeline::{
 /// Processes that run a program together, and the engines between them.
 pub use tinderbox_world as world;
 pub use tinderbox_world::{World, WorldError, WorldOptions};
+/// Processes that `mpirun` started.
+#[cfg(feature = "mpi")]
+pub use tinderbox_world_mpi as mpi;
 pub use verify::{
     GradientComparison, LossComparison, ParameterComparison, Verification, VerifyOptions, verify,
     verify_with,

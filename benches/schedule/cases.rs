@@ -11,7 +11,7 @@ use burn::tensor::{Device, Distribution, Tensor};
 use tinderbox::schedule::{Costs, Dependencies, Timeline};
 use tinderbox::{
     Deferred, Machine, Outputs, Pipeline, Placement, Plan, ScheduleChoice, ScheduleKind, Traceable,
-    split_batch,
+    World, split_batch,
 };
 
 pub type Batch = (Tensor<2>, Tensor<2>);
@@ -68,6 +68,11 @@ impl Case {
     }
 
     pub fn pipeline_on(self, machine: Machine, schedule: ScheduleChoice) -> Run {
+        self.pipeline_in(machine, schedule, &World::alone())
+    }
+
+    /// As [`pipeline_on`](Self::pipeline_on), with the ranks as the processes of a world if it has several.
+    pub fn pipeline_in(self, machine: Machine, schedule: ScheduleChoice, world: &World) -> Run {
         let device = Device::flex();
         let model = self.model();
         let batch = self.batch(&device);
@@ -84,6 +89,7 @@ impl Case {
             .micro_batches(self.micro_batches)
             .threads_per_rank(1)
             .measure()
+            .world(world)
             .start()
             .expect("it starts");
         Run { pipeline, batch }

@@ -68,6 +68,9 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         ));
     }
     // The ranks are processes if a launcher started several, and otherwise threads of this one.
+    #[cfg(feature = "mpi")]
+    let world = tinderbox::mpi::world()?;
+    #[cfg(not(feature = "mpi"))]
     let world = World::from_env()?;
     if !world.is_first() {
         report::be_quiet();

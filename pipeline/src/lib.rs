@@ -60,12 +60,14 @@
 //!
 //! # Limits
 //!
-//! - Ranks are threads of one process.
+//! - The ranks are threads of one process, or one rank is one process of a
+//!   [`World`](tinderbox_world::World).
 //! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
 //!
 //! # Features
 //!
 //! - `metis`: plans by METIS.
+//! - `grpc`: processes that are connected by gRPC.
 //! - `testing`: the module `testing`, which checks custom links and batches.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -61,6 +61,7 @@ const CRATES: [(&str, &[&str]); 16] = [
             "tinderbox-fake",
             "tinderbox-pipeline",
             "tinderbox-world",
+            "tinderbox-world-mpi",
         ],
     ),
     ("tinderbox-train", &["tinderbox"]),

@@ -2,7 +2,7 @@
 //!
 //! A crate of its own, because a program that links MPI does not start without it: everything here needs the feature
 //! `mpi`, and an MPI library with `mpicc` when it is built. The program has to be started by the `mpirun` of the same
-//! library; another one starts processes that each are a world of one, which [`world`] refuses.
+//! library; another one starts processes that each are a world of one, which `world` refuses.
 //!
 //! ```no_run
 //! # #[cfg(feature = "mpi")]

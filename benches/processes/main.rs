@@ -1,0 +1,58 @@
+//! What it costs that ranks are processes.
+//!
+//! `cargo bench --bench processes` prints one figure per line. The processes are this program itself, joined by gRPC on
+//! loopback. Steps of processes alternate with steps of threads in one run; a ratio is the median of the ratios of
+//! neighbouring measurements. The figures of MPI need a program that links it, and are not run.
+
+#[path = "../schedule/cases.rs"]
+#[allow(dead_code, reason = "the bench of schedules uses the rest")]
+mod cases;
+mod link;
+mod named;
+mod processes;
+mod steps;
+
+/// The variable that makes this program a rank of a figure.
+const ROLE: &str = "TINDERBOX_BENCH_ROLE";
+
+fn main() {
+    tinderbox_pages::keep_freed_blocks();
+    match std::env::var(ROLE).as_deref() {
+        Ok("step") => return steps::rank(),
+        Ok("link") => return link::rank(),
+        Ok("idle") => return link::idle_rank(),
+        Ok("named") => return named::rank(),
+        _ => {}
+    }
+    println!(
+        "{} cores; medians of {} turns",
+        std::thread::available_parallelism().map_or(1, usize::from),
+        turns(),
+    );
+    steps::figures();
+    link::figures();
+    named::figures();
+    println!("NOT RUN: the figures of MPI, for which this program would have to link it");
+    println!("NOT RUN: torch.distributed beside it");
+}
+
+/// The number of rounds: enough for medians that are robust against one disturbance, or the value of
+/// `TINDERBOX_BENCH_TURNS`.
+fn turns() -> usize {
+    const TURNS: usize = 15;
+    let set = std::env::var("TINDERBOX_BENCH_TURNS").ok();
+    set.and_then(|turns| turns.parse().ok())
+        .unwrap_or(TURNS)
+        .max(1)
+}
+
+/// Prints a figure.
+fn figure(name: &str, value: f64, unit: &str) {
+    println!("figure processes.{name} {value:.4} {unit}");
+}
+
+/// Returns the median.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
