@@ -73,14 +73,14 @@ impl Checkpoints {
         meta.size = Some(size);
 
         let mut attempt: Option<Attempt> = None;
-        world.from_first(|| {
-            attempt = Some(self.run.begin(meta)?);
-            Ok::<(), SaveError>(())
+        let id = world.from_first(|| {
+            let begun = attempt.insert(self.run.begin(meta)?);
+            Ok::<_, SaveError>(begun.handle().attempt())
         })?;
         let write = || {
             let handle = match &attempt {
                 Some(attempt) => attempt.handle(),
-                None => self.run.join(step, self.timeout)?,
+                None => self.run.join_attempt(step, id, self.timeout)?,
             };
             let mut save = own.map_or_else(|| Ok(Default::default()), |own| own.to_save())?;
             if world.is_first() {

@@ -192,17 +192,22 @@ fn progress(
     let (rank, size) = (world.rank() as usize, world.size() as usize);
     let _ = tell.send(Ok((RankIndex::new(rank), size)));
     let Ok(Command::Start(events)) = queue.recv() else {
-        // It was never used: no other rank waits for it, unless all finalize.
+        if size == 1 {
+            drop(ManuallyDrop::into_inner(mpi));
+        }
+        // It was never used, and an end of MPI would wait for the others.
         return;
     };
-    let mut carrier = Carrier {
+    // A drop waits for what is being sent, perhaps to a rank that is gone.
+    let mut carrier = ManuallyDrop::new(Carrier {
         world,
         events,
         peers: (0..size).map(|_| Peer::new(limits)).collect(),
         own: rank,
         spare: Vec::new(),
-    };
+    });
     if carrier.run(queue) == Close::Left {
+        drop(ManuallyDrop::into_inner(carrier));
         drop(ManuallyDrop::into_inner(mpi));
     }
 }
@@ -318,7 +323,9 @@ impl Carrier {
                     }
                     Ok(None) => break,
                     Err(error) => {
-                        self.peers[peer].sending.clear();
+                        // A drop would wait for them.
+                        let sending = std::mem::take(&mut self.peers[peer].sending);
+                        sending.into_iter().for_each(std::mem::forget);
                         self.lose(peer, error.to_string());
                     }
                 }

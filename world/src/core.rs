@@ -19,9 +19,6 @@ use crate::message::Kind;
 use crate::options::WorldOptions;
 use crate::peers::{Failure, How, Peers, Word};
 
-/// How long a process that leaves waits until the others have received its goodbye.
-const LEAVE: Duration = Duration::from_secs(10);
-
 /// How long a process that failed waits until the others have received why.
 const LEAVE_FAILED: Duration = Duration::from_millis(500);
 
@@ -34,6 +31,8 @@ pub(crate) struct Core {
     size: usize,
     options: WorldOptions,
     outbox: OnceLock<Box<dyn Outbox>>,
+    /// What was to be sent before the engine had connected all ranks.
+    unsent: Mutex<Vec<(RankIndex, Frame)>>,
     state: Mutex<State>,
     /// Notified when the state changes.
     changed: Condvar,
@@ -101,6 +100,7 @@ impl Core {
             size,
             options,
             outbox: OnceLock::new(),
+            unsent: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             channels: Mutex::default(),
@@ -114,10 +114,9 @@ impl Core {
     /// Tells all ranks that this one failed, and why.
     pub(crate) fn fail(&self, reason: String) {
         let (rank, how) = (self.rank, How::Failed(reason));
-        let doing = locked(&self.state)
-            .status
-            .clone()
-            .and_then(|status| status());
+        let status = locked(&self.state).status.clone();
+        // Without the lock: it may ask for the state of the world.
+        let doing = status.and_then(|status| status());
         self.change(|peers| peers.fail(Failure { rank, how, doing }));
     }
 
@@ -139,11 +138,27 @@ impl Core {
         }
     }
 
-    /// Queues a frame; what the engine can't carry yet is no error, because the ranks wait for each other at the start.
+    /// Queues a frame. Until the engine has connected all ranks, answers to those that it has wait here.
     pub(crate) fn send(&self, to: RankIndex, kind: &Kind, rest: &[u8], pieces: Vec<Bytes>) {
+        let header = kind.header(rest);
+        let frame = Frame { header, pieces };
         if let Some(outbox) = self.outbox.get() {
-            let header = kind.header(rest);
-            outbox.send(to, Frame { header, pieces });
+            return outbox.send(to, frame);
+        }
+        let mut unsent = locked(&self.unsent);
+        match self.outbox.get() {
+            // It was set meanwhile.
+            Some(outbox) => outbox.send(to, frame),
+            None => unsent.push((to, frame)),
+        }
+    }
+
+    /// Begins to send.
+    fn connect(&self, outbox: Box<dyn Outbox>) {
+        let mut unsent = locked(&self.unsent);
+        let outbox = self.outbox.get_or_init(|| outbox);
+        for (to, frame) in unsent.drain(..) {
+            outbox.send(to, frame);
         }
     }
 
@@ -311,12 +326,16 @@ impl Core {
         }
         let status = state.status.clone();
         let mut silent = Vec::new();
-        let mut open = Vec::new();
+        let mut alive = Vec::new();
         for rank in (0..self.size).map(RankIndex::new) {
-            if rank == self.rank || !state.peers.is_open(rank) {
+            if rank == self.rank || state.peers.is_lost(rank) {
                 continue;
             }
-            open.push(rank);
+            // Also those that have left: they wait until what they sent has arrived.
+            alive.push(rank);
+            if !state.peers.is_awaited(rank) {
+                continue;
+            }
             let heard = &mut state.heard[rank.index()];
             heard.beats += 1;
             if heard.beats > self.options.heartbeats_until_lost {
@@ -327,7 +346,7 @@ impl Core {
         let doing = status.and_then(|status| status());
         let new = doing.clone().filter(|_| doing != *reported);
         *reported = doing;
-        for to in open {
+        for to in alive {
             self.send(to, &Kind::Beat(new.clone()), &[], Vec::new());
         }
         for (rank, since) in silent {
@@ -336,12 +355,16 @@ impl Core {
         }
     }
 
-    /// Waits until what this process said was received, at most for some time.
-    fn wait_until_confirmed(&self, most: Duration) {
-        let deadline = Instant::now() + most;
+    /// Waits until what this process said was received; after a failure, at most for some time. Ranks that show no sign of
+    /// life are not waited for.
+    fn wait_until_confirmed(&self) {
+        let started = Instant::now();
         let mut state = locked(&self.state);
         while !state.peers.is_confirmed() {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = match state.peers.failure() {
+                Some(_) => LEAVE_FAILED.saturating_sub(started.elapsed()),
+                None => self.options.heartbeat,
+            };
             if left.is_zero() {
                 return;
             }
@@ -395,8 +418,7 @@ impl Member {
         let heartbeat = options.heartbeat;
         let core = Arc::new(Core::new(rank, size, options));
         let started = engine.start(Arc::new(Ear(Arc::downgrade(&core))))?;
-        // It is set once.
-        let _ = core.outbox.set(started.outbox);
+        core.connect(started.outbox);
         let (stop, stopped) = channel();
         let of_thread = core.clone();
         let body = move || {
@@ -426,12 +448,12 @@ impl Drop for Member {
             self.core.fail("its program panicked".to_owned());
         }
         self.core.change(Peers::leave);
-        let (close, most) = match self.core.failure() {
-            Some(_) => (Close::Failed, LEAVE_FAILED),
-            None => (Close::Left, LEAVE),
-        };
         // Heartbeats go on meanwhile, so that a rank that is stopped is not waited for.
-        self.core.wait_until_confirmed(most);
+        self.core.wait_until_confirmed();
+        let close = match self.core.failure() {
+            Some(_) => Close::Failed,
+            None => Close::Left,
+        };
         if let Some((stop, thread)) = self.beats.take() {
             drop(stop);
             // It sleeps at its channel, and does not panic.

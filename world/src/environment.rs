@@ -31,12 +31,20 @@ pub enum Launcher {
 
 /// The address at which the first rank waits for the others.
 #[derive(Debug, Clone, PartialEq, Eq, Display)]
-#[display("{host}:{port}")]
+#[display("{}:{port}", bracketed(host))]
 pub struct Meeting {
     /// Name or address of the first rank's machine.
     pub host: String,
     /// The port that it listens on.
     pub port: u16,
+}
+
+/// Returns an address as a URL has it: one of IPv6 in brackets.
+fn bracketed(host: &str) -> String {
+    match host.contains(':') && !host.starts_with('[') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
+    }
 }
 
 /// The position of a process among those of its machine.

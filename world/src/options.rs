@@ -13,7 +13,8 @@ use crate::frame::Limits;
 pub struct WorldOptions {
     /// How long a rank waits for the others to come. Default: 300 s, as torchrun's; `TINDERBOX_JOIN_TIMEOUT_S`.
     pub join_timeout: Duration,
-    /// How long a call waits for the same call of the others. Default: ten minutes.
+    /// How long a call waits for the same call of the others, such as the save of a large shard. Default: ten minutes;
+    /// `TINDERBOX_CALL_TIMEOUT_S`.
     pub call_timeout: Duration,
     /// How often a rank shows that it is alive. Default: 1 s; `TINDERBOX_HEARTBEAT_MS`.
     pub heartbeat: Duration,
@@ -70,9 +71,11 @@ impl WorldOptions {
         };
         let defaults = Self::default();
         let seconds = number("TINDERBOX_JOIN_TIMEOUT_S")?.map(Duration::from_secs);
+        let call = number("TINDERBOX_CALL_TIMEOUT_S")?.map(Duration::from_secs);
         let beat = number("TINDERBOX_HEARTBEAT_MS")?.map(Duration::from_millis);
         Ok(Self {
             join_timeout: seconds.unwrap_or(defaults.join_timeout),
+            call_timeout: call.unwrap_or(defaults.call_timeout),
             heartbeat: beat.unwrap_or(defaults.heartbeat),
             token: variable("TINDERBOX_TOKEN"),
             tls: variable("TINDERBOX_TLS").map(PathBuf::from),

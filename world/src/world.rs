@@ -23,8 +23,9 @@ use crate::peers::Failure;
 /// All processes make the same calls in the same order. A world of one makes them alone, at no cost, so that the same
 /// program runs with and without a launcher.
 ///
-/// Clones are the same member of the world. Dropping the last one, and the last [`Channel`], says goodbye to the others; while a panic unwinds, it tells them that this rank failed. It waits until they
-/// have received this, at most 10 s.
+/// Clones are the same member of the world. Dropping the last one, and the last [`Channel`], says goodbye to the others;
+/// while a panic unwinds, it tells them that this rank failed. It waits until they have received this, and everything
+/// before it, as long as they are alive.
 #[derive(Clone)]
 pub struct World {
     rank: RankIndex,

@@ -81,6 +81,20 @@ impl Run {
         AttemptHandle::find(&self.store, step, timeout)
     }
 
+    /// As [`join`](Self::join), for the attempt whose id the coordinator has sent: remains of others are no matter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the attempt does not appear in time.
+    pub fn join_attempt(
+        &self,
+        step: u64,
+        attempt: crate::AttemptId,
+        timeout: Duration,
+    ) -> Result<AttemptHandle, SaveError> {
+        AttemptHandle::of(&self.store, step, attempt, timeout)
+    }
+
     /// Returns the steps that have a directory, sorted. They are published; whether they are intact is not
     /// checked.
     ///

@@ -9,8 +9,8 @@ use super::{
     wait::poll,
 };
 use crate::{
-    SaveError,
-    format::{MARKER_FILE, Marker, parse_attempt_dir_name, step_dir_name},
+    AttemptId, SaveError,
+    format::{MARKER_FILE, Marker, attempt_dir_name, parse_attempt_dir_name, step_dir_name},
     store::{Store, existing, join, read_manifest},
 };
 
@@ -28,6 +28,25 @@ impl AttemptHandle {
                 step,
                 attempts: several.iter().map(|marker| marker.attempt).collect(),
             }),
+        })?;
+        found.map_err(|waited| SaveError::NoAttempt {
+            step,
+            path: store.place(""),
+            waited_ms: waited.as_millis(),
+        })
+    }
+
+    /// Waits until an attempt is visible in the store, of which the coordinator has told the id.
+    pub(crate) fn of(
+        store: &Arc<dyn Store>,
+        step: u64,
+        attempt: AttemptId,
+        timeout: Duration,
+    ) -> Result<Self, SaveError> {
+        let dir = attempt_dir_name(step, attempt);
+        let found = poll(timeout, || {
+            let marker = marker_of(&**store, &dir);
+            Ok(marker.map(|marker| Self::new(store.clone(), marker)))
         })?;
         found.map_err(|waited| SaveError::NoAttempt {
             step,

@@ -80,6 +80,10 @@ impl Flags {
         Duration::from_secs(self.grace)
     }
 
+    pub(super) fn is_of_several_machines(&self) -> bool {
+        self.nodes > 1
+    }
+
     /// Checks that the arguments fit together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if self.node >= self.nodes {

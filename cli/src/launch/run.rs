@@ -22,6 +22,12 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How long ranks are left to report the failure of another one by themselves.
 const REPORT: Duration = Duration::from_secs(5);
 
+/// How long the last lines of ranks are waited for.
+const PRINT: Duration = Duration::from_secs(2);
+
+/// How long several machines wait before they start again: the ranks of the others end meanwhile.
+const PAUSE: Duration = Duration::from_secs(3);
+
 /// A process of a rank.
 struct Rank {
     number: u32,
@@ -80,6 +86,9 @@ pub(crate) fn run(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
             return Ok(Outcome::Program(code));
         }
         here = flags.restart_ranks.unwrap_or(here);
+        if flags.is_of_several_machines() {
+            thread::sleep(PAUSE);
+        }
         say(
             "note",
             &format!(
@@ -155,6 +164,10 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, grace: Duration) -> anyhow:
                     .child
                     .try_wait()
                     .context("a rank can't be waited for")?;
+                if rank.status.is_some() {
+                    // What the rank has started may live on and hold its streams.
+                    rank.signal_group(Signal::KILL);
+                }
                 let failed = rank.status.is_some_and(|status| !status.success());
                 if failed && first.is_none() {
                     first = Some(index);
@@ -177,9 +190,16 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, grace: Duration) -> anyhow:
         }
         thread::sleep(LOOK);
     }
+    let ended = Instant::now();
     for rank in &mut ranks {
-        // What a rank has started may live on and hold its streams.
-        rank.signal_group(Signal::KILL);
+        // A process that left the group may hold a stream.
+        let has_ended = |rank: &Rank| rank.printers.iter().all(JoinHandle::is_finished);
+        while !has_ended(rank) && ended.elapsed() < PRINT {
+            thread::sleep(LOOK);
+        }
+        if !has_ended(rank) {
+            continue;
+        }
         for printer in rank.printers.drain(..) {
             // It does not panic.
             let _ = printer.join();

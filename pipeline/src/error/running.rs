@@ -208,6 +208,14 @@ pub enum PipelineError {
         /// What differs, in words.
         difference: String,
     },
+    /// Another process has ended its pipeline.
+    #[error(
+        "rank {rank} has ended its pipeline before this call: its own error, if there is one, says why"
+    )]
+    Left {
+        /// The other rank.
+        rank: RankIndex,
+    },
     /// Another process sent bytes that are no message.
     #[error(
         "rank {rank} sent bytes that are no message of this pipeline: do all processes run the same program?"

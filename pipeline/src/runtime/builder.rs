@@ -393,7 +393,14 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// another model, the schedule does not fit the plan, the model has clones of a parameter and an
     /// optimizer is set, or a rank can't materialize its parameters.
     pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
-        let pipeline = Pipeline::start(self)?;
+        let world = self.world.clone();
+        let started = Pipeline::start(self);
+        let pipeline = started.inspect_err(|error| {
+            // The others wait for this process to start.
+            if let Some(world) = world {
+                world.fail(&tinderbox_world::with_causes(error));
+            }
+        })?;
         // After the parameters are allocated: the allocator would clear reused memory on one thread.
         tinderbox_pages::keep_freed_blocks();
         Ok(pipeline)

@@ -1,11 +1,13 @@
 //! Reads and replaces parameters between steps.
 
+use std::hash::Hasher;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use burn::module::{Module, ParamGroup};
 use burn::tensor::Device;
 use tinderbox_deferred::{Parameter, ParameterPath, Request, Source, Values};
 use tinderbox_fake::DynTensor;
+use twox_hash::XxHash3_64;
 
 use super::optimizer::contains;
 use super::pipeline::{Condition, Pipeline};
@@ -82,6 +84,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Replaces values of parameters by position in the table, on every rank that holds them.
     fn set(&mut self, values: Vec<(usize, DynTensor)>) -> Result<(), PipelineError> {
+        self.note_change(2, values.iter().map(|(position, _)| *position));
         let set = self.on_ranks(move |_, stages| {
             for stage in stages {
                 for (position, value) in &values {
@@ -113,7 +116,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// training resumes from it. Before the first step, the averages are the parameters.
     ///
     /// Cost: none for f32 on the ranks that own the parameters. Parameters that several ranks hold are copied to them, and
-    /// averages of parameters in 16 bits are cast.
+    /// averages of parameters in 16 bits are cast. In a [world](crate::PipelineBuilder::world), every process is sent the
+    /// averages of all.
     ///
     /// ```no_run
     /// # use burn::nn::Linear;
@@ -204,11 +208,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let path = first.path.clone();
             return Err(PipelineError::NotTraced { path });
         }
+        self.note_change(u64::from(trains), positions.iter().copied());
         let set = self.on_ranks(move |_, stages| {
             let stages = stages.iter_mut();
             stages.for_each(|stage| stage.set_trains(&positions, trains));
         });
         set.map(drop)
+    }
+
+    /// Adds a change of parameters to the digest that processes compare in each step.
+    fn note_change(&mut self, kind: u64, positions: impl Iterator<Item = usize>) {
+        let mut hasher = XxHash3_64::with_seed(self.changes);
+        hasher.write_u64(kind);
+        positions.for_each(|position| hasher.write_usize(position));
+        self.changes = hasher.finish();
     }
 
     fn known(&self, path: &str) -> Result<&Parameter, PipelineError> {

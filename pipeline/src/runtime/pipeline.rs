@@ -52,6 +52,8 @@ pub struct Pipeline<M, B> {
     pub(super) carries: Carries,
     /// The number of steps and evaluations, those that were refused among them.
     pub(super) calls: u64,
+    /// A digest of what was frozen and set.
+    pub(super) changes: u64,
     pub(super) checks_batches: bool,
     pub(super) outputs: OutputsOn,
 }
@@ -196,6 +198,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             carries: Carries::default(),
             plan: builder.plan,
             calls: 0,
+            changes: 0,
             checks_batches: builder.checks_batches,
             outputs: builder.outputs,
         })

@@ -39,6 +39,8 @@ enum Header {
     },
     /// What a process is about to do.
     Notice(Notice),
+    /// A process has ended its pipeline, after this call and this number of gifts.
+    Ended { call: u64, gifts: u64 },
 }
 
 /// What a process does in one call of a pipeline: all have to do the same.
@@ -53,6 +55,8 @@ pub(super) struct Notice {
     shapes: String,
     /// A digest of the shapes of all micro-batches and, if asked for, of their values.
     digest: u64,
+    /// A digest of learning rates, loss scale, and what was frozen or set.
+    settings: u64,
 }
 
 impl Notice {
@@ -62,6 +66,7 @@ impl Notice {
         step: u64,
         is_training: bool,
         micro_batches: &[MicroInput],
+        settings: u64,
         values: bool,
     ) -> Result<Self, tinderbox_fake::FakeError> {
         let mut hasher = XxHash3_64::with_seed(0);
@@ -94,6 +99,7 @@ impl Notice {
                 first.join(", ")
             ),
             digest: hasher.finish(),
+            settings,
         })
     }
 
@@ -116,6 +122,11 @@ impl Notice {
                 "rank {of} has a batch of {found}, and this one of {own}"
             ));
         }
+        if self.settings != other.settings {
+            return Some(format!(
+                "rank {of} has other learning rates or another loss scale than this one, or has frozen or set other parameters"
+            ));
+        }
         (self.digest != other.digest)
             .then(|| format!("rank {of} has another batch of the same shapes than this one"))
     }
@@ -128,6 +139,10 @@ struct Notices {
     /// Those of others that this process has not made yet, and the last of each.
     others: BTreeMap<(u64, RankIndex), Notice>,
     last: BTreeMap<RankIndex, u64>,
+    /// The gift that this process waits for.
+    awaited: Option<u64>,
+    /// The last call and the number of gifts of those that have ended.
+    ended: BTreeMap<RankIndex, (u64, u64)>,
 }
 
 impl Notices {
@@ -145,6 +160,18 @@ impl Notices {
             };
             Some((*rank, text))
         })
+    }
+
+    /// Returns a rank that has ended before what this process does.
+    fn left(&self) -> Option<RankIndex> {
+        let call = self.own.as_ref().map_or(0, |own| own.call);
+        let is_before = |(last, gifts): &(u64, u64)| {
+            *last < call || self.awaited.is_some_and(|awaited| *gifts <= awaited)
+        };
+        let mut ended = self.ended.iter();
+        ended
+            .find(|(_, last)| is_before(last))
+            .map(|(rank, _)| *rank)
     }
 
     fn begin(&mut self, notice: Notice) {
@@ -202,6 +229,11 @@ impl Inbox {
                 notices.others.insert((notice.call, from), notice);
                 self.refuse(&notices);
             }
+            Header::Ended { call, gifts } => {
+                let mut notices = locked(&self.notices);
+                notices.ended.insert(from, (call, gifts));
+                self.refuse(&notices);
+            }
         }
         Some(())
     }
@@ -211,6 +243,9 @@ impl Inbox {
         if let Some((rank, difference)) = notices.check() {
             self.abort
                 .trigger(PipelineError::Diverged { rank, difference });
+        }
+        if let Some(rank) = notices.left() {
+            self.abort.trigger(PipelineError::Left { rank });
         }
     }
 }
@@ -400,6 +435,7 @@ impl Remote {
             };
             send(&self.channel, other, &header, pieces.clone());
         }
+        self.wait_for(Some(sequence));
         let own = self.own.index();
         let mut all = Vec::new();
         for other in self
@@ -417,8 +453,16 @@ impl Remote {
                 tensors,
             ));
         }
+        self.wait_for(None);
         all.insert(own.min(all.len()), (value, given));
         Ok(all)
+    }
+
+    /// Sets the gift that this process waits for; a process that has ended without it stops this one.
+    fn wait_for(&self, sequence: Option<u64>) {
+        let mut notices = locked(&self.inbox.notices);
+        notices.awaited = sequence;
+        self.inbox.refuse(&notices);
     }
 
     fn stopped(&self, error: MailboxError<u64>) -> PipelineError {
@@ -433,6 +477,26 @@ impl Remote {
                 let reason = self.inbox.abort.take_reason();
                 reason.unwrap_or(PipelineError::Stopped)
             }
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // A panic is told by the channel.
+        if std::thread::panicking() {
+            return;
+        }
+        let own = locked(&self.inbox.notices)
+            .own
+            .as_ref()
+            .map_or(0, |own| own.call);
+        let header = Header::Ended {
+            call: own,
+            gifts: self.sequence,
+        };
+        for to in self.channel.others() {
+            send(&self.channel, to, &header, Vec::new());
         }
     }
 }

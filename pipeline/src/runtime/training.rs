@@ -1,5 +1,6 @@
 //! Training steps and evaluations.
 
+use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,6 +8,7 @@ use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use tinderbox_deferred::RunContext;
 use tinderbox_fake::{DynTensor, Mode};
+use twox_hash::XxHash3_64;
 
 use super::carry::Carry;
 use super::output::{Evaluation, OutputsOn, RankReport, StepOutput};
@@ -73,6 +75,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: &ModuleLearningRate,
         batches: &[B],
     ) -> Result<StepOutput, PipelineError> {
+        // First, so that a call that only this process refuses is noticed by the others.
+        self.calls += 1;
         if self.settings.optimizers.is_none() {
             return Err(PipelineError::NoOptimizer);
         }
@@ -81,7 +85,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         self.check_not_averaged()?;
         self.check_rates(lr)?;
-        self.calls += 1;
         let step = self.step;
         let output = self.run_training(lr, batches)?;
         if let Some(gradients) = &output.stopped {
@@ -311,8 +314,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.crew.notify(|| {
             let is_training = mode == Mode::Training;
             let (call, step) = (self.calls, self.step);
+            let settings = self.digest_of_settings(&round);
             let parts = &round.micro_batches;
-            let notice = Notice::new(call, step, is_training, parts, self.checks_batches);
+            let values = self.checks_batches;
+            let notice = Notice::new(call, step, is_training, parts, settings, values);
             notice.map_err(|source| PipelineError::from(BatchError::Unread { source }))
         })?;
         self.round += 1;
@@ -337,6 +342,16 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             );
         }
         Ok(output)
+    }
+
+    /// A digest of what all processes have to have alike in a round, beside the batch.
+    fn digest_of_settings(&self, round: &Round) -> u64 {
+        let mut hasher = XxHash3_64::with_seed(self.changes);
+        hasher.write_u64(round.loss_scale.unwrap_or(1.0).to_bits());
+        for parameter in self.model.parameters().iter() {
+            hasher.write_u64(round.lr.of(&parameter.path).to_bits());
+        }
+        hasher.finish()
     }
 
     /// Reads the reports of the ranks of this process, and returns those of all.

@@ -126,6 +126,68 @@ fn other_calls_and_batches_are_named() {
     );
 }
 
+/// What users do on one process only: another learning rate, a frozen layer.
+#[test]
+fn settings_of_one_process_alone_are_named() {
+    let texts = [
+        diverges(false, |pipeline| pipeline.step(2e-2, batch(1)).map(drop)),
+        diverges(false, |pipeline| {
+            pipeline.freeze(&burn::module::ParamGroup::from_predicate("layers.1"))?;
+            pipeline.step(1e-2, batch(1)).map(drop)
+        }),
+    ];
+    for texts in texts {
+        let part =
+            "has other learning rates or another loss scale than this one, or has frozen or set";
+        assert!(texts.iter().all(|text| text.contains(part)), "{texts:#?}");
+    }
+}
+
+/// A process that can't start, and one that ends early without a word: the others do not wait for it.
+#[test]
+fn a_process_that_gives_up_is_named() {
+    let began = Instant::now();
+    let texts = on_world(3, Delays::default(), |world, _| {
+        let builder = builder(3, KIND).world(&world);
+        let builder = match world.rank().index() {
+            1 => builder.memory(tinderbox_deferred::MemoryCheck::Bytes(10)),
+            _ => builder,
+        };
+        with_causes(&builder.start().unwrap_err())
+    });
+    assert!(texts[1].contains("available"), "{texts:#?}");
+    for text in [&texts[0], &texts[2]] {
+        assert!(
+            text.starts_with("rank 1 failed: ") && text.contains("available"),
+            "{texts:#?}"
+        );
+    }
+    let texts = on_world(3, Delays::default(), |world, _| {
+        let mut pipeline = builder(3, KIND).world(&world).start().unwrap();
+        pipeline.step(1e-2, batch(0)).unwrap();
+        if world.rank().index() == 1 {
+            let (x, y) = batch(1);
+            // Its data loader fails, and the program returns the error.
+            return pipeline
+                .step(1e-2, (x, y.slice([0..3])))
+                .unwrap_err()
+                .to_string();
+        }
+        with_causes(&pipeline.step(1e-2, batch(1)).unwrap_err())
+    });
+    for text in [&texts[0], &texts[2]] {
+        assert!(
+            text.contains("rank 1 has ended its pipeline before this call"),
+            "{texts:#?}"
+        );
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
 /// An action that fails on one rank is named on all, with its cause.
 #[test]
 fn a_failing_action_is_named_on_all() {

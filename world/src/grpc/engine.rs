@@ -12,7 +12,7 @@ use tinderbox_schedule::RankIndex;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::body::Body;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -156,8 +156,9 @@ impl Grpc {
         }
         let above = self.size - 1 - count;
         let mut missing: Vec<RankIndex> = (count + 1..self.size).map(RankIndex::new).collect();
+        let deadline = Instant::now() + patience;
         for _ in 0..above {
-            match timeout(patience, called.recv()).await {
+            match timeout_at(deadline, called.recv()).await {
                 Ok(Some(rank)) => missing.retain(|other| *other != rank),
                 _ => {
                     return Err(WorldError::NotAllCame {
@@ -331,7 +332,19 @@ impl Engine for Grpc {
                 tracing::warn!(%error, "the server ended");
             }
         });
-        let connected = runtime.block_on(self.connect(&shared, port, below, calls));
+        // Every part has the time of `join_timeout`; a rank that is stopped meanwhile ends none of them.
+        let most = self.options.join_timeout.saturating_mul(2);
+        let connected = runtime.block_on(async {
+            let connect = self.connect(&shared, port, below, calls);
+            timeout(most, connect).await.unwrap_or_else(|_| {
+                Err(WorldError::Unreachable {
+                    rank: RankIndex::new(0),
+                    address: self.meeting.to_string(),
+                    timeout: most,
+                    reason: "the ranks did not connect to each other".to_owned(),
+                })
+            })
+        });
         let outbox = GrpcOutbox {
             senders: Mutex::new(senders),
             runtime: Mutex::new(Some((runtime, stop))),

@@ -117,6 +117,12 @@ impl Lobby {
             return Err(format!("rank {rank} is none of 1 to {}", size - 1));
         }
         let address = match from {
+            // It is on the machine of rank 0, and the others reach it as they reach rank 0.
+            Some(from) if from.ip().is_loopback() => Meeting {
+                port: hello.port,
+                ..self.meeting.clone()
+            }
+            .to_string(),
             Some(from) => SocketAddr::new(from.ip(), hello.port).to_string(),
             None => return Err("its address is unknown".to_owned()),
         };
