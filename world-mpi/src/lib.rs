@@ -9,7 +9,7 @@
 //! # fn example() -> Result<(), tinderbox_world::WorldError> {
 //! // mpirun -n 2 program
 //! let world = tinderbox_world_mpi::world()?;
-//! println!("rank {} of {}", world.rank(), world.size());
+//! assert!(world.rank().index() < world.size());
 //! # Ok(())
 //! # }
 //! ```

@@ -26,7 +26,7 @@ impl Kind {
         header
     }
 
-    /// Reads a header; returns the bytes of a channel. `None` if it is none of this version.
+    /// Reads a header; returns the bytes of a channel. `None` if this version has no such header.
     pub(crate) fn read(header: &[u8]) -> Option<(Self, &[u8])> {
         postcard::take_from_bytes(header).ok()
     }

@@ -1,6 +1,6 @@
 //! Starts ranks, waits for them, and ends all when one fails.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
@@ -80,7 +80,7 @@ pub(crate) fn run(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
             &format!("rank {rank} was the first to fail: {how}"),
         );
         for line in last {
-            eprintln!("[rank {rank}] {line}");
+            writeln!(io::stderr(), "[rank {rank}] {line}")?;
         }
         if restart == flags.restarts {
             return Ok(Outcome::Program(code));

@@ -174,13 +174,12 @@ pub enum PipelineError {
     /// A rank of another process failed or is lost.
     #[error(transparent)]
     Remote {
-        /// What happened to it.
+        /// What happened.
         failure: tinderbox_world::Failure,
     },
     /// The world has another number of processes than the plan has ranks.
     #[error(
-        "the plan has {ranks} ranks and the world {processes} processes: start as many processes as ranks, or plan for \
-         `Machine::local({processes})`"
+        "the plan has {ranks} ranks and the world {processes} processes: plan for as many ranks as there are processes"
     )]
     WorldSize {
         /// The ranks of the plan.

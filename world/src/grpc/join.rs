@@ -114,7 +114,7 @@ impl Lobby {
             ));
         }
         if rank.index() == 0 || rank.index() >= size {
-            return Err(format!("rank {rank} is none of 1 to {}", size - 1));
+            return Err(format!("rank {rank} is not one of 1 to {}", size - 1));
         }
         let address = match from {
             // It is on the machine of rank 0, and the others reach it as they reach rank 0.

@@ -168,8 +168,8 @@ fn strangers_are_refused_and_the_run_goes_on() {
     this run is tinderbox 0.1.0, protocol 1, and it is tinderbox 0.0.1, protocol 0
     it is no rank of Tinderbox
     this run has 2 ranks, and it says that there are 3
-    rank 0 is none of 1 to 1
-    rank 2 is none of 1 to 1
+    rank 0 is not one of 1 to 1
+    rank 2 is not one of 1 to 1
     it is no rank of Tinderbox
     it is no rank of Tinderbox
     it sent 1048577 bytes as one message, the limit is 1048576
