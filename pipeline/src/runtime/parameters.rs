@@ -218,10 +218,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Adds a change of parameters to the digest that processes compare in each step.
     fn note_change(&mut self, kind: u64, positions: impl Iterator<Item = usize>) {
-        let mut hasher = XxHash3_64::with_seed(self.changes);
-        hasher.write_u64(kind);
-        positions.for_each(|position| hasher.write_usize(position));
-        self.changes = hasher.finish();
+        // In any order: it may be that of a map.
+        let of_change = positions.map(|position| {
+            let mut hasher = XxHash3_64::with_seed(kind);
+            hasher.write_usize(position);
+            hasher.finish()
+        });
+        let sum = of_change.fold(kind, u64::wrapping_add);
+        self.changes = self.changes.rotate_left(1).wrapping_add(sum);
     }
 
     fn known(&self, path: &str) -> Result<&Parameter, PipelineError> {

@@ -91,7 +91,7 @@ fn diverges(
 fn other_calls_and_batches_are_named() {
     let short = || {
         let (x, y) = batch(1);
-        (x.slice([0..8]), y.slice([0..8]))
+        (x.narrow(0, 0, 8), y.narrow(0, 0, 8))
     };
     let check = |texts: Vec<String>, parts: &[&str]| {
         let found = |text: &String| parts.iter().all(|part| text.contains(part));
@@ -117,7 +117,7 @@ fn other_calls_and_batches_are_named() {
     let other = diverges(false, |pipeline| {
         let (x, y) = batch(1);
         // Refused by this rank alone, which goes on with the next batch.
-        pipeline.step(1e-2, (x, y.slice([0..3]))).unwrap_err();
+        pipeline.step(1e-2, (x, y.narrow(0, 0, 3))).unwrap_err();
         pipeline.step(1e-2, batch(2)).map(drop)
     });
     check(
@@ -169,7 +169,7 @@ fn a_process_that_gives_up_is_named() {
             let (x, y) = batch(1);
             // Its data loader fails, and the program returns the error.
             return pipeline
-                .step(1e-2, (x, y.slice([0..3])))
+                .step(1e-2, (x, y.narrow(0, 0, 3)))
                 .unwrap_err()
                 .to_string();
         }

@@ -118,7 +118,7 @@ pub(crate) fn run(pipeline: &mut Pipeline<Net, Batch>, steps: u64) -> Seen {
         seen.note(&pipeline.step(1e-2, batch(step)).unwrap().into());
         if step == 1 {
             let (x, y) = batch(50);
-            let uneven = (x.slice([0..7]), y.slice([0..7]));
+            let uneven = (x.narrow(0, 0, 7), y.narrow(0, 0, 7));
             seen.note(&pipeline.step(1e-2, uneven.clone()).unwrap().into());
             seen.note(&pipeline.evaluate(uneven).unwrap());
         }

