@@ -1,18 +1,16 @@
 //! Checkpoints of the processes of a world: what they save is one checkpoint, and any number of processes resumes it.
 
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::world::testing::{Delays, Net, Threads};
-use tinderbox::world::{Environment, Launcher, with_causes};
+use tinderbox::world::with_causes;
 use tinderbox::{
     Checkpoints, CheckpointsError, Clipping, Machine, Pipeline, Plan, Resumed, Run, World,
     WorldOptions,
 };
-use tinderbox_pipeline::schedule::RankIndex;
 
 use crate::models::{Case, Tied, deferred, trace};
 use crate::plain::{LR, SEED};
@@ -47,30 +45,10 @@ fn train(pipeline: &mut Trained, to: u64) -> Vec<f64> {
 
 /// Runs a program as every process of a world of threads.
 fn on_world<R: Send>(size: usize, program: impl Fn(World, &Net) -> R + Sync) -> Vec<R> {
-    let (engines, net) = Threads::world(size, Delays::default());
     let mut options = WorldOptions::default();
     options.heartbeat = Duration::from_millis(50);
     options.call_timeout = Duration::from_secs(20);
-    thread::scope(|scope| {
-        let ranks = engines.into_iter().enumerate().map(|(rank, engine)| {
-            let (net, program, options) = (&net, &program, options.clone());
-            scope.spawn(move || {
-                let environment = Environment {
-                    launcher: Launcher::Torchrun,
-                    rank: RankIndex::new(rank),
-                    size,
-                    local: None,
-                    meeting: None,
-                };
-                program(
-                    World::over(&environment, options, Box::new(engine)).unwrap(),
-                    net,
-                )
-            })
-        });
-        let ranks: Vec<_> = ranks.collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
+    Threads::run(size, Delays::default(), &options, program).unwrap()
 }
 
 /// Resumes with some number of processes and trains on; returns what the first sees.

@@ -331,17 +331,21 @@ impl Variables<'_> {
     /// Checks that ranks are below their sizes.
     fn checked(&self, found: Environment) -> Result<Environment, EnvironmentError> {
         let launcher = found.launcher;
-        let beyond = |rank, size| EnvironmentError::Beyond {
-            launcher,
-            rank,
-            size,
-        };
         if found.rank.index() >= found.size {
-            return Err(beyond(found.rank.index(), found.size));
+            return Err(EnvironmentError::Beyond {
+                launcher,
+                rank: found.rank.index(),
+                size: found.size,
+            });
         }
         match found.local {
-            Some(local) if local.rank >= local.size || local.size > found.size => {
-                Err(beyond(local.rank, local.size))
+            Some(Local { rank, size }) if rank >= size || size > found.size => {
+                Err(EnvironmentError::LocalBeyond {
+                    launcher,
+                    rank,
+                    size,
+                    all: found.size,
+                })
             }
             _ => Ok(found),
         }
@@ -474,9 +478,9 @@ mod tests {
         this process looks started by torchrun, but RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: set all of them, or none of torchrun's
         this process looks started by torchrun, but LOCAL_WORLD_SIZE is not set: set all of them, or none of torchrun's
         RANK is `two`: expected a whole number in its range
-        torchrun says that this is rank 2 of 2: ranks count from 0, and those of a machine are some of all
+        torchrun says that this is rank 2 of 2: ranks count from 0
         MASTER_PORT is `70000`: expected a whole number in its range
-        torchrun says that this is rank 1 of 3: ranks count from 0, and those of a machine are some of all
+        torchrun says that this is rank 1 of 3 on its machine, and that all machines have 2 ranks: ranks count from 0, and a machine has no more than all
         this process looks started by torchrun, but RANK is not set: set all of them, or none of torchrun's
         this process looks started by Kubernetes, but WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: set all of them, or none of Kubernetes's
         this process looks started by Open MPI, but OMPI_COMM_WORLD_RANK is not set: set all of them, or none of Open MPI's

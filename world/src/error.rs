@@ -33,9 +33,7 @@ pub enum EnvironmentError {
         value: String,
     },
     /// A rank that is not below its size.
-    #[error(
-        "{launcher} says that this is rank {rank} of {size}: ranks count from 0, and those of a machine are some of all"
-    )]
+    #[error("{launcher} says that this is rank {rank} of {size}: ranks count from 0")]
     Beyond {
         /// The launcher.
         launcher: Launcher,
@@ -43,6 +41,21 @@ pub enum EnvironmentError {
         rank: usize,
         /// The size.
         size: usize,
+    },
+    /// A rank on its machine that is not below the number of ranks there, or more ranks there than in all.
+    #[error(
+        "{launcher} says that this is rank {rank} of {size} on its machine, and that all machines have {all} ranks: ranks \
+        count from 0, and a machine has no more than all"
+    )]
+    LocalBeyond {
+        /// The launcher.
+        launcher: Launcher,
+        /// The rank on its machine.
+        rank: usize,
+        /// The number of ranks on its machine.
+        size: usize,
+        /// The number of ranks of all machines.
+        all: usize,
     },
 }
 

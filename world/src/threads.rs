@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -11,9 +12,11 @@ use bytes::Bytes;
 use tinderbox_schedule::RankIndex;
 
 use crate::engine::{Close, Engine, Events, Outbox, Started};
-use crate::environment::Local;
+use crate::environment::{Environment, Launcher, Local};
 use crate::error::WorldError;
 use crate::frame::{Decoder, Frame, Limits};
+use crate::options::WorldOptions;
+use crate::world::World;
 
 /// What happens to frames between threads.
 #[derive(Debug, Clone, Copy, Default)]
@@ -88,6 +91,41 @@ impl Threads {
             net: net.clone(),
         };
         (receivers.into_iter().enumerate().map(engine).collect(), net)
+    }
+
+    /// Runs a program as every rank of a world, each on a thread of its own, and returns what each returns. A panic of
+    /// the program is passed on after all ranks have ended.
+    ///
+    /// # Errors
+    ///
+    /// A rank that could not join, as [`World::over`].
+    pub fn run<R: Send>(
+        size: usize,
+        delays: Delays,
+        options: &WorldOptions,
+        program: impl Fn(World, &Net) -> R + Sync,
+    ) -> Result<Vec<R>, WorldError> {
+        let (engines, net) = Self::world(size, delays);
+        thread::scope(|scope| {
+            let ranks = engines.into_iter().map(|engine| {
+                let (net, program, options) = (&net, &program, options.clone());
+                let environment = Environment {
+                    launcher: Launcher::Torchrun,
+                    rank: engine.rank,
+                    size,
+                    local: None,
+                    meeting: None,
+                };
+                scope.spawn(move || {
+                    let world = World::over(&environment, options, Box::new(engine))?;
+                    Ok(program(world, net))
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            let ended = ranks.into_iter().map(|rank| rank.join());
+            let results = ended.map(|result| result.unwrap_or_else(|panic| resume_unwind(panic)));
+            results.collect()
+        })
     }
 }
 

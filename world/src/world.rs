@@ -182,11 +182,8 @@ impl World {
             return Ok(vec![value]);
         };
         let written = write(self.rank, call, &value)?;
-        let others: Vec<RankIndex> = (0..self.size).map(RankIndex::new).collect();
-        let others: Vec<RankIndex> = others
-            .into_iter()
-            .filter(|rank| *rank != self.rank)
-            .collect();
+        let all = (0..self.size).map(RankIndex::new);
+        let others: Vec<RankIndex> = all.filter(|rank| *rank != self.rank).collect();
         let values = core.call(call, Some(written), &others)?;
         let read = others.iter().zip(values);
         let read = read.map(|(rank, value)| read_value(*rank, call, &value));

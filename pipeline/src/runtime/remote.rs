@@ -46,7 +46,7 @@ enum Header {
 /// What a process does in one call of a pipeline: all have to do the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Notice {
-    /// The number of earlier calls, those that were refused among them.
+    /// The number of this call, from 1; calls that were refused count.
     pub(super) call: u64,
     /// The number of earlier training steps.
     step: u64,

@@ -1,6 +1,5 @@
 //! A model with everything that crosses ranks, and what a run of it computes.
 
-use std::thread;
 use std::time::Duration;
 
 use burn::module::Module;
@@ -14,7 +13,7 @@ use tinderbox_pipeline::{
     Traceable,
 };
 use tinderbox_world::testing::{Delays, Net as Connections, Threads};
-use tinderbox_world::{Environment, Launcher, RankIndex, World, WorldOptions};
+use tinderbox_world::{World, WorldOptions};
 
 use crate::support::{floats, parameters, squared};
 
@@ -157,23 +156,5 @@ pub(crate) fn on_world<R: Send>(
     delays: Delays,
     program: impl Fn(World, &Connections) -> R + Sync,
 ) -> Vec<R> {
-    let (engines, connections) = Threads::world(size, delays);
-    thread::scope(|scope| {
-        let ranks = engines.into_iter().enumerate().map(|(rank, engine)| {
-            let (connections, program) = (&connections, &program);
-            scope.spawn(move || {
-                let environment = Environment {
-                    launcher: Launcher::Torchrun,
-                    rank: RankIndex::new(rank),
-                    size,
-                    local: None,
-                    meeting: None,
-                };
-                let world = World::over(&environment, options(), Box::new(engine)).unwrap();
-                program(world, connections)
-            })
-        });
-        let ranks: Vec<_> = ranks.collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
+    Threads::run(size, delays, &options(), program).unwrap()
 }

@@ -1,7 +1,6 @@
 //! Worlds of threads.
 
 use std::net::TcpListener;
-use std::thread;
 use std::time::Duration;
 
 use tinderbox_schedule::RankIndex;
@@ -57,25 +56,12 @@ pub(crate) fn grpc_engines(
     (0..size).map(engine).collect()
 }
 
-/// Runs a program on every rank of a world of threads, and returns what each returns.
+/// Runs a program as every rank of a world of threads.
 pub(crate) fn on_threads<R: Send>(
     size: usize,
     delays: Delays,
     options: &WorldOptions,
     program: impl Fn(World, &Net) -> R + Sync,
 ) -> Vec<R> {
-    let (engines, net) = Threads::world(size, delays);
-    thread::scope(|scope| {
-        let ranks = engines.into_iter().enumerate().map(|(index, engine)| {
-            let (net, program, options) = (&net, &program, options.clone());
-            scope.spawn(move || {
-                let environment = environment(index, size);
-                let world = World::over(&environment, options, Box::new(engine)).unwrap();
-                program(world, net)
-            })
-        });
-        let ranks: Vec<_> = ranks.collect();
-        let results = ranks.into_iter().map(|rank| rank.join().unwrap());
-        results.collect()
-    })
+    Threads::run(size, delays, options, program).unwrap()
 }
