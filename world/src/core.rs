@@ -48,6 +48,20 @@ struct State {
     /// What each rank reported last, and when something of it arrived.
     heard: Vec<Heard>,
     status: Option<Status>,
+    /// The last heartbeat of this process.
+    beat_at: Instant,
+    /// When this process was last paused for longer than others wait, and for how long.
+    paused: Option<(Instant, Duration)>,
+}
+
+impl State {
+    /// Notes that this process has not run for longer than others wait.
+    fn note_pause(&mut self, patience: Duration) {
+        let since = self.beat_at.elapsed();
+        if since > patience {
+            self.paused = Some((Instant::now(), since));
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -94,6 +108,8 @@ impl Core {
             calls: 0,
             heard: vec![heard; size],
             status: None,
+            beat_at: Instant::now(),
+            paused: None,
         };
         Self {
             rank,
@@ -309,13 +325,32 @@ impl Core {
     }
 
     fn lose(&self, rank: RankIndex, reason: String) {
-        let state = locked(&self.state);
-        let doing = state
-            .heard
-            .get(rank.index())
-            .and_then(|heard| heard.doing.clone());
+        let mut state = locked(&self.state);
+        let patience = self.patience();
+        state.note_pause(patience);
+        let reason = match state.paused {
+            Some((at, paused)) if at.elapsed() < patience.saturating_mul(2) => {
+                let paused = Duration::from_millis(paused.as_millis() as u64);
+                format!(
+                    "{reason}; this process was paused for {paused:?}, and the others may have gone on without it"
+                )
+            }
+            _ => reason,
+        };
+        let heard = state.heard.get(rank.index());
+        let doing = heard.and_then(|heard| heard.doing.clone());
         drop(state);
         self.change(|peers| peers.lose(rank, reason, doing));
+    }
+
+    /// How long others wait for a sign of life.
+    fn patience(&self) -> Duration {
+        let WorldOptions {
+            heartbeat,
+            heartbeats_until_lost,
+            ..
+        } = self.options;
+        heartbeat.saturating_mul(heartbeats_until_lost)
     }
 
     /// One heartbeat: shows the others that this process is alive, and counts for whom none arrived.
@@ -324,6 +359,8 @@ impl Core {
         if state.peers.failure().is_some() {
             return;
         }
+        state.note_pause(self.patience());
+        state.beat_at = Instant::now();
         let status = state.status.clone();
         let mut silent = Vec::new();
         let mut alive = Vec::new();

@@ -115,11 +115,14 @@ impl Peers {
             return Vec::new();
         }
         self.failure = Some(failure.clone());
-        let lost = matches!(failure.how, How::Lost(_)).then_some(failure.rank.index());
-        let words = self.say(&Word::Abort(failure));
-        // Another process may have lost it: it is told, but not waited for.
-        if let Some(peer) = lost.and_then(|lost| self.peers.get_mut(lost)) {
+        let is_lost = matches!(failure.how, How::Lost(_)) && failure.rank.index() != self.own;
+        let (rank, word) = (failure.rank, Word::Abort(failure));
+        let mut words = self.say(&word);
+        // It may only have been silent: it is told, but not waited for.
+        if is_lost && let Some(peer) = self.peers.get_mut(rank.index()) {
             peer.unconfirmed = 0;
+            words.retain(|(to, _)| *to != rank);
+            words.push((rank, word));
         }
         words
     }

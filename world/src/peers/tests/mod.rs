@@ -40,6 +40,8 @@ struct Events {
     fails: &'static [usize],
     /// The ranks that may be killed.
     kills: &'static [usize],
+    /// The ranks that may be silent for so long that others give them up, though they are alive.
+    silent: &'static [usize],
 }
 
 impl World {
@@ -106,6 +108,15 @@ impl World {
                 after.close(own);
                 next.push(after);
             }
+            for other in events.silent.iter().copied() {
+                if self.is_alive(own) && other != own && self.peers[own].is_awaited(rank(other)) {
+                    let mut after = self.clone();
+                    let words =
+                        after.peers[own].lose(rank(other), "it was silent".to_owned(), None);
+                    after.put(own, words);
+                    next.push(after);
+                }
+            }
             if self.is_alive(own) && events.kills.contains(&own) {
                 let mut after = self.clone();
                 after.phases[own] = Phase::Killed;
@@ -169,6 +180,7 @@ fn check_end(world: &World, failures: &mut BTreeSet<String>) {
 const NONE: Events = Events {
     fails: &[],
     kills: &[],
+    silent: &[],
 };
 
 #[test]
@@ -205,6 +217,17 @@ fn a_kill_is_the_only_reason() {
     }
 }
 
+/// A process that was silent and goes on reads that the others gave it up, and not that they have ended.
+#[test]
+fn a_silent_process_is_told() {
+    for (size, silent) in [(2, &[0][..]), (3, &[1])] {
+        let (states, failures) = explore(size, Events { silent, ..NONE });
+        let expected = format!("rank {} is lost: it was silent", silent[0]);
+        assert_eq!(failures, BTreeSet::from([expected]));
+        assert!(states > 20);
+    }
+}
+
 #[test]
 fn a_failure_and_a_kill_are_both_possible_reasons() {
     let (states, failures) = explore(
@@ -212,6 +235,7 @@ fn a_failure_and_a_kill_are_both_possible_reasons() {
         Events {
             fails: &[0],
             kills: &[2],
+            ..NONE
         },
     );
     let expected = ["rank 0 failed: injected", "rank 2 is lost: it ended"];
@@ -227,7 +251,7 @@ fn a_failure_names_what_was_done() {
         "killed".to_owned(),
         Some("`2F3` of round 7".to_owned()),
     );
-    assert_eq!(words.len(), 1, "the lost rank is told nothing");
+    assert_eq!(words.len(), 2, "the lost rank may only have been silent");
     insta::assert_snapshot!(peers.failure().unwrap(), @"rank 2 is lost: killed; it was last in `2F3` of round 7");
     // The first one counts.
     assert!(peers.lose(rank(1), "later".to_owned(), None).is_empty());

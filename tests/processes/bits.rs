@@ -1,0 +1,51 @@
+//! Processes compute what threads compute, bit by bit.
+
+use crate::alone;
+use crate::program::{Digest, Program};
+use crate::ranks::Ranks;
+
+/// Steps of the long run: 10,000, or the value of `TINDERBOX_TEST_STEPS`.
+fn long() -> u64 {
+    let set = std::env::var("TINDERBOX_TEST_STEPS");
+    set.map_or(10_000, |steps| steps.parse().unwrap())
+}
+
+fn check(ranks: usize, program: &Program) {
+    let (expected, _) = Digest::of_threads(ranks, program.steps);
+    for (rank, reported) in Ranks::start(ranks, program).succeed().iter().enumerate() {
+        let expected = expected.number().to_string();
+        assert_eq!(
+            reported.text("seen "),
+            Some(&*expected),
+            "rank {rank} of {ranks}"
+        );
+    }
+}
+
+#[test]
+fn processes_see_what_threads_see() {
+    let _alone = alone();
+    for ranks in [2, 3, 4] {
+        let steps = 3;
+        check(
+            ranks,
+            &Program {
+                steps,
+                ..Program::default()
+            },
+        );
+    }
+}
+
+#[test]
+fn many_steps_with_random_delays_change_no_bit() {
+    let _alone = alone();
+    check(
+        2,
+        &Program {
+            steps: long(),
+            delays: Some(1),
+            ..Program::default()
+        },
+    );
+}

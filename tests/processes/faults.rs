@@ -1,0 +1,161 @@
+//! A fault before every action of a step, in every rank: all others name the rank and its action within a second.
+
+use std::sync::Mutex;
+
+use rustix::process::Signal;
+
+use crate::alone;
+use crate::inject::{Fault, FaultKind};
+use crate::program::Program;
+use crate::ranks::Ranks;
+
+const RANKS: usize = 3;
+
+/// How soon all others have ended, in milliseconds.
+const SOON_MS: u64 = 1000;
+
+/// Other programs take the cores: a fault that is named too late is injected again.
+const TRIES: usize = 3;
+
+/// Runs that are tried at the same time, as they mostly wait.
+const TOGETHER: usize = 3;
+
+/// The actions of a step, by rank.
+fn actions(over_mpi: bool) -> Vec<Vec<String>> {
+    let program = Program {
+        over_mpi,
+        steps: 1,
+        ..Program::default()
+    };
+    let ranks = Ranks::start(RANKS, &program).succeed();
+    let of_rank = ranks
+        .iter()
+        .map(|reported| reported.all("action ").map(str::to_owned).collect());
+    of_rank.collect()
+}
+
+/// Injects a fault before an action of the second step, and returns how long the others ran on.
+fn inject(over_mpi: bool, fault: Fault, action: &str) -> u64 {
+    let program = Program {
+        over_mpi,
+        steps: 100,
+        fault: Some(fault),
+        ..Program::default()
+    };
+    let mut ranks = Ranks::start(RANKS, &program);
+    ranks.wait_until("fault", |ranks| {
+        ranks.reported(fault.rank).time("fault").is_some()
+    });
+    let begin = ranks.reported(fault.rank).time("fault").unwrap();
+    let mut last = begin;
+    for rank in (0..RANKS).filter(|rank| *rank != fault.rank) {
+        last = last.max(ranks.ended_ms(rank));
+        let reported = ranks.reported(rank);
+        let error = reported.text("error: ");
+        let error = error.unwrap_or_else(|| panic!("{fault:?}: rank {rank} has no error"));
+        let fault_text = fault.text(action);
+        assert!(
+            fault_text.iter().all(|part| error.contains(part)) && error.starts_with(&fault_text[0]),
+            "{fault:?}: rank {rank}: {error}, expected {fault_text:?}"
+        );
+    }
+    match fault.kind {
+        FaultKind::Stop if !over_mpi => {
+            // It goes on, and reports that the others have given it up, or that this may be why they are gone.
+            ranks.signal(fault.rank, Signal::CONT);
+            ranks.ended_ms(fault.rank);
+            let reported = ranks.reported(fault.rank);
+            let error = reported.text("error: ").unwrap_or_default();
+            let [start, _] = fault.text(action);
+            let is_told =
+                error.starts_with(&start) || error.contains("; this process was paused for ");
+            assert!(is_told, "{fault:?}: {error}");
+        }
+        FaultKind::Cut => {
+            last = last.max(ranks.ended_ms(fault.rank));
+            let reported = ranks.reported(fault.rank);
+            let error = reported.text("error: ").unwrap_or_default();
+            // For itself, it is another one that is lost.
+            let mut others = (0..RANKS).filter(|rank| *rank != fault.rank);
+            let is_named = others.any(|rank| error.starts_with(&format!("rank {rank} is lost: ")));
+            assert!(is_named, "{fault:?}: {error}");
+        }
+        _ => {}
+    }
+    last - begin
+}
+
+impl Fault {
+    /// What the others report: how it starts, and a part of it.
+    fn text(self, action: &str) -> [String; 2] {
+        let rank = self.rank;
+        let last = format!("; it was last in `{action}` of round 1");
+        match self.kind {
+            FaultKind::Kill | FaultKind::Exit | FaultKind::Cut => {
+                [format!("rank {rank} is lost: its connection "), last]
+            }
+            FaultKind::Stop => [
+                format!("rank {rank} is lost: it has shown no sign of life for "),
+                last,
+            ],
+            FaultKind::Panic => [
+                format!("rank {rank} failed: "),
+                format!("action {action} failed: panicked: injected"),
+            ],
+        }
+    }
+}
+
+/// Injects faults of some kinds before every action of every rank.
+fn check(over_mpi: bool, kinds: &[FaultKind]) {
+    let _alone = alone();
+    let mut cases = Vec::new();
+    for (rank, actions) in actions(over_mpi).iter().enumerate() {
+        for (number, action) in actions.iter().enumerate() {
+            let at = actions.len() + number;
+            let faults = kinds.iter().map(|kind| Fault {
+                kind: *kind,
+                rank,
+                at,
+            });
+            cases.extend(faults.map(|fault| (fault, action.clone())));
+        }
+    }
+    let count = cases.len();
+    assert!(count >= 50 * kinds.len(), "{count} cases");
+    let (cases, times) = (Mutex::new(cases), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..TOGETHER {
+            scope.spawn(|| {
+                loop {
+                    let Some((fault, action)) = cases.lock().unwrap().pop() else {
+                        return;
+                    };
+                    let mut tries = (0..TRIES).map(|_| inject(over_mpi, fault, &action));
+                    let soon = tries.find(|time| *time < SOON_MS);
+                    let soon = soon
+                        .unwrap_or_else(|| panic!("{fault:?} at {action}: {TRIES} times too late"));
+                    times.lock().unwrap().push((fault.kind, soon));
+                }
+            });
+        }
+    });
+    let times = times.into_inner().unwrap();
+    assert_eq!(times.len(), count);
+    for kind in kinds {
+        let of_kind = times.iter().filter(|(other, _)| other == kind);
+        let mut of_kind: Vec<u64> = of_kind.map(|(_, time)| *time).collect();
+        of_kind.sort_unstable();
+        let (median, worst) = (of_kind[of_kind.len() / 2], of_kind.last().unwrap());
+        println!(
+            "{kind:?} before {} actions: named after {median} ms, at most {worst} ms",
+            of_kind.len()
+        );
+    }
+}
+
+#[test]
+fn every_fault_before_every_action_is_named() {
+    use FaultKind::{Cut, Exit, Kill, Panic, Stop};
+    check(false, &[Kill, Stop, Panic, Exit, Cut]);
+}

@@ -1,0 +1,154 @@
+//! What a process does as a rank.
+
+use std::error::Error;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tinderbox::world::with_causes;
+use tinderbox::{Checkpoints, Run, StepOutput, World};
+
+use crate::inject::{Fault, Injector};
+use crate::model::{batch, start};
+
+/// The variable that makes this program a rank: a [`Program`] as JSON.
+pub const PROGRAM: &str = "TINDERBOX_TEST_PROGRAM";
+
+const LR: f64 = 1e-3;
+
+/// What all ranks of a run do.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Program {
+    pub over_mpi: bool,
+    pub steps: u64,
+    pub fault: Option<Fault>,
+    /// The seed of random delays before some actions.
+    pub delays: Option<u64>,
+    /// A directory: a checkpoint is saved after every step, and the newest is resumed at the start.
+    pub saves: Option<PathBuf>,
+    /// Whether every step is reported.
+    pub is_verbose: bool,
+    /// Each rank writes what it sees to a file in this directory.
+    pub reports: PathBuf,
+}
+
+/// Writes lines for the parent, each with the time in milliseconds.
+pub struct Report(PathBuf);
+
+impl Report {
+    pub fn path(directory: &Path, rank: usize) -> PathBuf {
+        directory.join(format!("rank-{rank}"))
+    }
+
+    pub fn line(&self, text: &str) {
+        let file = OpenOptions::new().create(true).append(true).open(&self.0);
+        let line = format!("{} {}\n", now_ms(), text.replace('\n', " "));
+        file.unwrap().write_all(line.as_bytes()).unwrap();
+    }
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap().as_millis() as u64
+}
+
+/// What a process of the tests does as a rank; in the tests themselves, nothing.
+#[test]
+fn rank() {
+    let Ok(text) = std::env::var(PROGRAM) else {
+        return;
+    };
+    let program: Program = serde_json::from_str(&text).unwrap();
+    let world = join(program.over_mpi).unwrap();
+    let report = || Report(Report::path(&program.reports, world.rank().index()));
+    let (own, rank) = (report(), world.rank().index());
+    own.line(&format!("pid {}", std::process::id()));
+    Injector::new(report(), rank, &program).install();
+    let result = run(&program, &world, &own);
+    drop(world);
+    match result {
+        Ok(()) => own.line("end"),
+        Err(error) => {
+            own.line(&format!("error: {}", with_causes(&*error)));
+            std::process::exit(1);
+        }
+    }
+}
+
+fn join(over_mpi: bool) -> Result<World, Box<dyn Error>> {
+    match over_mpi {
+        false => Ok(World::from_env()?),
+        #[cfg(feature = "mpi")]
+        true => Ok(tinderbox::mpi::world()?),
+        #[cfg(not(feature = "mpi"))]
+        true => Err("this program does not link MPI".into()),
+    }
+}
+
+fn run(program: &Program, world: &World, report: &Report) -> Result<(), Box<dyn Error>> {
+    let mut pipeline = start(world.size(), world)?;
+    let saves = program.saves.as_ref().map(|directory| {
+        let saves = Checkpoints::in_world(Run::local(directory), world)?;
+        Ok::<_, Box<dyn Error>>(saves.every(1).keep(2, None))
+    });
+    let saves = saves.transpose()?;
+    if let Some(saves) = &saves {
+        saves.resume(&mut pipeline)?;
+    }
+    let mut digest = Digest::default();
+    report.line("ready");
+    while pipeline.steps() < program.steps {
+        let step = pipeline.steps();
+        let output = pipeline.step(LR, batch(step))?;
+        digest.add(&output);
+        if program.is_verbose {
+            report.line(&format!("step {step} {}", Digest::of(&output)));
+        }
+        if let Some(saves) = &saves {
+            saves.after_step(&mut pipeline, step)?;
+        }
+    }
+    report.line(&format!("seen {}", digest.0));
+    Ok(())
+}
+
+/// A digest of all losses and norms of a run, bit by bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digest(u64);
+
+impl Digest {
+    pub fn add(&mut self, output: &StepOutput) {
+        let numbers = output.micro_batch_losses.iter().chain([&output.loss]);
+        let numbers = numbers.chain(&output.gradient_norm);
+        for number in numbers {
+            // FNV-1a, over words.
+            self.0 = (self.0 ^ number.to_bits()).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn of(output: &StepOutput) -> u64 {
+        let mut digest = Self::default();
+        digest.add(output);
+        digest.0
+    }
+
+    /// Trains with threads, and returns the digest of all steps and of each.
+    pub fn of_threads(ranks: usize, steps: u64) -> (Self, Vec<u64>) {
+        let mut pipeline = start(ranks, &World::alone()).unwrap();
+        let (mut whole, mut each) = (Self::default(), Vec::new());
+        for step in 0..steps {
+            let output = pipeline.step(LR, batch(step)).unwrap();
+            whole.add(&output);
+            each.push(Self::of(&output));
+        }
+        (whole, each)
+    }
+
+    /// The digest as it is reported.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,77 @@
+//! Processes that save after every step, and are killed at any moment: the run goes on from what was saved, with any number of
+//! processes, and computes what an uninterrupted one computes.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tinderbox::Run;
+
+use crate::alone;
+use crate::program::{Digest, Program};
+use crate::ranks::Ranks;
+
+const STEPS: u64 = 400;
+
+/// How many runs are killed.
+const KILLS: usize = 48;
+
+#[test]
+fn a_run_survives_kills_at_any_moment() {
+    let _alone = alone();
+    let (_, expected) = Digest::of_threads(1, STEPS);
+    let directory = tempfile::tempdir().unwrap();
+    let saves = Run::local(directory.path());
+    let program = Program {
+        steps: STEPS,
+        saves: Some(directory.path().to_owned()),
+        is_verbose: true,
+        ..Program::default()
+    };
+    // Whoever has begun a step has seen the checkpoint before it published.
+    let mut published = 0;
+    for kill in 0..KILLS {
+        let size = [2, 3, 1, 4][kill % 4];
+        let mut ranks = Ranks::start(size, &program);
+        // While some process resumes, computes, writes, publishes or removes.
+        let start = if kill % 4 == 0 { "pid " } else { "ready" };
+        let has_started = |ranks: &Ranks| {
+            let mut all = (0..size).map(|rank| ranks.reported(rank));
+            all.all(|reported| reported.time(start).is_some())
+        };
+        ranks.wait_until("start", has_started);
+        std::thread::sleep(Duration::from_micros(1 + 1_877 * kill as u64));
+        let one = kill % size;
+        let killed = if kill % 3 == 0 { 0..size } else { one..one + 1 };
+        killed.for_each(|rank| ranks.signal(rank, Signal::KILL));
+        let mut begun = published;
+        for rank in 0..size {
+            ranks.ended_ms(rank);
+            let steps = ranks.reported(rank).steps();
+            for (step, digest) in &steps {
+                assert_eq!(
+                    *digest, expected[*step],
+                    "step {step}, rank {rank} of {size}"
+                );
+            }
+            let (first, last) = (steps.first(), steps.last());
+            assert!(
+                first.is_none_or(|(first, _)| *first >= published),
+                "checkpoint {published} was there, and {first:?} was resumed"
+            );
+            begun = begun.max(last.map_or(0, |(last, _)| *last));
+        }
+        published = begun;
+        // At most those to keep, and one of which the rest was not removed yet.
+        assert!(saves.steps().unwrap().len() <= 3);
+        let entries = fs::read_dir(directory.path()).unwrap().count();
+        assert!(entries < 10, "{entries} entries after {kill} kills");
+    }
+    assert!(published > 10, "no run gets far: {published} steps");
+    for reported in Ranks::start(2, &program).succeed() {
+        let last = STEPS as usize - 1;
+        assert_eq!(reported.steps().last(), Some(&(last, expected[last])));
+    }
+    assert_eq!(saves.steps().unwrap().last(), Some(&STEPS));
+    println!("{KILLS} kills within {published} steps");
+}
