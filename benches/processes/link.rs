@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tinderbox::World;
 use tinderbox::world::{Buffer, Channel, Failure, Handler, RankIndex};
 
-use crate::processes::{Processes, lines};
+use crate::processes::{Control, Engine, Processes, world};
 use crate::{figure, median, turns};
 
 const MIB: usize = 1 << 20;
@@ -36,12 +36,13 @@ fn open(world: &World) -> (Channel, Receiver<Vec<Buffer>>) {
     (world.open(Arc::new(Inbox(Mutex::new(sender)))), received)
 }
 
-/// A rank: for every line, the first sends pieces to the second and back, and prints the seconds of one way.
+/// A rank: for every line, the first sends pieces to the second and back, and says the seconds of one way.
 pub fn rank() {
-    let world = World::from_env().expect("all ranks come");
+    let world = world();
+    let control = Control::connect(&world);
     let (channel, received) = open(&world);
     let other = channel.others().next().expect("there are two ranks");
-    for line in lines() {
+    for line in control.lines() {
         let length: usize = line.parse().expect("a length");
         let blocks: Vec<Bytes> = (0..BLOCKS)
             .map(|at| Bytes::from(vec![at as u8; length]))
@@ -60,16 +61,17 @@ pub fn rank() {
             }
             times.push(started.elapsed().as_secs_f64() / 2.0);
         }
-        println!("{}", median(times));
+        control.say(median(times));
     }
 }
 
 /// A rank that only waits.
 pub fn idle_rank() {
-    let world = World::from_env().expect("all ranks come");
+    let world = world();
     let _channel = open(&world);
-    for _ in lines() {
-        println!("1");
+    let control = Control::connect(&world);
+    for _ in control.lines() {
+        control.say(1.0);
     }
 }
 
@@ -86,8 +88,9 @@ fn copy_seconds() -> f64 {
     median(times.collect())
 }
 
-pub fn figures() {
-    let mut processes = Processes::start("link", 2);
+pub fn figures(engine: Engine) {
+    let mut processes = Processes::start("link", 2, engine);
+    let name = engine.suffix();
     let (mut ratios, mut latencies, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     for turn in 0..=turns() {
         let copy = copy_seconds();
@@ -102,11 +105,15 @@ pub fn figures() {
             rates.push(MIB as f64 / link / 1e9);
         }
     }
-    figure("link_1mib_gb_per_s_grpc", median(rates), "GB/s");
-    figure("link_1mib_vs_memcpy_grpc", median(ratios), "ratio");
-    figure("latency_us_grpc", median(latencies) * 1e6, "us");
+    figure(&format!("link_1mib_gb_per_s_{name}"), median(rates), "GB/s");
+    figure(
+        &format!("link_1mib_vs_memcpy_{name}"),
+        median(ratios),
+        "ratio",
+    );
+    figure(&format!("latency_us_{name}"), median(latencies) * 1e6, "us");
     drop(processes);
-    idle();
+    idle(engine);
 }
 
 /// Processor time of a process in seconds, from the system's own count.
@@ -119,9 +126,10 @@ fn cpu_seconds(id: u32) -> Option<f64> {
     Some((ticks(11)? + ticks(12)?) / TICKS_PER_S)
 }
 
-fn idle() {
+fn idle(engine: Engine) {
     const WAIT: Duration = Duration::from_secs(10);
-    let mut processes = Processes::start("idle", 2);
+    let mut processes = Processes::start("idle", 2, engine);
+    let name = format!("idle_core_share_{}", engine.suffix());
     processes.say("ready");
     processes.numbers();
     let cpu = |processes: &Processes| -> Option<f64> {
@@ -132,8 +140,8 @@ fn idle() {
     match (before, cpu(&processes)) {
         (Some(before), Some(after)) => {
             let share = (after - before) / WAIT.as_secs_f64() / 2.0;
-            figure("idle_core_share_grpc", share, "ratio");
+            figure(&name, share, "ratio");
         }
-        _ => println!("NOT RUN: idle_core_share_grpc, because this system does not count it"),
+        _ => println!("NOT RUN: {name}, because this system does not count it"),
     }
 }

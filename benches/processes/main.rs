@@ -1,8 +1,9 @@
 //! What it costs that ranks are processes.
 //!
 //! `cargo bench --bench processes` prints one figure per line. The processes are this program itself, joined by gRPC on
-//! loopback. Steps of processes alternate with steps of threads in one run; a ratio is the median of the ratios of
-//! neighbouring measurements. The figures of MPI need a program that links it, and are not run.
+//! loopback, and by MPI if it is built with `--features mpi` and `TINDERBOX_MPIRUN` is the command that starts its ranks.
+//! If `TINDERBOX_BENCH_PYTHON` is a Python with PyTorch, `torch.distributed.pipelining` trains the same layers. Steps of
+//! processes alternate with steps of threads in one run; a ratio is the median of the ratios of neighbouring measurements.
 
 #[path = "../schedule/cases.rs"]
 #[allow(dead_code, reason = "the bench of schedules uses the rest")]
@@ -11,6 +12,8 @@ mod link;
 mod named;
 mod processes;
 mod steps;
+
+use processes::Engine;
 
 /// The variable that makes this program a rank of a figure.
 const ROLE: &str = "TINDERBOX_BENCH_ROLE";
@@ -29,11 +32,10 @@ fn main() {
         std::thread::available_parallelism().map_or(1, usize::from),
         turns(),
     );
-    steps::figures();
-    link::figures();
+    let engines = Engine::all();
+    steps::figures(&engines);
+    engines.into_iter().for_each(link::figures);
     named::figures();
-    println!("NOT RUN: the figures of MPI, for which this program would have to link it");
-    println!("NOT RUN: torch.distributed beside it");
 }
 
 /// The number of rounds: enough for medians that are robust against one disturbance, or the value of

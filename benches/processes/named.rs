@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tinderbox::{ScheduleKind, World};
+use tinderbox::ScheduleKind;
 
 use crate::cases::{Case, machine};
 use crate::figure;
-use crate::processes::Processes;
+use crate::processes::{Control, Engine, Processes, world};
 
 const RANKS: usize = 3;
 
@@ -26,12 +26,13 @@ fn now() -> f64 {
     since.expect("the clock is set").as_secs_f64()
 }
 
-/// A rank: trains until a step fails, and prints when that was.
+/// A rank: trains until a step fails, and says when that was.
 pub fn rank() {
-    let world = World::from_env().expect("all ranks come");
+    let world = world();
+    let control = Control::connect(&world);
     let kind = ScheduleKind::OneFOneB;
     let mut run = CASE.pipeline_in(machine(kind, RANKS), kind.into(), &world);
-    println!("0");
+    control.say(0.0);
     let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         std::panic::set_hook(Box::new(|_| {}));
         loop {
@@ -40,7 +41,7 @@ pub fn rank() {
     }));
     let time = now();
     assert!(failed.is_err());
-    println!("{time:.6}");
+    control.say(time);
     std::process::exit(1);
 }
 
@@ -48,7 +49,7 @@ pub fn figures() {
     let mut worst: f64 = 0.0;
     let mut all = Vec::new();
     for number in 0..KILLS {
-        let mut processes = Processes::start("named", RANKS);
+        let mut processes = Processes::start("named", RANKS, Engine::Grpc);
         processes.numbers();
         let started = Instant::now();
         // Somewhere within a step.

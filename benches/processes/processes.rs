@@ -1,45 +1,126 @@
-//! This program as several processes.
+//! Programs as several processes, and what they and this one say to each other.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tinderbox::World;
 
 use crate::ROLE;
 
+/// The variable with the address that a rank connects to, to hear what it is to do.
+const CONTROL: &str = "TINDERBOX_BENCH_CONTROL";
+
+/// The variable with the command that starts ranks over MPI.
+pub const MPIRUN: &str = "TINDERBOX_MPIRUN";
+
+/// Whether ranks are joined by MPI.
+const OVER_MPI: &str = "TINDERBOX_BENCH_OVER_MPI";
+
+/// What joins the processes of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Grpc,
+    Mpi,
+}
+
+impl Engine {
+    /// The end of the names of its figures.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Grpc => "grpc",
+            Self::Mpi => "mpi",
+        }
+    }
+
+    /// Returns the engines that can be run, and says which can't.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::Grpc];
+        match (cfg!(feature = "mpi"), std::env::var(MPIRUN)) {
+            (true, Ok(_)) => all.push(Self::Mpi),
+            (true, Err(_)) => println!("NOT RUN: the figures of MPI, because {MPIRUN} is not set"),
+            (false, _) => {
+                println!("NOT RUN: the figures of MPI, because this program does not link it")
+            }
+        }
+        all
+    }
+}
+
 /// The processes of a role. Dropping them ends them.
 pub struct Processes {
+    children: Vec<Child>,
     ranks: Vec<Rank>,
 }
 
 struct Rank {
-    child: Child,
-    say: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    id: u32,
+    say: TcpStream,
+    hear: BufReader<TcpStream>,
 }
 
 impl Processes {
-    pub fn start(role: &str, size: usize) -> Self {
+    /// Starts this program as the ranks of a world.
+    pub fn start(role: &str, size: usize, engine: Engine) -> Self {
+        let own = std::env::current_exe().expect("it has a path");
+        let mut commands = match engine {
+            Engine::Grpc => ranks(size, || Command::new(&own)),
+            Engine::Mpi => {
+                let mpirun = std::env::var(MPIRUN).expect("it is set");
+                let mut words = mpirun.split_whitespace();
+                let mut command = Command::new(words.next().expect("it names a program"));
+                command.args(words).args(["-n", &size.to_string()]);
+                command.arg(&own).env(OVER_MPI, "1");
+                vec![command]
+            }
+        };
+        for command in &mut commands {
+            command.env(ROLE, role);
+        }
+        Self::spawn(commands, size)
+    }
+
+    /// Starts a program in Python as ranks that find each other as those of `torchrun` do.
+    pub fn start_python(python: &str, script: &str, sizes: &[(&str, usize)], size: usize) -> Self {
+        let command = || {
+            let mut command = Command::new(python);
+            let sizes = sizes.iter().map(|(name, size)| (name, size.to_string()));
+            command.arg(script).envs(sizes);
+            command
+        };
+        Self::spawn(ranks(size, command), size)
+    }
+
+    fn spawn(commands: Vec<Command>, size: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let port = listener.local_addr().expect("it has an address").port();
-        drop(listener);
-        let ranks = (0..size).map(|rank| {
-            let mut child = Command::new(std::env::current_exe().expect("it has a path"))
-                .env(ROLE, role)
-                .env("RANK", rank.to_string())
-                .env("WORLD_SIZE", size.to_string())
-                .env("LOCAL_RANK", rank.to_string())
-                .env("LOCAL_WORLD_SIZE", size.to_string())
-                .env("MASTER_ADDR", "127.0.0.1")
-                .env("MASTER_PORT", port.to_string())
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("a process starts");
-            let say = child.stdin.take().expect("it is piped");
-            let hear = BufReader::new(child.stdout.take().expect("it is piped"));
-            Rank { child, say, hear }
-        });
+        let address = listener
+            .local_addr()
+            .expect("it has an address")
+            .to_string();
+        let spawn = |mut command: Command| {
+            let command = command.env(CONTROL, &address).stdin(Stdio::null());
+            command.spawn().expect("a process starts")
+        };
+        let mut children: Vec<Child> = commands.into_iter().map(spawn).collect();
+        let mut ranks: Vec<Option<Rank>> = (0..size).map(|_| None).collect();
+        for _ in 0..size {
+            let say = accept(&listener, &mut children);
+            say.set_nodelay(true).expect("it is connected");
+            let mut hear = BufReader::new(say.try_clone().expect("it is connected"));
+            let mut line = String::new();
+            hear.read_line(&mut line)
+                .expect("the rank says which it is");
+            let (rank, id) = line.trim().split_once(' ').expect("two numbers");
+            let rank: usize = rank.parse().expect("a rank");
+            let id = id.parse().expect("a process");
+            ranks[rank] = Some(Rank { id, say, hear });
+        }
+        let ranks = ranks
+            .into_iter()
+            .map(|rank| rank.expect("each rank connects once"));
         Self {
+            children,
             ranks: ranks.collect(),
         }
     }
@@ -51,42 +132,107 @@ impl Processes {
         }
     }
 
-    /// Returns the next number that each rank prints.
+    /// Returns the next number that each rank says.
     pub fn numbers(&mut self) -> Vec<f64> {
         let ranks = 0..self.ranks.len();
         ranks.map(|rank| self.number(rank)).collect()
     }
 
-    /// Returns the next number that a rank prints.
+    /// Returns the next number that a rank says.
     pub fn number(&mut self, rank: usize) -> f64 {
         let mut line = String::new();
         let hear = &mut self.ranks[rank].hear;
-        hear.read_line(&mut line).expect("the rank prints");
+        hear.read_line(&mut line).expect("the rank speaks");
         line.trim()
             .parse()
-            .unwrap_or_else(|_| panic!("rank {rank} printed `{line}`"))
+            .unwrap_or_else(|_| panic!("rank {rank} said `{line}`"))
     }
 
+    /// Kills a rank that is a child of this process.
     pub fn kill(&mut self, rank: usize) {
-        self.ranks[rank].child.kill().expect("it runs");
+        self.children[rank].kill().expect("it runs");
     }
 
     pub fn ids(&self) -> Vec<u32> {
-        self.ranks.iter().map(|rank| rank.child.id()).collect()
+        self.ranks.iter().map(|rank| rank.id).collect()
     }
+}
+
+/// Waits for a rank; panics if one has ended instead.
+fn accept(listener: &TcpListener, children: &mut [Child]) -> TcpStream {
+    listener.set_nonblocking(true).expect("it listens");
+    loop {
+        if let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(false).expect("it is connected");
+            return stream;
+        }
+        for child in &mut *children {
+            let ended = child.try_wait().expect("it is a child");
+            assert!(ended.is_none(), "a rank ended: {ended:?}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns a command per rank, with the variables of `torchrun`.
+fn ranks(size: usize, command: impl Fn() -> Command) -> Vec<Command> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port();
+    drop(listener);
+    let rank = |rank: usize| {
+        let mut command = command();
+        command
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", size.to_string())
+            .env("LOCAL_RANK", rank.to_string())
+            .env("LOCAL_WORLD_SIZE", size.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string());
+        command
+    };
+    (0..size).map(rank).collect()
 }
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        for rank in &mut self.ranks {
-            // Those that have ended are gone.
-            let _ = rank.child.kill();
-            let _ = rank.child.wait();
+        // Ranks end when they hear no more; those that have ended are gone.
+        self.ranks.clear();
+        for child in &mut self.children {
+            let _ = child.wait();
         }
     }
 }
 
-/// The lines that the parent sends to this process.
-pub fn lines() -> impl Iterator<Item = String> {
-    std::io::stdin().lines().map_while(Result::ok)
+/// Joins the world that a rank was started in.
+pub fn world() -> World {
+    match std::env::var(OVER_MPI) {
+        #[cfg(feature = "mpi")]
+        Ok(_) => tinderbox::mpi::world().expect("all ranks come"),
+        _ => World::from_env().expect("all ranks come"),
+    }
+}
+
+/// A rank's connection with the program that started it.
+pub struct Control(TcpStream);
+
+impl Control {
+    pub fn connect(world: &World) -> Self {
+        let address = std::env::var(CONTROL).expect("the parent sets it");
+        let mut stream = TcpStream::connect(address).expect("the parent listens");
+        stream.set_nodelay(true).expect("it is connected");
+        let rank = world.rank().index();
+        writeln!(stream, "{rank} {}", std::process::id()).expect("the parent reads");
+        Self(stream)
+    }
+
+    /// The lines that the parent sends, until it is gone.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let stream = self.0.try_clone().expect("it is connected");
+        BufReader::new(stream).lines().map_while(Result::ok)
+    }
+
+    pub fn say(&self, number: f64) {
+        // The parent may have ended.
+        let _ = writeln!(&self.0, "{number:.9}");
+    }
 }

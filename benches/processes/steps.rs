@@ -1,29 +1,70 @@
 //! A training step on two processes, against two threads.
 
+use std::process::{Command, Stdio};
+
 use tinderbox::{ScheduleKind, World};
 
 use crate::cases::{Case, Run, machine};
-use crate::processes::{Processes, lines};
+use crate::processes::{Control, Engine, Processes, world};
 use crate::{figure, median, turns};
 
 const KIND: ScheduleKind = ScheduleKind::OneFOneB;
 
+const CASE: Case = Case::PEERS;
+
+/// The variable with a Python that has PyTorch.
+const PYTHON: &str = "TINDERBOX_BENCH_PYTHON";
+
 fn start(world: &World) -> Run {
-    Case::PEERS.pipeline_in(machine(KIND, 2), KIND.into(), world)
+    CASE.pipeline_in(machine(KIND, 2), KIND.into(), world)
 }
 
-/// A rank: makes a step for every line, and prints its seconds.
+/// A rank: makes a step for every line, and says its seconds.
 pub fn rank() {
-    let world = World::from_env().expect("all ranks come");
+    let world = world();
     let mut run = start(&world);
-    for _ in lines() {
-        println!("{}", run.step());
+    let control = Control::connect(&world);
+    for _ in control.lines() {
+        control.say(run.step());
     }
 }
 
-pub fn figures() {
+pub fn figures(engines: &[Engine]) {
     let mut threads = start(&World::alone());
-    let mut processes = Processes::start("step", 2);
+    for engine in engines {
+        let name = engine.suffix();
+        let (ratio, of_threads) = alternate(&mut threads, Processes::start("step", 2, *engine));
+        figure(
+            &format!("step_threads_ms_beside_{name}"),
+            of_threads * 1e3,
+            "ms",
+        );
+        figure(&format!("step_vs_threads_{name}"), ratio, "ratio");
+    }
+    match python() {
+        Some(python) => {
+            let script = concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/benches/processes/torch_pipeline.py"
+            );
+            let sizes = [
+                ("CASE_LAYERS", CASE.layers),
+                ("CASE_WIDTH", CASE.width),
+                ("CASE_SAMPLES", CASE.samples),
+                ("CASE_MICRO_BATCHES", CASE.micro_batches),
+            ];
+            let processes = Processes::start_python(&python, script, &sizes, 2);
+            let (ratio, _) = alternate(&mut threads, processes);
+            figure("torch_step_vs_threads", ratio, "ratio");
+        }
+        None => println!(
+            "NOT RUN: torch.distributed, because {PYTHON} is not set, and no python3 has torch"
+        ),
+    }
+}
+
+/// Returns how many times as long a step takes on processes as on threads, and the seconds on threads.
+fn alternate(threads: &mut Run, mut processes: Processes) -> (f64, f64) {
     let (mut ratios, mut times) = (Vec::new(), Vec::new());
     for turn in 0..=turns() {
         let of_threads = threads.step();
@@ -35,6 +76,14 @@ pub fn figures() {
             times.push(of_threads);
         }
     }
-    figure("step_threads_ms", median(times) * 1e3, "ms");
-    figure("step_vs_threads_grpc", median(ratios), "ratio");
+    (median(ratios), median(times))
+}
+
+/// Returns a Python that has PyTorch.
+fn python() -> Option<String> {
+    let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
+    let mut command = Command::new(&python);
+    command.args(["-c", "import torch.distributed.pipelining"]);
+    let found = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    found.is_ok_and(|status| status.success()).then_some(python)
 }

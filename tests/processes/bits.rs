@@ -2,7 +2,7 @@
 
 use crate::alone;
 use crate::program::{Digest, Program};
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, mpirun};
 
 /// Steps of the long run: 10,000, or the value of `TINDERBOX_TEST_STEPS`.
 fn long() -> u64 {
@@ -48,4 +48,25 @@ fn many_steps_with_random_delays_change_no_bit() {
             ..Program::default()
         },
     );
+}
+
+#[test]
+fn processes_over_mpi_see_what_threads_see() {
+    let _alone = alone();
+    if let Err(reason) = mpirun() {
+        println!("NOT RUN: bits over MPI, because {reason}");
+        return;
+    }
+    for (ranks, steps, delays) in [(2, 200, Some(1)), (3, 20, None)] {
+        let over_mpi = true;
+        check(
+            ranks,
+            &Program {
+                over_mpi,
+                steps,
+                delays,
+                ..Program::default()
+            },
+        );
+    }
 }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::alone;
 use crate::inject::{Fault, FaultKind};
 use crate::program::Program;
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, mpirun};
 
 const RANKS: usize = 3;
 
@@ -53,7 +53,7 @@ fn inject(over_mpi: bool, fault: Fault, action: &str) -> u64 {
         let reported = ranks.reported(rank);
         let error = reported.text("error: ");
         let error = error.unwrap_or_else(|| panic!("{fault:?}: rank {rank} has no error"));
-        let fault_text = fault.text(action);
+        let fault_text = fault.text(over_mpi, action);
         assert!(
             fault_text.iter().all(|part| error.contains(part)) && error.starts_with(&fault_text[0]),
             "{fault:?}: rank {rank}: {error}, expected {fault_text:?}"
@@ -66,7 +66,7 @@ fn inject(over_mpi: bool, fault: Fault, action: &str) -> u64 {
             ranks.ended_ms(fault.rank);
             let reported = ranks.reported(fault.rank);
             let error = reported.text("error: ").unwrap_or_default();
-            let [start, _] = fault.text(action);
+            let [start, _] = fault.text(over_mpi, action);
             let is_told =
                 error.starts_with(&start) || error.contains("; this process was paused for ");
             assert!(is_told, "{fault:?}: {error}");
@@ -87,12 +87,13 @@ fn inject(over_mpi: bool, fault: Fault, action: &str) -> u64 {
 
 impl Fault {
     /// What the others report: how it starts, and a part of it.
-    fn text(self, action: &str) -> [String; 2] {
+    fn text(self, over_mpi: bool, action: &str) -> [String; 2] {
         let rank = self.rank;
         let last = format!("; it was last in `{action}` of round 1");
         match self.kind {
             FaultKind::Kill | FaultKind::Exit | FaultKind::Cut => {
-                [format!("rank {rank} is lost: its connection "), last]
+                let how = if over_mpi { "" } else { "its connection " };
+                [format!("rank {rank} is lost: {how}"), last]
             }
             FaultKind::Stop => [
                 format!("rank {rank} is lost: it has shown no sign of life for "),
@@ -158,4 +159,17 @@ fn check(over_mpi: bool, kinds: &[FaultKind]) {
 fn every_fault_before_every_action_is_named() {
     use FaultKind::{Cut, Exit, Kill, Panic, Stop};
     check(false, &[Kill, Stop, Panic, Exit, Cut]);
+}
+
+/// With Open MPI's fault tolerance. Connections of MPI are not this program's to cut.
+#[test]
+fn every_fault_before_every_action_is_named_over_mpi() {
+    use FaultKind::{Exit, Kill, Panic, Stop};
+    match mpirun() {
+        Ok(mpirun) if mpirun.contains("ulfm") => check(true, &[Kill, Stop, Panic, Exit]),
+        Ok(mpirun) => {
+            println!("NOT RUN: faults over MPI, because `{mpirun}` ends all ranks with one")
+        }
+        Err(reason) => println!("NOT RUN: faults over MPI, because {reason}"),
+    }
 }

@@ -11,8 +11,13 @@ use tempfile::TempDir;
 
 use crate::program::{PROGRAM, Program, Report, now_ms};
 
-/// The variable with the command that starts ranks over MPI, such as `mpirun --with-ft ulfm`.
-pub const MPIRUN: &str = "TINDERBOX_TEST_MPIRUN";
+/// Returns the command that starts ranks over MPI, such as `mpirun --with-ft ulfm`, or why there is none.
+pub fn mpirun() -> Result<String, &'static str> {
+    match cfg!(feature = "mpi") {
+        true => std::env::var("TINDERBOX_MPIRUN").map_err(|_| "TINDERBOX_MPIRUN is not set"),
+        false => Err("this program does not link MPI"),
+    }
+}
 
 /// How long a run may take that has nothing to wait for.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -54,7 +59,7 @@ impl Ranks {
         };
         let children = match program.over_mpi {
             true => {
-                let mpirun = std::env::var(MPIRUN).unwrap();
+                let mpirun = mpirun().unwrap();
                 let mut words = mpirun.split_whitespace();
                 let mut command = Command::new(words.next().unwrap());
                 command.args(words).args(["-n", &size.to_string()]).arg(own);

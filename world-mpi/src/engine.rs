@@ -20,11 +20,12 @@ const NAME: &str = "MPI";
 /// The tag of all messages: those of two ranks arrive in their order.
 const TAG: i32 = 1;
 
-/// The most bytes of a message. A larger frame is several.
-const MESSAGE_BYTES: usize = 4 << 20;
+/// The most bytes of a message. A larger frame is several, so that one is copied while another is carried.
+const MESSAGE_BYTES: usize = 256 << 10;
 
-/// How long the thread looks without a pause after something happened.
-const BUSY: Duration = Duration::from_micros(50);
+/// How long the thread looks without a pause after something happened. It is longer than the shortest nap of the other side,
+/// which with the system's own delay takes some 120 us: ranks that answer each other are both awake.
+const BUSY: Duration = Duration::from_micros(250);
 
 /// The shortest and the longest nap between two looks.
 const SHORT_NAP: Duration = Duration::from_micros(50);
