@@ -1,15 +1,12 @@
 //! Faults and delays before the actions of a step. Each action has a span of `tracing`, which any program can subscribe to.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::process::{
-    PidfdFlags, PidfdGetfdFlags, Signal, getpid, kill_process, pidfd_getfd, pidfd_open,
-};
+use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
@@ -86,24 +83,38 @@ impl Injector {
     }
 }
 
-/// Shuts down all sockets of this process.
+/// Shuts down all connections of this process.
 fn cut() -> io::Result<()> {
+    for socket in sockets()? {
+        // One that listens is not connected.
+        let _ = socket.shutdown(Shutdown::Both);
+    }
+    Ok(())
+}
+
+/// Returns all sockets of this process, if the system lets it.
+#[cfg(target_os = "linux")]
+pub fn sockets() -> io::Result<Vec<TcpStream>> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let own = pidfd_open(getpid(), PidfdFlags::empty())?;
-    for entry in fs::read_dir("/proc/self/fd")? {
+    let mut sockets = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
         let entry = entry?;
-        let to = fs::read_link(entry.path()).unwrap_or_default();
-        if let Some(number) = entry
-            .file_name()
-            .to_str()
-            .and_then(|text| text.parse().ok())
+        let to = std::fs::read_link(entry.path()).unwrap_or_default();
+        let name = entry.file_name();
+        if let Some(number) = name.to_str().and_then(|text| text.parse().ok())
             && to.to_string_lossy().starts_with("socket:")
         {
             let socket = pidfd_getfd(&own, number, PidfdGetfdFlags::empty())?;
-            // One that listens is not connected.
-            let _ = TcpStream::from(socket).shutdown(Shutdown::Both);
+            sockets.push(TcpStream::from(socket));
         }
     }
-    Ok(())
+    Ok(sockets)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn sockets() -> io::Result<Vec<TcpStream>> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 impl<S: Subscriber> Layer<S> for Injector {

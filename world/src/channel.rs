@@ -84,6 +84,12 @@ impl Channel {
         }
     }
 
+    /// Returns what a rank has [reported](Self::report) last.
+    #[must_use]
+    pub fn doing(&self, rank: RankIndex) -> Option<String> {
+        self.core()?.doing(rank)
+    }
+
     fn core(&self) -> Option<&Core> {
         self.open.as_ref().map(|(member, _)| member.core())
     }

@@ -276,6 +276,12 @@ impl Core {
         locked(&self.state).status = status;
     }
 
+    /// Returns what a rank reported last.
+    pub(crate) fn doing(&self, rank: RankIndex) -> Option<String> {
+        let state = locked(&self.state);
+        state.heard.get(rank.index())?.doing.clone()
+    }
+
     fn receive(&self, from: RankIndex, frame: Received) {
         let Some((kind, rest)) = Kind::read(&frame.header) else {
             return self.lose(
@@ -337,9 +343,8 @@ impl Core {
             }
             _ => reason,
         };
-        let heard = state.heard.get(rank.index());
-        let doing = heard.and_then(|heard| heard.doing.clone());
         drop(state);
+        let doing = self.doing(rank);
         self.change(|peers| peers.lose(rank, reason, doing));
     }
 

@@ -1,10 +1,12 @@
 //! Errors of an action of a rank.
 
+use std::time::Duration;
+
 use tinderbox_deferred::{ParameterPath, ProgramError};
 use tinderbox_fake::{DeviceLabel, FakeError};
 
 use crate::Tag;
-use crate::schedule::Task;
+use crate::schedule::{RankIndex, Task};
 
 /// The error of a message that was not sent or did not arrive.
 pub type LinkError = tinderbox_link::MailboxError<Tag>;
@@ -46,6 +48,21 @@ pub enum ActionError {
     /// A message did not arrive or leave.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// A message did not arrive in time.
+    #[error(
+        "no `{message}` from rank {from} within {timeout:?}{}",
+        doing_text(doing)
+    )]
+    Late {
+        /// The sender.
+        from: RankIndex,
+        /// The message.
+        message: Tag,
+        /// How long it was waited for.
+        timeout: Duration,
+        /// What all other ranks were in when they were last heard of. The one that computes keeps the others waiting.
+        doing: Vec<(RankIndex, String)>,
+    },
     /// An operation, or code of the user, panicked.
     #[error("panicked: {message}")]
     Panicked {
@@ -80,6 +97,18 @@ pub enum ActionError {
         /// The cause.
         source: Box<ActionError>,
     },
+}
+
+/// Returns what the first of the ranks were in.
+fn doing_text(doing: &[(RankIndex, String)]) -> String {
+    const SHOWN: usize = 8;
+    let shown = doing.iter().take(SHOWN);
+    let shown = shown.map(|(rank, doing)| format!("; rank {rank} was last in {doing}"));
+    let more = match doing.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!("; and {more} others"),
+    };
+    shown.chain([more]).collect()
 }
 
 fn from_input(name: &str) -> String {

@@ -13,7 +13,7 @@ use tinderbox_world::World;
 
 use super::link::{Abort, Link};
 use super::local::{LocalLink, local_links};
-use super::progress::{Counted, RankProgress};
+use super::progress::{Counted, RankProgress, Watch};
 use super::rank::{RankRequest, RankSetup, run_rank};
 use super::remote::{Notice, Remote, To, join};
 use super::stage::Stage;
@@ -64,9 +64,13 @@ impl Crew {
                 (links.collect(), None)
             }
         };
+        let watch = Arc::new(Watch {
+            own: (first, progress.clone()),
+            others: remote.as_ref().map(Remote::channel),
+        });
         let members = setups.into_iter().zip(links).map(|(setup, link)| {
             let rank = setup.rank;
-            let source = source.clone();
+            let (source, watch) = (source.clone(), watch.clone());
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(threads_per_rank)
                 .thread_name(move |thread| format!("rank-{rank}-{thread}"))
@@ -77,7 +81,7 @@ impl Crew {
                 })?;
             let body = move |link: &mut Box<dyn Link>, requests: &Receiver<RankRequest>| {
                 // The CPU backend works in the pool that it is called from.
-                pool.install(|| run_rank(setup, &mut **link, &source, requests));
+                pool.install(|| run_rank(setup, watch, &mut **link, &source, requests));
             };
             Ok(Member { link, body })
         });

@@ -1,11 +1,12 @@
 //! The progress of a rank with a request of the driver.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tinderbox_deferred::{Observer, ParameterPath};
+use tinderbox_world::Channel;
 
-use crate::schedule::Action;
+use crate::schedule::{Action, RankIndex};
 
 /// Counts the values that a rank computes or reads and the actions that it runs, for the driver, which
 /// waits as long as the counts grow.
@@ -78,6 +79,33 @@ impl RankProgress {
     /// Reports progress that has no other count.
     pub(super) fn report(&self) {
         self.reports.fetch_add(1, Relaxed);
+    }
+}
+
+/// What all ranks do, as far as this process knows.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// The first rank of this process, and the progress of its ranks.
+    pub(super) own: (RankIndex, Vec<Arc<RankProgress>>),
+    /// Tells what the ranks of other processes report.
+    pub(super) others: Option<Arc<Channel>>,
+}
+
+impl Watch {
+    /// Returns what every rank but one was last in.
+    pub(super) fn all_but(&self, rank: RankIndex) -> Vec<(RankIndex, String)> {
+        let (first, progress) = &self.own;
+        let here = progress.iter().enumerate().map(|(at, progress)| {
+            let rank = RankIndex::new(first.index() + at);
+            (rank, progress.doing())
+        });
+        let there = self.others.iter().flat_map(|channel| {
+            let others = channel.others();
+            others.map(|rank| (rank, channel.doing(rank)))
+        });
+        let all = here.chain(there).filter(|(other, _)| *other != rank);
+        all.filter_map(|(rank, doing)| Some((rank, doing?)))
+            .collect()
     }
 }
 

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender};
 use tinderbox_deferred::{ParameterTable, Source};
 
 use super::link::Link;
-use super::progress::RankProgress;
+use super::progress::{RankProgress, Watch};
 use super::settings::Settings;
 use super::stage::Stage;
 use super::step::{Round, RoundReport, Running};
@@ -54,6 +54,7 @@ pub(super) enum RankRequest {
 /// The state of a rank.
 pub(super) struct Rank {
     pub(super) setup: Arc<RankSetup>,
+    pub(super) watch: Arc<Watch>,
     pub(super) stages: Vec<Stage>,
 }
 
@@ -63,6 +64,7 @@ pub(super) struct Rank {
 /// It uses the rayon pool in which it is called.
 pub(super) fn run_rank(
     setup: RankSetup,
+    watch: Arc<Watch>,
     link: &mut dyn Link,
     source: &dyn Source,
     requests: &Receiver<RankRequest>,
@@ -72,7 +74,7 @@ pub(super) fn run_rank(
         tracing::error!(rank = rank.index(), %error, "rank aborts");
         link.abort(error);
     };
-    match attempt(rank, "MATERIALIZE", || Rank::new(setup, source)) {
+    match attempt(rank, "MATERIALIZE", || Rank::new(setup, watch, source)) {
         Ok(mut state) => {
             if let Err(error) = state.serve(link, requests) {
                 abort(link, error);
@@ -83,7 +85,11 @@ pub(super) fn run_rank(
 }
 
 impl Rank {
-    fn new(setup: RankSetup, source: &dyn Source) -> Result<Self, PipelineError> {
+    fn new(
+        setup: RankSetup,
+        watch: Arc<Watch>,
+        source: &dyn Source,
+    ) -> Result<Self, PipelineError> {
         let setup = Arc::new(setup);
         let (rank, layout) = (setup.rank, &setup.layout);
         let stages = layout.stages().zip(&layout.ranks);
@@ -94,7 +100,11 @@ impl Rank {
             .map_err(|source| PipelineError::Materialize { rank, source })?;
         let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
         tracing::info!(rank = rank.index(), bytes, "parameters materialized");
-        Ok(Self { setup, stages })
+        Ok(Self {
+            setup,
+            watch,
+            stages,
+        })
     }
 
     fn serve(

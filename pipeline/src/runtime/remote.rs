@@ -385,6 +385,10 @@ impl Remote {
         self.channel.fail(&with_causes(error));
     }
 
+    pub(super) fn channel(&self) -> Arc<Channel> {
+        self.channel.clone()
+    }
+
     /// Sets what this process reports of itself.
     pub(super) fn report(&self, status: impl Fn() -> Option<String> + Send + Sync + 'static) {
         self.channel.report(status);

@@ -24,7 +24,7 @@ use crate::schedule::{
     Task,
 };
 use crate::trace::Given;
-use crate::{ActionError, PipelineError};
+use crate::{ActionError, LinkError, PipelineError};
 
 /// One micro-batch of a round.
 #[derive(Debug)]
@@ -476,7 +476,16 @@ impl<'a> Running<'a> {
 
     fn receive(&mut self, message: Message) -> Result<(), ActionError> {
         let (from, tag) = (self.rank_of(message.sender()), self.tag(message));
-        let values = self.link.poll(from, tag)?;
+        let values = self.link.poll(from, tag);
+        let values = values.map_err(|error| match error {
+            LinkError::Timeout { from, key, timeout } => ActionError::Late {
+                from,
+                message: key,
+                timeout,
+                doing: self.rank.watch.all_but(self.rank.setup.rank),
+            },
+            error => error.into(),
+        })?;
         match message {
             Message::Values { edge, micro_batch } => {
                 let to = edge.to.stage;

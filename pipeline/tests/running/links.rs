@@ -185,19 +185,19 @@ fn a_lost_message_is_named_by_its_receiver() {
             false,
             "0F1>1F1",
             "rank 1, stage 1, micro-batch 1, action 1F1<0F1 failed\n\
-             no `1F1<0F1 of round 1` from rank 0 within 200ms",
+             no `1F1<0F1 of round 1` from rank 0 within 200ms; rank 0 was last in `0F1>1F1` of round 1",
         ),
         (
             true,
             "1B1>0B1",
             "rank 0, stage 0, micro-batch 1, action 0B1<1B1 failed\n\
-             no `0B1<1B1 of round 1` from rank 1 within 200ms",
+             no `0B1<1B1 of round 1` from rank 1 within 200ms; rank 1 was last in `1U` of round 1",
         ),
         (
             true,
             "0U>1U",
             "rank 1, stage 1, action 1U<0U failed\n\
-             no `1U<0U of round 1` from rank 0 within 200ms",
+             no `1U<0U of round 1` from rank 0 within 200ms; rank 0 was last in `0U>1U` of round 1",
         ),
     ] {
         let case = Case {
@@ -219,6 +219,27 @@ fn a_lost_message_is_named_by_its_receiver() {
         run().unwrap();
         assert_eq!(full_text(&run().unwrap_err()), text);
     }
+}
+
+/// Whoever waits for a rank that waits itself reads which one computes.
+#[test]
+fn the_rank_that_keeps_all_waiting_is_named() {
+    let stuck = |_, action: Action| {
+        if action.to_string() == "0F1>1F1" {
+            std::thread::sleep(Duration::from_millis(600));
+        }
+        true
+    };
+    let mut pipeline = hooked(builder(3, ScheduleKind::GPipe), stuck)
+        .timeout(Duration::from_millis(200))
+        .start()
+        .unwrap();
+    let text = full_text(&pipeline.step(LR, batch()).unwrap_err());
+    assert!(text.contains(" within 200ms; "), "{text}");
+    assert!(
+        text.contains("; rank 0 was last in `0F1>1F1` of round 0"),
+        "{text}"
+    );
 }
 
 /// Every call of every rank's link panics once: the error names the place promptly.

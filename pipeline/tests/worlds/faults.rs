@@ -223,6 +223,31 @@ fn a_failing_action_is_named_on_all() {
     }
 }
 
+/// A process that is stuck in an operation and shows signs of life: those that wait for it, or for one that does, name it.
+#[test]
+fn a_stuck_process_is_named_on_all() {
+    let texts = on_world(3, Delays::default(), |world, _| {
+        let is_stuck = world.is_first();
+        let stuck = move |_: &_, gradient: DynTensor| {
+            if is_stuck {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            gradient
+        };
+        let mut pipeline = builder(3, KIND)
+            .on_gradients(stuck)
+            .timeout(Duration::from_millis(250))
+            .world(&world)
+            .start()
+            .unwrap();
+        with_causes(&pipeline.step(1e-2, batch(0)).unwrap_err())
+    });
+    for text in &texts {
+        let parts = [" within 250ms; ", "; rank 0 was last in `0U` of round 0"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{texts:#?}");
+    }
+}
+
 /// A process that is gone, or stopped, in the middle of training.
 #[test]
 fn a_lost_process_is_named_on_all() {
