@@ -42,6 +42,14 @@ pub enum CheckpointsError {
     /// Processes of a world do not save in the background.
     #[error("processes of a world wait until a checkpoint is published: leave out `in_background`")]
     BackgroundInWorld,
+    /// Processes of a world save to different directories.
+    #[error(
+        "{path} is not where rank 0 saves, though it may have the same name: all processes of a world save to one place"
+    )]
+    NotShared {
+        /// The directory of this process.
+        path: PathBuf,
+    },
     /// Remains of an earlier run could not be removed.
     #[error("the run directory {path} could not be opened")]
     Open {

@@ -83,7 +83,8 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// Returns an error on all processes if the remains can't be removed.
+    /// Returns an error on all processes if the remains can't be removed, or if some process does not see within ten seconds
+    /// what the first writes.
     pub fn in_world(run: Run, world: &World) -> Result<Self, CheckpointsError> {
         if world.size() == 1 {
             return Self::on(run);

@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use serde_json::Value;
-use tinderbox_checkpoint::{Attempt, Checkpoint, LoadError, Run, SaveError, SaveSize, Skipped};
+use tinderbox_checkpoint::{
+    Attempt, AttemptHandle, AttemptId, Checkpoint, CheckpointMeta, LoadError, Run, SaveError,
+    SaveSize, Skipped,
+};
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::{World, WorldError};
 
@@ -29,6 +32,7 @@ pub(super) fn open(run: Run, world: &World) -> Result<Checkpoints, CheckpointsEr
         source: Box::new(source),
     })?;
     agreed?;
+    check_shared(&run, world)?;
     Ok(Checkpoints {
         run,
         place,
@@ -39,6 +43,63 @@ pub(super) fn open(run: Run, world: &World) -> Result<Checkpoints, CheckpointsEr
         world: Some(world.clone()),
         saving: Mutex::new(None),
     })
+}
+
+/// How long what one process creates may be invisible to the others of a shared file system.
+const VISIBLE: Duration = Duration::from_secs(10);
+
+/// Checks that all processes see what the first creates: the first save would be too late.
+fn check_shared(run: &Run, world: &World) -> Result<(), CheckpointsError> {
+    // A step that no run reaches.
+    const STEP: u64 = u64::MAX;
+    let mut attempt: Option<Attempt> = None;
+    let id = world.from_first(|| {
+        let meta = CheckpointMeta::new(STEP, world.size() as u32);
+        let begun = attempt.insert(run.begin(meta)?);
+        Ok::<_, SaveError>(begun.handle().attempt())
+    })?;
+    let joined = match &attempt {
+        Some(_) => Ok(()),
+        None => join(run, world, STEP, id, VISIBLE).map(drop),
+    };
+    let seen = joined.map_err(|source| match source {
+        SaveError::NoAttempt { .. } => CheckpointsError::NotShared { path: run.place() },
+        source => CheckpointsError::Open {
+            path: run.place(),
+            source: Box::new(source),
+        },
+    });
+    let agreed = world.agree(seen.as_ref().copied());
+    seen?;
+    Ok(agreed?)
+}
+
+/// Waits until this process sees what the first has begun, as long as no process fails.
+fn join(
+    run: &Run,
+    world: &World,
+    step: u64,
+    id: AttemptId,
+    timeout: Duration,
+) -> Result<AttemptHandle, SaveError> {
+    const LOOK: Duration = Duration::from_millis(100);
+    let started = Instant::now();
+    loop {
+        match run.join_attempt(step, id, LOOK) {
+            Err(SaveError::NoAttempt { step, path, .. }) => {
+                let waited = started.elapsed();
+                if waited >= timeout || world.failure().is_some() {
+                    let waited_ms = waited.as_millis();
+                    return Err(SaveError::NoAttempt {
+                        step,
+                        path,
+                        waited_ms,
+                    });
+                }
+            }
+            joined => return joined,
+        }
+    }
 }
 
 impl Checkpoints {
@@ -80,7 +141,7 @@ impl Checkpoints {
         let write = || {
             let handle = match &attempt {
                 Some(attempt) => attempt.handle(),
-                None => self.run.join_attempt(step, id, self.timeout)?,
+                None => join(&self.run, world, step, id, self.timeout)?,
             };
             let mut save = own.map_or_else(|| Ok(Default::default()), |own| own.to_save())?;
             if world.is_first() {
@@ -90,7 +151,11 @@ impl Checkpoints {
         };
         let written = write();
         let agreed = world.agree(written.as_ref().copied());
-        // Without the agreement of all, the attempt of the first is dropped, which removes its files.
+        // Without the agreement of all, the attempt of the first is dropped, which removes its files: what this process could
+        // not write is then an effect of what another one did.
+        if let Err(WorldError::Failed(failure)) = agreed {
+            return Err(WorldError::Failed(failure).into());
+        }
         written.map_err(failed)?;
         agreed?;
         let dir = world.from_first(|| match attempt {

@@ -1,7 +1,7 @@
 //! Checkpoints of the processes of a world: what they save is one checkpoint, and any number of processes resumes it.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
@@ -160,6 +160,61 @@ fn damaged_checkpoints_are_skipped_on_all() {
         (1, 1, 2)
     );
     assert!(found.skipped[0].set_aside.is_some());
+}
+
+/// As on machines without a shared file system: found at the start, and not at the first save.
+#[test]
+fn directories_that_are_not_shared_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let texts = on_world(2, |world, _| {
+        let own = dir.path().join(world.rank().to_string());
+        with_causes(&Checkpoints::in_world(Run::local(own), &world).unwrap_err())
+    });
+    for text in &texts {
+        assert!(text.contains("1 is not where rank 0 saves"), "{texts:#?}");
+    }
+    assert!(texts[0].starts_with("rank 1 can't go on: "), "{texts:#?}");
+    let left = std::fs::read_dir(dir.path().join("0")).unwrap();
+    assert_eq!(left.count(), 0, "nothing is left");
+}
+
+/// Processes that wait for what the first has begun, and do not see it: when one is lost, the others report it at once.
+#[test]
+#[cfg(unix)]
+fn a_process_lost_while_others_wait_for_its_save_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let texts = on_world(3, |world, net| {
+        let mut pipeline = start(3, &world, SEED);
+        let own = dir.path().join(world.rank().to_string());
+        let point = |to: &str| {
+            let to = dir.path().join(to);
+            std::fs::create_dir_all(&to).unwrap();
+            std::os::unix::fs::symlink(to, &own).unwrap();
+        };
+        point("shared");
+        let saves = Checkpoints::in_world(Run::local(&own), &world).unwrap();
+        train(&mut pipeline, 1);
+        if !world.is_first() {
+            std::fs::remove_file(&own).unwrap();
+            point("other");
+        }
+        world.barrier().unwrap();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            if world.rank().index() == 2 {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(400));
+                    net.kill(world.rank());
+                });
+            }
+            let error = with_causes(&saves.save(&mut pipeline, 0).unwrap_err());
+            assert!(began.elapsed() < Duration::from_secs(2), "{error}");
+            error
+        })
+    });
+    for text in &texts[..2] {
+        assert!(text.contains("rank 2 is lost"), "{texts:#?}");
+    }
 }
 
 /// A process that ends in the middle of a save: the others report it, nothing is published, and the run resumes from the
