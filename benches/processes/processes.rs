@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tinderbox::World;
+use tinderbox::world::Meeting;
 
 use crate::ROLE;
 
@@ -176,9 +177,7 @@ fn accept(listener: &TcpListener, children: &mut [Child]) -> TcpStream {
 
 /// Returns a command per rank, with the variables of `torchrun`.
 fn ranks(size: usize, command: impl Fn() -> Command) -> Vec<Command> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = listener.local_addr().expect("it has an address").port();
-    drop(listener);
+    let port = Meeting::on_this_machine().expect("a port is free").port;
     let rank = |rank: usize| {
         let mut command = command();
         command

@@ -62,7 +62,11 @@ fn rank() {
         return;
     };
     let program: Program = serde_json::from_str(&text).unwrap();
-    let world = join(program.over_mpi).unwrap();
+    let world = join(program.over_mpi).unwrap_or_else(|error| {
+        let report = Report(program.reports.join("join"));
+        report.line(&with_causes(&*error));
+        panic!("{error}");
+    });
     let report = || Report(Report::path(&program.reports, world.rank().index()));
     let (own, rank) = (report(), world.rank().index());
     own.line(&format!("pid {}", std::process::id()));

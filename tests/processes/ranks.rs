@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tinderbox::world::Meeting;
 
 use crate::program::{PROGRAM, Program, Report, now_ms};
 
@@ -37,9 +38,7 @@ pub struct Reported(Vec<(u64, String)>);
 impl Ranks {
     pub fn start(size: usize, program: &Program) -> Self {
         let reports = tempfile::tempdir().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
+        let port = Meeting::on_this_machine().unwrap().port;
         let program = Program {
             reports: reports.path().to_owned(),
             ..program.clone()
@@ -151,8 +150,9 @@ impl Ranks {
         for (rank, reported) in reported.iter().enumerate() {
             assert!(
                 reported.time("end").is_some(),
-                "rank {rank}: {:#?}",
-                reported.0
+                "rank {rank}: {:#?}, {:?}",
+                reported.0,
+                fs::read_to_string(self.reports.path().join("join"))
             );
         }
         reported

@@ -1,5 +1,11 @@
 //! Which process of a program this is, by the variables of its launcher.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::str::FromStr;
+
 use derive_more::Display;
 use tinderbox_schedule::RankIndex;
 
@@ -37,6 +43,46 @@ pub struct Meeting {
     pub host: String,
     /// The port that it listens on.
     pub port: u16,
+}
+
+impl Meeting {
+    /// Returns a free port of the loopback address, for ranks that are all on this machine.
+    ///
+    /// It is below the ports that systems give to connections, which begin at 32,768, so that none takes it before the first
+    /// rank listens there.
+    ///
+    /// # Errors
+    ///
+    /// When of 100 ports that were tried at random, none is free.
+    pub fn on_this_machine() -> io::Result<Self> {
+        const PORTS: (u16, u16) = (16_384, 16_384);
+        let random = || RandomState::new().build_hasher().finish();
+        for _ in 0..100 {
+            let port = PORTS.0 + (random() % u64::from(PORTS.1)) as u16;
+            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+                let host = Ipv4Addr::LOCALHOST.to_string();
+                return Ok(Self { host, port });
+            }
+        }
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+}
+
+impl FromStr for Meeting {
+    type Err = String;
+
+    /// Reads `host:port`; IPv6 addresses may be in brackets.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.rsplit_once(':');
+        let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        match parts {
+            Some((host, port)) if !host.is_empty() && port > 0 => Ok(Self {
+                host: host.trim_matches(['[', ']']).to_owned(),
+                port,
+            }),
+            _ => Err("expected an address and a port, such as node0:29500".to_owned()),
+        }
+    }
 }
 
 /// Returns an address as a URL has it: one of IPv6 in brackets.

@@ -1,13 +1,12 @@
 //! The arguments of `launch`.
 
 use std::ffi::OsString;
-use std::net::TcpListener;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use tinderbox_world::Meeting;
 
 /// Arguments of `launch`.
 #[derive(Args, Debug)]
@@ -21,9 +20,9 @@ pub(crate) struct Flags {
     /// Index of this machine, from 0
     #[arg(long, value_name = "K", default_value_t = 0)]
     node: u16,
-    /// Address of machine 0, where the ranks meet [default: a free port of this machine]
+    /// Meeting of machine 0, where the ranks meet [default: a free port of this machine]
     #[arg(long, value_name = "HOST:PORT")]
-    master: Option<Address>,
+    master: Option<Meeting>,
     /// Directory with ca.pem, cert.pem and key.pem: connections are encrypted, and both sides show a certificate
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
@@ -41,29 +40,6 @@ pub(crate) struct Flags {
     pub(super) program: Vec<OsString>,
 }
 
-/// `host:port`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Address {
-    host: String,
-    port: u16,
-}
-
-impl FromStr for Address {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.rsplit_once(':');
-        let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        match parts {
-            Some((host, port)) if !host.is_empty() && port > 0 => Ok(Self {
-                host: host.trim_matches(['[', ']']).to_owned(),
-                port,
-            }),
-            _ => Err("expected an address and a port, such as node0:29500".to_owned()),
-        }
-    }
-}
-
 /// The variables of the ranks of one start.
 #[derive(Debug)]
 pub(super) struct World {
@@ -71,7 +47,7 @@ pub(super) struct World {
     pub(super) here: u16,
     first: u32,
     size: u32,
-    meeting: Address,
+    meeting: Meeting,
     token: Option<String>,
 }
 
@@ -120,10 +96,7 @@ impl Flags {
     pub(super) fn world(&self, here: u16) -> anyhow::Result<World> {
         let meeting = match &self.master {
             Some(master) => master.clone(),
-            None => Address {
-                host: "127.0.0.1".to_owned(),
-                port: free_port()?,
-            },
+            None => Meeting::on_this_machine().context("no port of this machine is free")?,
         };
         // On one machine, nobody else has to know it.
         let token = given_token().or_else(|| (self.nodes == 1).then(random_token));
@@ -184,10 +157,4 @@ fn random_token() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let half = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", half(), half())
-}
-
-/// Returns a port that is free now.
-fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("no port of this machine is free")?;
-    Ok(listener.local_addr()?.port())
 }

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tinderbox_world::{Buffer, Failure, Handler, RankIndex, World};
+use tinderbox_world::{Buffer, Failure, Handler, Meeting, RankIndex, World};
 
 /// The variable that makes this program a rank.
 const PROGRAM: &str = "TINDERBOX_TEST_PROGRAM";
@@ -71,9 +71,7 @@ struct Run {
 
 impl Run {
     fn start(program: &str, size: usize, faulty: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
+        let port = Meeting::on_this_machine().unwrap().port;
         let rank = |rank: usize| {
             let mut child = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "rank", "--nocapture"])

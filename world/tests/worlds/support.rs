@@ -1,6 +1,5 @@
 //! Worlds of threads.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use tinderbox_schedule::RankIndex;
@@ -29,12 +28,8 @@ pub(crate) fn environment(index: usize, size: usize) -> Environment {
     }
 }
 
-/// A free port of this machine.
 pub(crate) fn meeting() -> Meeting {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let host = "127.0.0.1".to_owned();
-    Meeting { host, port }
+    Meeting::on_this_machine().unwrap()
 }
 
 pub(crate) fn met(index: usize, size: usize, meeting: &Meeting) -> Environment {

@@ -24,11 +24,7 @@ fn rank(index: usize) -> RankIndex {
 }
 
 fn meeting() -> Meeting {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    Meeting {
-        host: "127.0.0.1".to_owned(),
-        port: listener.local_addr().unwrap().port(),
-    }
+    Meeting::on_this_machine().unwrap()
 }
 
 fn environment(index: usize, size: usize, meeting: &Meeting) -> Environment {
