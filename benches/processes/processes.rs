@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tinderbox::World;
 use tinderbox::world::Meeting;
@@ -103,10 +103,13 @@ impl Processes {
             let command = command.env(CONTROL, &address).stdin(Stdio::null());
             command.spawn().expect("a process starts")
         };
-        let mut children: Vec<Child> = commands.into_iter().map(spawn).collect();
+        let mut processes = Self {
+            children: commands.into_iter().map(spawn).collect(),
+            ranks: Vec::new(),
+        };
         let mut ranks: Vec<Option<Rank>> = (0..size).map(|_| None).collect();
         for _ in 0..size {
-            let say = accept(&listener, &mut children);
+            let say = accept(&listener, &mut processes.children);
             say.set_nodelay(true).expect("it is connected");
             let mut hear = BufReader::new(say.try_clone().expect("it is connected"));
             let mut line = String::new();
@@ -117,13 +120,9 @@ impl Processes {
             let id = id.parse().expect("a process");
             ranks[rank] = Some(Rank { id, say, hear });
         }
-        let ranks = ranks
-            .into_iter()
-            .map(|rank| rank.expect("each rank connects once"));
-        Self {
-            children,
-            ranks: ranks.collect(),
-        }
+        processes.ranks = ranks.into_iter().flatten().collect();
+        assert_eq!(processes.ranks.len(), size, "each rank connects once");
+        processes
     }
 
     /// Sends a line to all ranks.
@@ -194,13 +193,22 @@ fn ranks(size: usize, command: impl Fn() -> Command) -> Vec<Command> {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        // Ranks end when they hear no more; those that have ended are gone.
+        // Ranks end when nobody is there to ask for more.
         self.ranks.clear();
+        let began = Instant::now();
         for child in &mut self.children {
+            while began.elapsed() < END && matches!(child.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // Those that have ended are gone.
+            let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
+
+/// How long ranks are given to end.
+const END: Duration = Duration::from_secs(5);
 
 /// Joins the world that a rank was started in.
 pub fn world() -> World {

@@ -11,7 +11,7 @@ use tinderbox_checkpoint::{
     SaveSize, Skipped,
 };
 use tinderbox_pipeline::{Batch, Pipeline};
-use tinderbox_world::{World, WorldError};
+use tinderbox_world::{World, WorldError, with_causes};
 
 use super::restored::prepare;
 use super::resume::{Resumed, SkippedCheckpoint};
@@ -26,12 +26,11 @@ pub(super) fn open(run: Run, world: &World) -> Result<Checkpoints, CheckpointsEr
         true => run.clean().map(drop),
         false => Ok(()),
     };
-    let agreed = world.agree(cleaned.as_ref().copied());
-    cleaned.map_err(|source| CheckpointsError::Open {
+    let not_open = |source| CheckpointsError::Open {
         path: place.clone(),
         source: Box::new(source),
-    })?;
-    agreed?;
+    };
+    agree(world, cleaned, not_open)?;
     check_shared(&run, world)?;
     Ok(Checkpoints {
         run,
@@ -45,22 +44,49 @@ pub(super) fn open(run: Run, world: &World) -> Result<Checkpoints, CheckpointsEr
     })
 }
 
-/// How long what one process creates may be invisible to the others of a shared file system.
-const VISIBLE: Duration = Duration::from_secs(10);
+/// Returns what this process has made, if all have made theirs. What it could not make because another process failed is
+/// reported as the failure of that one.
+fn agree<T, E: std::error::Error>(
+    world: &World,
+    own: Result<T, E>,
+    error_of: impl FnOnce(E) -> CheckpointsError,
+) -> Result<T, CheckpointsError> {
+    let agreed = world.agree(own.as_ref().map(drop));
+    match (own, agreed) {
+        (own, Err(error @ WorldError::Failed(_))) => {
+            if let Err(own) = own {
+                tracing::warn!(
+                    error = with_causes(&own),
+                    "this process could not go on either"
+                );
+            }
+            Err(error.into())
+        }
+        (Err(own), _) => Err(error_of(own)),
+        (Ok(own), agreed) => agreed.map(|()| own).map_err(CheckpointsError::from),
+    }
+}
 
-/// Checks that all processes see what the first creates: the first save would be too late.
+/// How long what one process creates may be invisible to the others of a shared file system, by its name and in a listing.
+const VISIBLE: Duration = Duration::from_secs(10);
+const LISTED: Duration = Duration::from_secs(60);
+
+/// Checks that all processes see what the first creates: the first save would be too late. A place that can't be written to
+/// is only read, and not checked.
 fn check_shared(run: &Run, world: &World) -> Result<(), CheckpointsError> {
     // A step that no run reaches.
     const STEP: u64 = u64::MAX;
     let mut attempt: Option<Attempt> = None;
     let id = world.from_first(|| {
-        let meta = CheckpointMeta::new(STEP, world.size() as u32);
-        let begun = attempt.insert(run.begin(meta)?);
-        Ok::<_, SaveError>(begun.handle().attempt())
+        let begun = run.begin(CheckpointMeta::new(STEP, world.size() as u32));
+        let begun = begun.inspect_err(|error| tracing::warn!(%error, "checkpoints are only read"));
+        attempt = begun.ok();
+        let id = attempt.as_ref().map(|attempt| attempt.handle().attempt());
+        Ok::<_, SaveError>(id)
     })?;
-    let joined = match &attempt {
-        Some(_) => Ok(()),
-        None => join(run, world, STEP, id, VISIBLE).map(drop),
+    let joined = match (&attempt, id) {
+        (None, Some(id)) => join(run, world, STEP, id, VISIBLE).map(drop),
+        _ => Ok(()),
     };
     let seen = joined.map_err(|source| match source {
         SaveError::NoAttempt { .. } => CheckpointsError::NotShared { path: run.place() },
@@ -69,9 +95,7 @@ fn check_shared(run: &Run, world: &World) -> Result<(), CheckpointsError> {
             source: Box::new(source),
         },
     });
-    let agreed = world.agree(seen.as_ref().copied());
-    seen?;
-    Ok(agreed?)
+    agree(world, seen, |error| error)
 }
 
 /// Waits until this process sees what the first has begun, as long as no process fails.
@@ -149,26 +173,17 @@ impl Checkpoints {
             }
             handle.write_rank(world.rank().index() as u32, &save.tensors, &save.scalars)
         };
-        let written = write();
-        let agreed = world.agree(written.as_ref().copied());
-        // Without the agreement of all, the attempt of the first is dropped, which removes its files: what this process could
-        // not write is then an effect of what another one did.
-        if let Err(WorldError::Failed(failure)) = agreed {
-            return Err(WorldError::Failed(failure).into());
-        }
-        written.map_err(failed)?;
-        agreed?;
+        // Without the agreement of all, the attempt of the first is dropped, which removes its files.
+        agree(world, write(), failed)?;
         let dir = world.from_first(|| match attempt {
-            Some(attempt) => attempt.publish(self.timeout),
+            Some(attempt) => attempt.publish(self.timeout.min(LISTED)),
             None => Ok(PathBuf::new()),
         })?;
         let pruned = match world.is_first() {
             true => self.prune(step),
             false => Ok(()),
         };
-        let agreed = world.agree(pruned.as_ref().copied());
-        pruned?;
-        agreed?;
+        agree(world, pruned, |error| error)?;
         Ok(dir)
     }
 
@@ -198,9 +213,7 @@ impl Checkpoints {
             .map_err(CheckpointsError::from)
             .and_then(|(checkpoint, skipped)| Ok((prepare(pipeline, checkpoint)?, skipped)));
         // Before anything is changed.
-        let agreed = world.agree(prepared.as_ref().map(drop));
-        let (prepared, skipped) = prepared?;
-        agreed?;
+        let (prepared, skipped) = agree(world, prepared, |error| error)?;
         let mut resumed = prepared.restore(pipeline)?;
         let skipped = world.from_first(|| {
             let skipped = skipped.iter().map(|skipped| self.set_aside(skipped));

@@ -1,8 +1,12 @@
 //! Processes compute what threads compute, bit by bit.
 
 use crate::alone;
+#[cfg(feature = "mpi")]
+use crate::not_run;
 use crate::program::{Digest, Program};
-use crate::ranks::{Ranks, mpirun};
+use crate::ranks::Ranks;
+#[cfg(feature = "mpi")]
+use crate::ranks::mpirun;
 
 /// Steps of the long run: 10,000, or the value of `TINDERBOX_TEST_STEPS`.
 fn long() -> u64 {
@@ -50,12 +54,12 @@ fn many_steps_with_random_delays_change_no_bit() {
     );
 }
 
+#[cfg(feature = "mpi")]
 #[test]
 fn processes_over_mpi_see_what_threads_see() {
     let _alone = alone();
     if let Err(reason) = mpirun() {
-        println!("NOT RUN: bits over MPI, because {reason}");
-        return;
+        return not_run("bits over MPI", reason);
     }
     for (ranks, steps, delays) in [(2, 200, Some(1)), (3, 20, None)] {
         let over_mpi = true;

@@ -38,9 +38,10 @@ pub enum FaultKind {
     Cut,
 }
 
-/// Does what a program says before actions, and reports the actions of the first two steps.
+/// Does what a program asks for before actions, and reports the actions of a program of one step.
 pub struct Injector {
     report: Report,
+    reports_actions: bool,
     fault: Option<(FaultKind, usize)>,
     state: Mutex<State>,
 }
@@ -57,6 +58,7 @@ impl Injector {
         let fault = program.fault.filter(|fault| fault.rank == rank);
         Self {
             report,
+            reports_actions: program.steps == 1,
             fault: fault.map(|fault| (fault.kind, fault.at)),
             state: Mutex::new(State {
                 count: 0,
@@ -86,7 +88,7 @@ impl Injector {
 /// Shuts down all connections of this process.
 fn cut() -> io::Result<()> {
     for socket in sockets()? {
-        // One that listens is not connected.
+        // One that is not connected has nothing to cut.
         let _ = socket.shutdown(Shutdown::Both);
     }
     Ok(())
@@ -133,7 +135,8 @@ impl<S: Subscriber> Layer<S> for Injector {
             if delay.is_multiple_of(16) {
                 std::thread::sleep(Duration::from_micros(delay / 16 % 2000));
             }
-        } else {
+        }
+        if self.reports_actions {
             let mut name = Name::default();
             attributes.record(&mut name);
             self.report.line(&format!("action {}", name.0));

@@ -13,15 +13,16 @@ use tinderbox::world::Meeting;
 use crate::program::{PROGRAM, Program, Report, now_ms};
 
 /// Returns the command that starts ranks over MPI, such as `mpirun --with-ft ulfm`, or why there is none.
+#[cfg(feature = "mpi")]
 pub fn mpirun() -> Result<String, &'static str> {
-    match cfg!(feature = "mpi") {
-        true => std::env::var("TINDERBOX_MPIRUN").map_err(|_| "TINDERBOX_MPIRUN is not set"),
-        false => Err("this program does not link MPI"),
-    }
+    std::env::var(MPIRUN).map_err(|_| "TINDERBOX_MPIRUN is not set")
 }
 
+/// The variable with that command.
+const MPIRUN: &str = "TINDERBOX_MPIRUN";
+
 /// How long any run of these tests may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The processes of a run. Dropping it kills those that are left, and checks that nothing listens at their port.
 pub struct Ranks {
@@ -58,7 +59,7 @@ impl Ranks {
         };
         let children = match program.over_mpi {
             true => {
-                let mpirun = mpirun().unwrap();
+                let mpirun = std::env::var(MPIRUN).unwrap();
                 let mut words = mpirun.split_whitespace();
                 let mut command = Command::new(words.next().unwrap());
                 command.args(words).args(["-n", &size.to_string()]).arg(own);
@@ -195,11 +196,13 @@ impl Drop for Ranks {
         let over_mpi = self.children.len() < self.size;
         if over_mpi {
             // The launcher waits for those that are stopped.
-            (0..self.size).for_each(|rank| {
-                if self.reported(rank).text("pid ").is_some() {
+            for rank in 0..self.size {
+                let reported = self.reported(rank);
+                let has_ended = reported.time("end").or_else(|| reported.time("error: "));
+                if reported.time("pid ").is_some() && has_ended.is_none() {
                     self.signal(rank, Signal::KILL);
                 }
-            });
+            }
         }
         for child in &mut self.children {
             if !over_mpi {

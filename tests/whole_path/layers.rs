@@ -51,6 +51,7 @@ const CRATES: [(&str, &[&str]); 16] = [
             "tinderbox-pipeline",
             "tinderbox-planner",
             "tinderbox-schedule",
+            "tinderbox-world",
         ],
     ),
     (

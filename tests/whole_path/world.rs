@@ -1,7 +1,7 @@
 //! Checkpoints of the processes of a world: what they save is one checkpoint, and any number of processes resumes it.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
@@ -199,7 +199,7 @@ fn a_process_lost_while_others_wait_for_its_save_is_named() {
             point("other");
         }
         world.barrier().unwrap();
-        let began = Instant::now();
+        let began = std::time::Instant::now();
         std::thread::scope(|scope| {
             if world.rank().index() == 2 {
                 scope.spawn(|| {

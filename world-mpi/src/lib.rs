@@ -27,7 +27,7 @@
 //! # Limits
 //!
 //! - A frame is copied once on each side.
-//! - Built and tested with Open MPI on Linux.
+//! - Built and tested on Linux, with Open MPI 4 and 5 and MPICH 4.
 
 #[cfg(feature = "mpi")]
 mod engine;

@@ -48,8 +48,8 @@ struct State {
     /// What each rank reported last, and when something of it arrived.
     heard: Vec<Heard>,
     status: Option<Status>,
-    /// The last heartbeat of this process.
-    beat_at: Instant,
+    /// The last heartbeat of this process; none before it has joined.
+    beat_at: Option<Instant>,
     /// When this process was last paused for longer than others wait, and for how long.
     paused: Option<(Instant, Duration)>,
 }
@@ -57,8 +57,9 @@ struct State {
 impl State {
     /// Notes that this process has not run for longer than others wait.
     fn note_pause(&mut self, patience: Duration) {
-        let since = self.beat_at.elapsed();
-        if since > patience {
+        if let Some(since) = self.beat_at.map(|at| at.elapsed())
+            && since > patience
+        {
             self.paused = Some((Instant::now(), since));
         }
     }
@@ -108,7 +109,7 @@ impl Core {
             calls: 0,
             heard: vec![heard; size],
             status: None,
-            beat_at: Instant::now(),
+            beat_at: None,
             paused: None,
         };
         Self {
@@ -355,7 +356,8 @@ impl Core {
             heartbeats_until_lost,
             ..
         } = self.options;
-        heartbeat.saturating_mul(heartbeats_until_lost)
+        // A heartbeat of its own is between two others.
+        heartbeat.saturating_mul(heartbeats_until_lost.saturating_add(1))
     }
 
     /// One heartbeat: shows the others that this process is alive, and counts for whom none arrived.
@@ -365,7 +367,7 @@ impl Core {
             return;
         }
         state.note_pause(self.patience());
-        state.beat_at = Instant::now();
+        state.beat_at = Some(Instant::now());
         let status = state.status.clone();
         let mut silent = Vec::new();
         let mut alive = Vec::new();

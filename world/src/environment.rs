@@ -45,43 +45,52 @@ pub struct Meeting {
     pub port: u16,
 }
 
+/// The ports of [`Meeting::on_this_machine`] begin here: above those of services, and below those that Linux gives to
+/// connections unless it is configured otherwise.
+const FIRST_PORT: u16 = 16_384;
+
+/// The number of these ports.
+const PORTS: u16 = 16_384;
+
 impl Meeting {
-    /// Returns a free port of the loopback address, for ranks that are all on this machine.
-    ///
-    /// It is below the ports that systems give to connections, which begin at 32,768, so that none takes it before the first
-    /// rank listens there.
+    /// Returns a free port of the loopback address, for ranks that are all on this machine. Nothing is likely to take it before
+    /// the first rank listens there: connections have other ports.
     ///
     /// # Errors
     ///
     /// When of 100 ports that were tried at random, none is free.
     pub fn on_this_machine() -> io::Result<Self> {
-        const PORTS: (u16, u16) = (16_384, 16_384);
-        let random = || RandomState::new().build_hasher().finish();
-        for _ in 0..100 {
-            let port = PORTS.0 + (random() % u64::from(PORTS.1)) as u16;
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-                let host = Ipv4Addr::LOCALHOST.to_string();
-                return Ok(Self { host, port });
-            }
-        }
-        Err(io::ErrorKind::AddrInUse.into())
+        let free = || {
+            let random = RandomState::new().build_hasher().finish();
+            let port = FIRST_PORT + (random % u64::from(PORTS)) as u16;
+            // With a token, the ranks listen on all addresses.
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map(|_| port)
+        };
+        let found = (0..100).map(|_| free()).reduce(io::Result::or);
+        let port = found.unwrap_or_else(|| Err(io::ErrorKind::AddrInUse.into()))?;
+        let host = Ipv4Addr::LOCALHOST.to_string();
+        Ok(Self { host, port })
     }
 }
 
 impl FromStr for Meeting {
-    type Err = String;
+    type Err = EnvironmentError;
 
-    /// Reads `host:port`; IPv6 addresses may be in brackets.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.rsplit_once(':');
-        let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        match parts {
-            Some((host, port)) if !host.is_empty() && port > 0 => Ok(Self {
-                host: host.trim_matches(['[', ']']).to_owned(),
-                port,
-            }),
-            _ => Err("expected an address and a port, such as node0:29500".to_owned()),
-        }
+    /// Reads `host:port`; an IPv6 address is in brackets.
+    fn from_str(text: &str) -> Result<Self, EnvironmentError> {
+        let parts = || {
+            let (host, port) = text.rsplit_once(':')?;
+            let bare = host
+                .strip_prefix('[')
+                .and_then(|host| host.strip_suffix(']'));
+            let is_host = bare.is_some() || !host.contains([':', '[', ']']);
+            let host = bare.unwrap_or(host).to_owned();
+            let port = port.parse().ok().filter(|port| *port > 0)?;
+            (is_host && !host.is_empty()).then_some(Self { host, port })
+        };
+        parts().ok_or_else(|| EnvironmentError::Meeting {
+            text: text.to_owned(),
+        })
     }
 }
 
@@ -91,6 +100,14 @@ fn bracketed(host: &str) -> String {
         true => format!("[{host}]"),
         false => host.to_owned(),
     }
+}
+
+/// Returns the name of this machine, by which processes find those beside them.
+#[must_use]
+pub fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let name = name.or_else(|_| std::env::var("HOSTNAME").map_err(io::Error::other));
+    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
 /// The position of a process among those of its machine.
@@ -535,6 +552,34 @@ mod tests {
         this process looks started by Slurm, but SLURM_NTASKS is not set: set all of them, or none of Slurm's
         this process looks started by Slurm, but SLURM_STEP_NODELIST is not set: set all of them, or none of Slurm's
         "#);
+    }
+
+    #[test]
+    fn addresses_are_read() {
+        for text in ["node0:29500", "10.0.0.1:1", "[fe80::1]:29500"] {
+            assert_eq!(text.parse::<Meeting>().unwrap().to_string(), text);
+        }
+        for text in [
+            "node0",
+            "node0:0",
+            "node0:70000",
+            ":1",
+            "[]:1",
+            "fe80::1",
+            "[a:1",
+        ] {
+            let error = text.parse::<Meeting>().unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("`{text}` is no address with a port")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_free_port_can_be_listened_on() {
+        let meeting = Meeting::on_this_machine().unwrap();
+        TcpListener::bind((meeting.host, meeting.port)).unwrap();
     }
 
     proptest::proptest! {

@@ -24,6 +24,12 @@ pub enum EnvironmentError {
         /// The variables that are missing.
         names: Vec<String>,
     },
+    /// A text is no address at which ranks meet.
+    #[error("`{text}` is no address with a port, such as node0:29500 or [fe80::1]:29500")]
+    Meeting {
+        /// The text.
+        text: String,
+    },
     /// A variable is no number, or one that is too large.
     #[error("{name} is `{value}`: expected a whole number in its range")]
     NotANumber {

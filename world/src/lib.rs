@@ -69,7 +69,7 @@ mod world;
 
 pub use channel::Channel;
 pub use engine::{Close, Engine, Events, Outbox, Started};
-pub use environment::{Environment, Launcher, Local, Meeting};
+pub use environment::{Environment, Launcher, Local, Meeting, machine};
 pub use error::{EnvironmentError, WorldError, with_causes};
 pub use frame::{Buffer, Decoder, Frame, FrameError, Limits, Received};
 #[cfg(feature = "grpc")]

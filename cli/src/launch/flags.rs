@@ -20,7 +20,7 @@ pub(crate) struct Flags {
     /// Index of this machine, from 0
     #[arg(long, value_name = "K", default_value_t = 0)]
     node: u16,
-    /// Meeting of machine 0, where the ranks meet [default: a free port of this machine]
+    /// Address of machine 0, where the ranks meet [default: a free port of this machine]
     #[arg(long, value_name = "HOST:PORT")]
     master: Option<Meeting>,
     /// Directory with ca.pem, cert.pem and key.pem: connections are encrypted, and both sides show a certificate

@@ -177,6 +177,9 @@ pub enum PipelineError {
         /// What happened.
         failure: tinderbox_world::Failure,
     },
+    /// The processes make different calls, or not in time.
+    #[error(transparent)]
+    World(#[from] tinderbox_world::WorldError),
     /// The world has another number of processes than the plan has ranks.
     #[error(
         "the plan has {ranks} ranks and the world {processes} processes: plan for as many ranks as there are processes"

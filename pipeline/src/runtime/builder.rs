@@ -300,8 +300,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Sets the number of CPU threads of each rank, at least 1. Default: the machine's threads divided
-    /// by the number of ranks, at least 1. Burn divides large operations among them; up to four
+    /// Sets the number of CPU threads of each rank, at least 1. Default: the threads that this process may use, divided by the
+    /// number of ranks that may use them, at least 1. Burn divides large operations among them; up to four
     /// independent matrix products that it does not divide run at the same time.
     #[must_use]
     pub fn threads_per_rank(mut self, threads: usize) -> Self {

@@ -3,6 +3,7 @@
 mod builder;
 mod carry;
 mod clip;
+mod cores;
 mod crew;
 mod facts;
 mod indices;

@@ -14,6 +14,7 @@ use tinderbox_world::World;
 use super::builder::PipelineBuilder;
 use super::carry::{Carries, Carry};
 use super::clip::Clipping;
+use super::cores;
 use super::crew::Crew;
 use super::facts::Facts;
 use super::loss_scale::LossScale;
@@ -119,13 +120,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let processes = world.size();
             return Err(PipelineError::WorldSize { ranks, processes });
         }
-        // The ranks of this process, their devices, and how many share this machine.
-        let (own, devices, here) = match world {
-            None => (0..ranks, builder.devices, ranks),
+        // The ranks of this process, and their devices.
+        let (own, devices) = match world {
+            None => (0..ranks, builder.devices),
             Some(world) => {
                 let (own, local) = (world.rank().index(), world.local());
                 let device = device_of(RankIndex::new(local.rank), &builder.devices).clone();
-                (own..own + 1, vec![device], local.size)
+                (own..own + 1, vec![device])
             }
         };
         check_memory(
@@ -151,8 +152,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             settings: settings.clone(),
             progress: Arc::default(),
         });
-        let machine = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = builder.threads_per_rank.unwrap_or((machine / here).max(1));
+        let shared = cores::threads(world, ranks)?;
+        let threads = builder.threads_per_rank.unwrap_or(shared);
         let mut crew = Crew::start(
             setups.collect(),
             &source,

@@ -1,7 +1,7 @@
 //! The progress of a rank with a request of the driver.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tinderbox_deferred::{Observer, ParameterPath};
 use tinderbox_world::Channel;
@@ -87,8 +87,8 @@ impl RankProgress {
 pub(super) struct Watch {
     /// The first rank of this process, and the progress of its ranks.
     pub(super) own: (RankIndex, Vec<Arc<RankProgress>>),
-    /// Tells what the ranks of other processes report.
-    pub(super) others: Option<Arc<Channel>>,
+    /// Has what the ranks of other processes report.
+    pub(super) others: Option<Weak<Channel>>,
 }
 
 impl Watch {
@@ -99,7 +99,8 @@ impl Watch {
             let rank = RankIndex::new(first.index() + at);
             (rank, progress.doing())
         });
-        let there = self.others.iter().flat_map(|channel| {
+        let channel = self.others.as_ref().and_then(Weak::upgrade);
+        let there = channel.iter().flat_map(|channel| {
             let others = channel.others();
             others.map(|rank| (rank, channel.doing(rank)))
         });

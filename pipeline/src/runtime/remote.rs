@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -282,7 +282,8 @@ pub(super) struct Remote {
 /// The link of a process' rank.
 struct ProcessLink {
     mailbox: Mailbox<Tag, Vec<DynTensor>, Crossbeam>,
-    channel: Arc<Channel>,
+    /// The driver's: it closes even if this rank is stuck.
+    channel: Weak<Channel>,
     abort: Abort,
 }
 
@@ -310,7 +311,7 @@ pub(super) fn join(world: &World, abort: &Abort, timeout: Duration) -> (Box<dyn 
     let channel = Arc::new(world.open(inbox.clone()));
     let link = ProcessLink {
         mailbox,
-        channel: channel.clone(),
+        channel: Arc::downgrade(&channel),
         abort: abort.clone(),
     };
     let remote = Remote {
@@ -352,7 +353,8 @@ impl Link for ProcessLink {
             action: Action::Receive(tag.message),
             types,
         };
-        send(&self.channel, to, &header, pieces);
+        let channel = self.channel.upgrade().ok_or(LinkError::Aborted)?;
+        send(&channel, to, &header, pieces);
         Ok(())
     }
 
@@ -365,8 +367,8 @@ impl Link for ProcessLink {
         // A rank that another failure has woken reports an effect of it.
         let is_first = !self.abort.is_triggered();
         self.abort.trigger(reason);
-        if is_first {
-            self.channel.fail(&text);
+        if is_first && let Some(channel) = self.channel.upgrade() {
+            channel.fail(&text);
         }
     }
 }
@@ -385,8 +387,8 @@ impl Remote {
         self.channel.fail(&with_causes(error));
     }
 
-    pub(super) fn channel(&self) -> Arc<Channel> {
-        self.channel.clone()
+    pub(super) fn channel(&self) -> Weak<Channel> {
+        Arc::downgrade(&self.channel)
     }
 
     /// Sets what this process reports of itself.

@@ -132,8 +132,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let mut results = results.into_iter().zip(first..);
         let own = results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?)));
         let reason = own.as_ref().map(|(_, error)| with_causes(error));
-        match (own, self.crew.agree(reason)?) {
-            (None, Some((rank, reason))) => Err(PipelineError::RestoreElsewhere { rank, reason }),
+        match (own, self.crew.agree(reason)) {
+            (None, Ok(Some((rank, reason)))) => {
+                Err(PipelineError::RestoreElsewhere { rank, reason })
+            }
+            (None, Err(error)) => Err(error),
             (own, _) => Ok(own),
         }
     }

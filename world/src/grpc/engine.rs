@@ -24,7 +24,7 @@ use super::read::{read, read_one};
 use super::service::{Service, Shared};
 use super::tls::Tls;
 use crate::engine::{Close, Engine, Events, Outbox, Started};
-use crate::environment::{Environment, Meeting};
+use crate::environment::{Environment, Meeting, machine};
 use crate::error::WorldError;
 use crate::frame::Frame;
 use crate::options::WorldOptions;
@@ -235,13 +235,6 @@ impl Grpc {
         });
         Ok(())
     }
-}
-
-/// Returns the name of this machine, to count its ranks.
-fn machine() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    let name = name.or_else(|_| std::env::var("HOSTNAME").map_err(io::Error::other));
-    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
 impl Engine for Grpc {

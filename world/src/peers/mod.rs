@@ -118,11 +118,12 @@ impl Peers {
         let is_lost = matches!(failure.how, How::Lost(_)) && failure.rank.index() != self.own;
         let (rank, word) = (failure.rank, Word::Abort(failure));
         let mut words = self.say(&word);
-        // It may only have been silent: it is told, but not waited for.
+        // It may only have been silent: it gets the word as well, but is not waited for.
         if is_lost && let Some(peer) = self.peers.get_mut(rank.index()) {
+            if peer.is_lost {
+                words.push((rank, word));
+            }
             peer.unconfirmed = 0;
-            words.retain(|(to, _)| *to != rank);
-            words.push((rank, word));
         }
         words
     }
