@@ -349,15 +349,15 @@ impl Core {
         self.change(|peers| peers.lose(rank, reason, doing));
     }
 
-    /// How long others wait for a sign of life.
+    /// How long a pause may be before others give this process up.
     fn patience(&self) -> Duration {
         let WorldOptions {
             heartbeat,
             heartbeats_until_lost,
             ..
         } = self.options;
-        // A heartbeat of its own is between two others.
-        heartbeat.saturating_mul(heartbeats_until_lost.saturating_add(1))
+        // The last that they heard of may be a heartbeat old; one late heartbeat is no pause.
+        heartbeat.saturating_mul(heartbeats_until_lost.saturating_sub(1).max(2))
     }
 
     /// One heartbeat: shows the others that this process is alive, and counts for whom none arrived.
