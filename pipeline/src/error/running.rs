@@ -171,13 +171,7 @@ pub enum PipelineError {
         /// The rank.
         rank: RankIndex,
     },
-    /// A rank of another process failed or is lost.
-    #[error(transparent)]
-    Remote {
-        /// What happened.
-        failure: tinderbox_world::Failure,
-    },
-    /// The processes make different calls, or not in time.
+    /// A rank of another process failed or is lost, or makes another call.
     #[error(transparent)]
     World(#[from] tinderbox_world::WorldError),
     /// The world has another number of processes than the plan has ranks.

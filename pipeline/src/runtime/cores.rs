@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_world::{World, WorldError};
+use tinderbox_world::World;
 
 use crate::PipelineError;
 
@@ -25,10 +25,7 @@ pub(super) fn threads(world: Option<&World>, ranks: usize) -> Result<usize, Pipe
         machine: tinderbox_world::machine(),
         cores: allowed("self"),
     };
-    let all = world.all_gather(own.clone()).map_err(|error| match error {
-        WorldError::Failed(failure) => PipelineError::Remote { failure },
-        error => error.into(),
-    })?;
+    let all = world.all_gather(own.clone())?;
     let here = all
         .iter()
         .filter(|place| place.machine == own.machine)

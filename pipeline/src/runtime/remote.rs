@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 use tinderbox_link::{Crossbeam, Mailbox, MailboxError, mailboxes};
-use tinderbox_world::{Buffer, Channel, Failure, Handler, World, with_causes};
+use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with_causes};
 use twox_hash::XxHash3_64;
 
 use super::link::{Abort, Link, Tag};
@@ -258,8 +258,8 @@ impl Handler for Inbox {
     }
 
     fn failed(&self, failure: &Failure) {
-        let failure = failure.clone();
-        self.abort.trigger(PipelineError::Remote { failure });
+        let error = WorldError::Failed(failure.clone());
+        self.abort.trigger(error.into());
     }
 }
 
