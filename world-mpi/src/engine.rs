@@ -267,9 +267,8 @@ impl Carrier {
                 }
                 Ok(Command::Close(close)) => {
                     closing = Some(close);
-                    if close == Close::Left {
-                        self.end();
-                    }
+                    // Also after a failure: MPI does not report the end of a process, and the others would wait for it.
+                    self.end();
                 }
                 Ok(Command::Start(_)) => {}
                 Err(TryRecvError::Empty) => {}
