@@ -58,7 +58,7 @@ impl Meeting {
     ///
     /// # Errors
     ///
-    /// When of 100 ports that were tried at random, none is free.
+    /// When of some 100 ports that were tried at random, none is free: the error of the last.
     pub fn on_this_machine() -> io::Result<Self> {
         let free = || {
             let random = RandomState::new().build_hasher().finish();
@@ -66,8 +66,8 @@ impl Meeting {
             // With a token, the ranks listen on all addresses.
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map(|_| port)
         };
-        let found = (0..100).map(|_| free()).reduce(io::Result::or);
-        let port = found.unwrap_or_else(|| Err(io::ErrorKind::AddrInUse.into()))?;
+        let found = (0..100).find_map(|_| free().ok());
+        let port = found.map_or_else(free, Ok)?;
         let host = Ipv4Addr::LOCALHOST.to_string();
         Ok(Self { host, port })
     }
