@@ -33,8 +33,9 @@ fn a_run_survives_kills_at_any_moment() {
     for kill in 0..KILLS {
         let size = [2, 3, 1, 4][kill % 4];
         let mut ranks = Ranks::start(size, &program);
-        // After some steps, while some process resumes, computes, writes, publishes or removes.
-        let steps = kill % 4;
+        // After some steps, while some process resumes, computes, writes, publishes or removes. The numbers are combined so
+        // that every size meets every count, and every rank is killed.
+        let (steps, one) = (kill / 4 % 4, kill / 4 % size);
         let has_come = |ranks: &Ranks| {
             let mut all = (0..size).map(|rank| ranks.reported(rank));
             all.all(|reported| {
@@ -44,7 +45,6 @@ fn a_run_survives_kills_at_any_moment() {
         };
         ranks.wait_until("step", has_come);
         std::thread::sleep(Duration::from_micros(1 + 10_007 * kill as u64 % 40_000));
-        let one = kill % size;
         let killed = if kill % 3 == 0 { 0..size } else { one..one + 1 };
         killed.for_each(|rank| ranks.signal(rank, Signal::KILL));
         let since = now_ms();
