@@ -13,6 +13,7 @@
 //! [schedules]: https://docs.rs/crate/tinderbox/latest/source/docs/src/schedules.md
 //! [devices]: https://docs.rs/crate/tinderbox/latest/source/docs/src/devices.md
 //! [checkpoints]: https://docs.rs/crate/tinderbox/latest/source/docs/src/checkpoints.md
+//! [replicas]: https://docs.rs/crate/tinderbox/latest/source/docs/src/replicas.md
 //! [several-machines]: https://docs.rs/crate/tinderbox/latest/source/docs/src/several-machines.md
 //! [operating]: https://docs.rs/crate/tinderbox/latest/source/docs/src/operating.md
 //! [troubleshooting]: https://docs.rs/crate/tinderbox/latest/source/docs/src/troubleshooting.md
@@ -152,6 +153,11 @@
 //!    adds sends, receives, reduces and updates, and the norms for clipping by the norm of all gradients; the
 //!    verifier runs the lists symbolically before any rank does. The simulator adds times and bytes. A
 //!    measured step has the same type as a simulated one, so that either can be drawn, or both overlaid.
+//!    With replicas, several ranks run each stage. Every replica has lists of its own for its share of the micro-batches;
+//!    a rank sends its gradients when they are complete, and waits for those of other replicas only after all of its
+//!    backwards, so lists that differ can't wait for each other in a cycle. Gradients are added in an order that is a
+//!    setting ([`GradientSum`]): a tree whose subtrees the replicas have. Each replica updates a part of the parameters,
+//!    and keeps the state of the optimizer for it alone.
 //! 7. Each rank is a thread with its own CPU pool, in one process or each in a process of its own. In a [`World`] of
 //!    processes, each makes the same calls and runs the rank that is its own; the mailboxes of the other ranks
 //!    are filled by the engine that connects the processes, so a rank does not know where the others are. Reports of a round
@@ -178,7 +184,7 @@
 //!   (in the forward: the operation's ordinal), step, micro-batch and its own index.
 //! - **A pipeline computes the same as plain Burn.** The joint graph is Burn's; cutting it adds no
 //!   arithmetic, which is verified before each new program runs. Gradients of micro-batches are added in
-//!   their order under every schedule. [`verify()`] compares a step of your own model.
+//!   the same order under every schedule, and with any number of stages and replicas. [`verify()`] compares a step of your own model.
 //! - **Checkpoints are atomic.** A checkpoint appears by one rename, in a bucket by one conditional write,
 //!   after everything was synced and validated to tile every tensor; every byte that is read is checked.
 //! - **A load is exact.** A [`Source`] can reject a model before anything is materialized: a saved parameter
@@ -224,6 +230,8 @@ mod book {
     mod devices {}
     #[doc = include_str!("../docs/src/checkpoints.md")]
     mod checkpoints {}
+    #[doc = include_str!("../docs/src/replicas.md")]
+    mod replicas {}
     #[doc = include_str!("../docs/src/several-machines.md")]
     mod several_machines {}
     #[doc = include_str!("../docs/src/operating.md")]
@@ -264,13 +272,14 @@ pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
     ActionError, Along, AnyPrecisionAdamW, Batch, BatchError, BatchMapper, BlockProfile,
     CalibrateError, Carried, CarriedFault, Carry, CarryError, CertifyError, CertifySite, Clipping,
-    Cut, Division, Evaluation, Leaf, LeafName, Link, LinkError, LocalLink, LossOver, LossScale,
-    Machine, MixedPrecision, MomentDType, NotHeld, OperationTimes, OptimizerConfig,
-    OptimizerSnapshot, OutputError, Outputs, OutputsOn, Partitioner, Pipeline, PipelineBuilder,
-    PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage, Planner, Profile, ProfileError,
-    Profiler, RankModel, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind,
-    Stage, StateFault, StateFields, StateTensor, StepOutput, Tag, Trace, TraceError, Traceable,
-    Whole, batch_tensors, calibrate, split_batch,
+    Cut, Division, Evaluation, GradientSum, Leaf, LeafName, Link, LinkError, LinkMessage,
+    LocalLink, LossOver, LossScale, Machine, MixedPrecision, MomentDType, NotHeld, OperationTimes,
+    OptimizerConfig, OptimizerSnapshot, OutputError, Outputs, OutputsOn, Partitioner, Pipeline,
+    PipelineBuilder, PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage, Planner,
+    Profile, ProfileError, Profiler, RankModel, RestoreError, SavedOptimizer, SavedState,
+    ScheduleChoice, ScheduleKind, Stage, StateDigest, StateFault, StateFields, StatePart,
+    StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole, batch_tensors, calibrate,
+    calibrate_world, split_batch,
 };
 /// Processes that run a program together, and the engines between them.
 pub use tinderbox_world as world;

@@ -64,6 +64,11 @@ struct Rank {
 impl Processes {
     /// Starts this program as the ranks of a world.
     pub fn start(role: &str, size: usize, engine: Engine) -> Self {
+        Self::start_with(role, size, engine, &[])
+    }
+
+    /// As [`start`](Self::start), with more variables.
+    pub fn start_with(role: &str, size: usize, engine: Engine, set: &[(&str, String)]) -> Self {
         let own = std::env::current_exe().expect("it has a path");
         let mut commands = match engine {
             Engine::Grpc => ranks(size, || Command::new(&own)),
@@ -77,7 +82,7 @@ impl Processes {
             }
         };
         for command in &mut commands {
-            command.env(ROLE, role);
+            command.env(ROLE, role).envs(set.iter().cloned());
         }
         Self::spawn(commands, size)
     }

@@ -10,8 +10,8 @@ use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Tensor};
 use tinderbox::schedule::{Costs, Dependencies, Timeline};
 use tinderbox::{
-    Deferred, Machine, Outputs, Pipeline, Placement, Plan, ScheduleChoice, ScheduleKind, Traceable,
-    World, split_batch,
+    Deferred, GradientSum, Machine, Outputs, Pipeline, Placement, Plan, ScheduleChoice,
+    ScheduleKind, Traceable, World, split_batch,
 };
 
 pub type Batch = (Tensor<2>, Tensor<2>);
@@ -73,6 +73,18 @@ impl Case {
 
     /// As [`pipeline_on`](Self::pipeline_on), with the ranks as the processes of a world if it has several.
     pub fn pipeline_in(self, machine: Machine, schedule: ScheduleChoice, world: &World) -> Run {
+        self.start(machine, schedule, world, 1, GradientSum::Sequential)
+    }
+
+    /// Starts replicas with one thread per rank.
+    pub fn start(
+        self,
+        machine: Machine,
+        schedule: ScheduleChoice,
+        world: &World,
+        replicas: usize,
+        sum: GradientSum,
+    ) -> Run {
         let device = Device::flex();
         let model = self.model();
         let batch = self.batch(&device);
@@ -83,8 +95,9 @@ impl Case {
             })
             .expect("it is traced");
         let plan = Plan::auto(&trace, &machine).expect("there are enough layers");
-        let pipeline = Pipeline::new(&model, &trace, &plan)
+        let pipeline = Pipeline::new(&model, &trace, &plan.replicas(replicas))
             .optimizer(SgdConfig::new())
+            .gradient_sum(sum)
             .schedule(schedule)
             .micro_batches(self.micro_batches)
             .threads_per_rank(1)
@@ -107,7 +120,7 @@ pub fn machine(kind: ScheduleKind, ranks: usize) -> Machine {
         .expect("there are ranks and chunks")
 }
 
-fn loss(net: &Mlp, (x, y): Batch) -> Tensor<1> {
+pub fn loss(net: &Mlp, (x, y): Batch) -> Tensor<1> {
     let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
     (x - y).powi_scalar(2).mean()
 }

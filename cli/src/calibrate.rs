@@ -1,31 +1,51 @@
-//! `tinderbox calibrate`: measures the throughput of this machine's ranks.
+//! `tinderbox calibrate`: measures the throughput of ranks, as threads of this process or as the processes of a launcher.
 
 use std::io::{self, Write};
 
+use anyhow::bail;
 use burn::tensor::Device;
 use clap::Args;
-use tinderbox_pipeline::{Machine, calibrate};
+use tinderbox_pipeline::{Machine, calibrate, calibrate_world};
+use tinderbox_world::World;
 
 use crate::{outcome::Outcome, terminal::Output};
 
 /// Arguments of `calibrate`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Ranks that share the machine, each a thread with its own thread pool
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    ranks: u16,
-    /// Threads of each rank [default: the threads of the machine divided by the ranks]
+    /// Ranks that share the machine, each a thread with its own thread pool; started by a launcher as several processes, each
+    /// process is a rank [default: 1, or the number of processes]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    ranks: Option<u16>,
+    /// Threads of each rank [default: the threads of the machine divided by its ranks]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
 /// Measures and prints the result.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let ranks = usize::from(flags.ranks);
+    let world = World::from_env()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = flags.threads.map_or((cores / ranks).max(1), usize::from);
-    let machine = calibrate(&Device::flex(), ranks, threads)?;
-    out.answer(&machine, |out| show(&machine, threads, out))?;
+    let threads = |ranks: usize| flags.threads.map_or((cores / ranks).max(1), usize::from);
+    let (machine, threads) = match world.size() {
+        1 => {
+            let ranks = flags.ranks.map_or(1, usize::from);
+            let threads = threads(ranks);
+            (calibrate(&Device::flex(), ranks, threads)?, threads)
+        }
+        size => {
+            if flags.ranks.is_some_and(|ranks| usize::from(ranks) != size) {
+                bail!(
+                    "--ranks: a launcher has started {size} processes, and each is a rank: leave it out"
+                );
+            }
+            let threads = threads(world.local().size);
+            (calibrate_world(&world, &Device::flex(), threads)?, threads)
+        }
+    };
+    if world.is_first() {
+        out.answer(&machine, |out| show(&machine, threads, out))?;
+    }
     Ok(Outcome::Done)
 }
 
@@ -42,7 +62,7 @@ fn show(machine: &Machine, threads: usize, out: &mut Output) -> io::Result<()> {
         .and_then(|rank| rank.memory_bytes);
     let giga = |rate: u64| rate as f64 / 1e9;
     let mib = |bytes: u64| format!("{:>8.0} MiB", bytes as f64 / (1 << 20) as f64);
-    let rows = [
+    let mut rows = vec![
         (
             "matrix products",
             format!("{:>8.1} GFLOP/s", giga(rates.flops_per_s)),
@@ -66,6 +86,25 @@ fn show(machine: &Machine, threads: usize, out: &mut Output) -> io::Result<()> {
             memory.map_or_else(|| " unknown".to_owned(), mib),
         ),
     ];
+    if let Some(network) = &machine.network {
+        let machines = network.machine_of.iter().max().map_or(1, |last| last + 1);
+        rows.push(("machines", format!("{machines:>8}")));
+        let link = network.link;
+        rows.push(("a message to another", format!("{:>8} ns", link.latency)));
+        rows.push(("1 MiB of it", format!("{:>8} ns", link.ticks_per_mib)));
+    }
+    let speeds = machine.rank_models().iter().map(|rank| rank.speed_permille);
+    if let (Some(least), Some(most)) = (speeds.clone().min(), speeds.max())
+        && least != most
+    {
+        let percent = |permille: u64| permille as f64 / 10.0;
+        let speed = format!(
+            "{:>8.1} to {:.1} % of the first",
+            percent(least),
+            percent(most)
+        );
+        rows.push(("speed", speed));
+    }
     for (name, value) in rows {
         writeln!(out, "  {name:<20}  {value}")?;
     }

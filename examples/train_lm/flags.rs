@@ -23,12 +23,19 @@ pub enum Precision {
 #[derive(Parser, Debug, Clone)]
 #[command(name = "train_lm", after_help = EXIT_CODES)]
 pub struct Flags {
-    /// Number of pipeline stages in parallel, each on a rank with its own thread
+    /// Number of pipeline stages in parallel, each on a rank with its own thread; of each replica
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     pub stages: usize,
     /// Micro-batches that each batch is split into
     #[arg(long, default_value_t = 8, value_parser = at_least_one)]
     pub micro_batches: usize,
+    /// Replicas of all stages, a power of two, each with its share of the micro-batches
+    #[arg(long, default_value_t = 1, value_parser = at_least_one)]
+    pub replicas: usize,
+    /// Groups of micro-batches in which gradients are added, a power of two, so that any number of replicas that divides it
+    /// has the same bits; by default none for one replica, and 8 for more
+    #[arg(long, value_name = "GROUPS", value_parser = at_least_one)]
+    pub sum_groups: Option<usize>,
     /// Stages on each rank, for schedules with several; 2 by default for schedules with two
     #[arg(long, value_parser = at_least_one)]
     pub chunks: Option<usize>,
@@ -118,6 +125,11 @@ impl Flags {
             _ => 1,
         };
         (self.chunks.unwrap_or(of_kind), self.schedule.placement())
+    }
+
+    /// Returns the number of ranks of all replicas.
+    pub const fn ranks(&self) -> usize {
+        self.stages.saturating_mul(self.replicas)
     }
 
     /// Reads the command line. An invalid value ends the program with a one-line error and exit code 2.

@@ -1,4 +1,4 @@
-//! Trains a character-level language model in pipeline stages: deferred, cut, materialized by stages,
+//! Trains a character-level language model in pipeline stages and replicas: deferred, cut, materialized by stages,
 //! trained, saved in shards, and gathered as an ordinary Burn module.
 
 mod compare;
@@ -19,8 +19,8 @@ use anyhow::{Context, Result, ensure};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{
-    Checkpoints, Clipping, Deferred, MixedPrecision, Outputs, Pipeline, Plan, Run, Traceable,
-    World, open_devices,
+    Checkpoints, Clipping, Deferred, GradientSum, MixedPrecision, Outputs, Pipeline, Plan, Run,
+    Traceable, World, open_devices,
 };
 use tracing::Level;
 
@@ -142,6 +142,9 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         .devices(&devices)
         .observer(report::MaterializeProgress::new())
         .world(&world);
+    if let Some(groups) = flags.sum_groups {
+        builder = builder.gradient_sum(GradientSum::Tree(groups));
+    }
     if let Some(norm) = flags.clip {
         builder = builder.clip(Clipping::GlobalNorm(norm));
     }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 use indicatif::{ProgressBar, ProgressStyle};
-use tinderbox::planner::PlannerError;
+use tinderbox::planner::{MachineError, PlannerError};
 use tinderbox::{Batch, Machine, OperationTimes, Plan, PlanError, Planner, Profiler, Trace};
 
 use crate::flags::{Flags, usage};
@@ -17,6 +17,7 @@ pub fn plan<B: Batch>(trace: &Trace<B>, flags: &Flags, device: &Device) -> Resul
     let mut planner = Planner::new(trace, &machine(flags)?)
         .schedule(flags.schedule)
         .micro_batches(flags.micro_batches)
+        .replicas(flags.replicas)
         .partitioner(flags.partitioner);
     if flags.profile {
         planner = planner.times(measure(trace, flags, device)?);
@@ -24,6 +25,9 @@ pub fn plan<B: Batch>(trace: &Trace<B>, flags: &Flags, device: &Device) -> Resul
     match planner.plan() {
         Err(PlanError::Planner(error @ PlannerError::TooManyStages { .. })) => {
             usage(&format!("--stages: {error}"))
+        }
+        Err(PlanError::Machine(error @ MachineError::Replicas { .. })) => {
+            usage(&format!("--replicas: {error}"))
         }
         Err(PlanError::Planner(error @ PlannerError::NotBuiltIn { .. })) => {
             usage(&format!("--partitioner: {error}"))
@@ -38,12 +42,17 @@ fn machine(flags: &Flags) -> Result<Machine> {
         Some(path) => {
             Machine::load(path).with_context(|| format!("--machine {}", path.display()))?
         }
-        None => Machine::local(flags.stages)?,
+        None => Machine::local(flags.ranks())?,
     };
-    if machine.ranks() != flags.stages {
+    if machine.ranks() != flags.ranks() {
         let (ranks, stages) = (machine.ranks(), flags.stages);
+        let replicas = match flags.replicas {
+            1 => String::new(),
+            replicas => format!(" of {replicas} replicas"),
+        };
+        let fit = (ranks / flags.replicas).max(1);
         usage(&format!(
-            "--machine has {ranks} ranks and --stages is {stages}: use --stages {ranks}"
+            "--machine has {ranks} ranks and --stages is {stages}{replicas}: use --stages {fit}"
         ));
     }
     let (chunks, placement) = flags.chunks();
@@ -57,7 +66,7 @@ fn measure<B: Batch>(trace: &Trace<B>, flags: &Flags, device: &Device) -> Result
     let profile = Profiler::new(trace)
         .device(device)
         .depth(3)
-        .beside(flags.stages)
+        .beside(flags.ranks())
         .cache(PROFILES)
         .progress(|done, all, name| {
             bar.set_length(all as u64);

@@ -325,6 +325,16 @@ impl DynTensor {
         })
     }
 
+    /// Joins float tensors along their first dimension.
+    ///
+    /// # Panics
+    ///
+    /// When there are none, or their other dimensions differ.
+    pub fn joined(parts: Vec<Self>) -> Self {
+        let parts = parts.into_iter().map(|part| part.0);
+        Self(Dispatch::float_cat(parts.collect(), 0))
+    }
+
     /// Copies the tensor to memory of its own size: a slice shares the memory of the whole tensor and keeps it
     /// allocated. Cost: one copy, on the tensor's device.
     ///

@@ -41,7 +41,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! recent batch cost trace partition lists kept cut certify work plan profile runtime calibrate testing
+//! recent batch sum cost trace partition lists kept cut certify work plan profile runtime calibrate testing
 //! ```
 //!
 //! `cost` is before `trace`, which asks it whether an operation is a product, and `cut` before `plan`, which contains
@@ -52,7 +52,8 @@
 //! - All modules but `profile`, `runtime`, `calibrate` and the file functions of a plan are pure.
 //! - A value crosses between two programs only if the plan's boundaries list it.
 //! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
-//! - Gradients of micro-batches are added in micro-batch order, whatever the schedule.
+//! - Gradients of micro-batches are added in an order that is a setting ([`GradientSum`]), whatever the schedule, the stages
+//!   and the replicas.
 //! - Before programs or lists run for the first time, both are run on hashes instead of tensors, and every
 //!   value must have its hash in the recorded graph: [`CertifyError`].
 //! - Every wait of the runtime ends: with its message, by a timeout that names the message, or
@@ -85,6 +86,7 @@ mod plan;
 mod profile;
 mod recent;
 mod runtime;
+mod sum;
 #[cfg(any(test, feature = "testing"))]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
@@ -95,7 +97,7 @@ pub use batch::{
     Along, Batch, BatchMapper, Carried, Division, Leaf, LeafName, Whole, batch_on, batch_tensors,
     split_batch,
 };
-pub use calibrate::calibrate;
+pub use calibrate::{calibrate, calibrate_world};
 pub use error::{
     ActionError, BatchError, CalibrateError, CarriedFault, CarryError, CertifyError, CertifySite,
     LinkError, NotHeld, OutputError, PipelineError, PlanError, ProfileError, RestoreError,
@@ -108,10 +110,12 @@ pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 #[doc(hidden)]
 pub use runtime::certification_time;
 pub use runtime::{
-    AnyPrecisionAdamW, AnyPrecisionState, Carry, Clipping, Evaluation, Link, LocalLink, LossScale,
-    MomentDType, OptimizerConfig, OptimizerSnapshot, OutputsOn, Pipeline, PipelineBuilder,
-    SavedOptimizer, SavedState, Stage, StateFields, StateTensor, StepOutput, Tag,
+    AnyPrecisionAdamW, AnyPrecisionState, Carry, Clipping, Evaluation, Link, LinkMessage,
+    LocalLink, LossScale, MomentDType, OptimizerConfig, OptimizerSnapshot, OutputsOn, Pipeline,
+    PipelineBuilder, Repaired, SavedOptimizer, SavedState, Stage, StateDigest, StateFields,
+    StatePart, StateTensor, StepOutput, Tag,
 };
+pub use sum::GradientSum;
 pub use tinderbox_derive::Batch;
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;

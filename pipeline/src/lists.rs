@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use tinderbox_fake::Mode;
 use tinderbox_planner::PlanFile;
 
 use crate::PipelineError;
@@ -127,6 +128,24 @@ impl StepLists {
         verify(compute, dependencies).map_err(PipelineError::Schedule)?;
         let schedule = lower(compute, dependencies);
         verify(&schedule, dependencies).map_err(PipelineError::Schedule)?;
+        Ok(Self::of(schedule))
+    }
+
+    /// The lists of a replica that has no micro-batch: it only takes part in the sums, and in an evaluation does
+    /// nothing.
+    pub(crate) fn without_micro_batches(
+        mode: Mode,
+        stage_to_rank: &[RankIndex],
+        dependencies: &Dependencies,
+    ) -> Result<Self, PipelineError> {
+        let mode = match mode {
+            Mode::Training => ScheduleMode::Training,
+            Mode::Inference => ScheduleMode::ForwardOnly,
+        };
+        let schedule = lower(&Schedule::idle(mode, stage_to_rank), dependencies);
+        if mode == ScheduleMode::Training {
+            verify(&schedule, dependencies).map_err(PipelineError::Schedule)?;
+        }
         Ok(Self::of(schedule))
     }
 

@@ -19,7 +19,7 @@ use burn::tensor::{Device, Tensor};
 use tinderbox_fake::{DynTensor, RecordOptions, record};
 
 use crate::batch::{Batch, BatchMapper, Division, leaves, split_batch};
-use crate::runtime::{Abort, Link, LocalLink, Tag, local_links};
+use crate::runtime::{Abort, Link, LinkMessage, LocalLink, Tag, local_links};
 use crate::schedule::{Edge, Message, MicroBatchIndex, RankIndex, StageIndex};
 use crate::{LinkError, PipelineError};
 
@@ -29,10 +29,10 @@ const LONG: Duration = Duration::from_secs(60);
 fn tag(micro_batch: usize) -> Tag {
     Tag {
         round: 0,
-        message: Message::Values {
+        message: LinkMessage::Schedule(Message::Values {
             edge: Edge::chain_forward(StageIndex::new(0)),
             micro_batch: MicroBatchIndex::new(micro_batch),
-        },
+        }),
     }
 }
 

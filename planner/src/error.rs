@@ -61,6 +61,25 @@ pub enum MachineError {
         /// The rank.
         rank: RankIndex,
     },
+    /// Machines with more or fewer ranks than there are.
+    #[error("there are {ranks} ranks, and the machines have {found}: give each rank its machine")]
+    Machines {
+        /// The number of ranks.
+        ranks: usize,
+        /// The number of ranks of all machines.
+        found: usize,
+    },
+    /// Ranks that can't be divided among replicas.
+    #[error(
+        "{ranks} ranks can't be divided among {replicas} replicas: use 1, 2, 4, 8 or another power of two that divides the \
+         number of ranks"
+    )]
+    Replicas {
+        /// The number of ranks.
+        ranks: usize,
+        /// The number of replicas.
+        replicas: usize,
+    },
     /// The file could not be read or written.
     #[error(transparent)]
     Io(#[from] FileError),
@@ -279,6 +298,12 @@ pub enum PlanFileError {
     /// The stages are not numbered from 0 in order.
     #[error("the stages of the plan are not numbered from 0 in order")]
     Stages,
+    /// A number of replicas that is no power of two.
+    #[error("a plan has 1, 2, 4, 8 or another power of two of replicas, not {replicas}")]
+    Replicas {
+        /// The number of replicas.
+        replicas: usize,
+    },
     /// A rank between 0 and the highest has no stage.
     #[error("rank {rank} has no stage: the ranks of a plan are numbered from 0 without gaps")]
     IdleRank {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_schedule::{Costs, Edge, LinkCosts, Placement, RankIndex, StageCosts};
+use tinderbox_schedule::{Costs, Edge, LinkCosts, Network, Placement, RankIndex, StageCosts};
 
 use crate::{MachineError, files};
 
@@ -78,8 +78,11 @@ pub struct Machine {
     ranks: Vec<RankModel>,
     chunks: usize,
     placement: Placement,
-    /// The time of messages between two ranks.
+    /// The time of messages between two ranks; with several machines, of one machine.
     pub link: LinkCosts,
+    /// The machine of each rank, and the time of messages between two machines; `None` for one machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     /// The overhead of each action of a schedule, in nanoseconds.
     pub action_ns: u64,
     /// The throughput of a rank's device.
@@ -119,6 +122,7 @@ impl Machine {
                 ticks_per_mib: 0,
                 ..LinkCosts::default()
             },
+            network: None,
             action_ns: 3_000,
             rates: Rates::default(),
         })
@@ -139,6 +143,55 @@ impl Machine {
                 ..self
             }),
         }
+    }
+
+    /// Returns the ranks on several machines, in order: the first `ranks[0]` are on the first, and so on. Messages between
+    /// two machines take the times of `link`.
+    ///
+    /// # Errors
+    ///
+    /// When these are more or fewer ranks than there are.
+    pub fn with_machines(self, ranks: &[usize], link: LinkCosts) -> Result<Self, MachineError> {
+        let machines = ranks.iter().enumerate();
+        let machine_of = machines.flat_map(|(machine, ranks)| std::iter::repeat_n(machine, *ranks));
+        let machine_of: Vec<usize> = machine_of.collect();
+        if machine_of.len() != self.ranks() {
+            return Err(MachineError::Machines {
+                ranks: self.ranks(),
+                found: machine_of.len(),
+            });
+        }
+        let network = Some(Network { machine_of, link });
+        Ok(Self { network, ..self })
+    }
+
+    /// Returns the ranks of one of several replicas, which follow each other: of the ranks at one place in all replicas,
+    /// the least speed and memory. The machines of all ranks are kept.
+    ///
+    /// # Errors
+    ///
+    /// When the replicas are no power of two, or the ranks can't be divided among them.
+    pub fn of_replica(&self, replicas: usize) -> Result<Self, MachineError> {
+        let ranks = self.ranks();
+        if !replicas.is_power_of_two() || !ranks.is_multiple_of(replicas) {
+            return Err(MachineError::Replicas { ranks, replicas });
+        }
+        let of_replica = ranks / replicas;
+        let slowest = |place: usize| {
+            let all = self.ranks.iter().skip(place).step_by(of_replica);
+            let models = || all.clone();
+            RankModel {
+                memory_bytes: models().filter_map(|rank| rank.memory_bytes).min(),
+                speed_permille: models()
+                    .map(|rank| rank.speed_permille)
+                    .min()
+                    .unwrap_or(1000),
+            }
+        };
+        Ok(Self {
+            ranks: (0..of_replica).map(slowest).collect(),
+            ..self.clone()
+        })
     }
 
     /// Returns the machine with a memory limit for every rank.
@@ -178,11 +231,20 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// When the text is not a machine, or the machine has no ranks or stages, or a rank with speed 0.
+    /// When the text is not a machine, or the machine has no ranks or stages, a rank with speed 0, or ranks without a
+    /// machine.
     pub fn from_json(text: &str) -> Result<Self, MachineError> {
         let machine: Self =
             serde_json::from_str(text).map_err(|source| MachineError::Json { source })?;
+        let ranks = machine.ranks.len();
         Self::of_ranks(machine.ranks.clone())?.with_chunks(machine.chunks, machine.placement)?;
+        if let Some(network) = &machine.network {
+            // Of a plan with replicas, the ranks of all of them.
+            let found = network.machine_of.len();
+            if found == 0 || !found.is_multiple_of(ranks) {
+                return Err(MachineError::Machines { ranks, found });
+            }
+        }
         Ok(machine)
     }
 
@@ -209,11 +271,25 @@ impl Machine {
         self.ranks.iter().any(|rank| rank.memory_bytes.is_some())
     }
 
+    /// Returns the time of messages between two ranks of a replica, the slowest of all replicas.
+    pub(crate) fn link_between(&self, from: RankIndex, to: RankIndex) -> LinkCosts {
+        let all = self
+            .network
+            .as_ref()
+            .map_or(0, |network| network.machine_of.len());
+        let costs = Costs {
+            replicas: (all / self.ranks()).max(1),
+            ..self.costs(Vec::new(), BTreeMap::new())
+        };
+        costs.link_between(from, to, self.ranks())
+    }
+
     /// Returns the costs of a step of these stages for the simulator, where a tick is a nanosecond.
     pub(crate) fn costs(&self, stages: Vec<StageCosts>, messages: BTreeMap<Edge, u64>) -> Costs {
         Costs {
             message_bytes: messages,
             link: self.link,
+            network: self.network.clone(),
             overhead: self.action_ns,
             ..Costs::of_stages(stages)
         }

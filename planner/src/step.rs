@@ -1,20 +1,32 @@
 //! The step that a plan is for.
 
 use serde::{Deserialize, Serialize};
-use tinderbox_schedule::{RankIndex, Schedule, ScheduleKind};
+use tinderbox_schedule::{Dependencies, RankIndex, Schedule, ScheduleKind};
 
 /// A training step: its schedule, micro-batches and optimizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The schedule.
     pub schedule: ScheduleKind,
-    /// The number of micro-batches of a step.
+    /// The number of micro-batches of a step, of all replicas.
     pub micro_batches: usize,
+    /// The number of replicas of every stage, each with its share of the micro-batches.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub replicas: usize,
     /// Bytes of optimizer state per byte of a trainable parameter: 2 for Adam in the precision of the
     /// parameters.
     pub optimizer_states: u64,
     /// Whether a stage may recompute its activations in the backward to fit the memory of its rank.
     pub may_recompute: bool,
+}
+
+const fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+const fn is_one(replicas: &usize) -> bool {
+    *replicas == 1
 }
 
 impl Step {
@@ -24,8 +36,48 @@ impl Step {
         Self {
             schedule,
             micro_batches,
+            replicas: 1,
             optimizer_states: 2,
             may_recompute: false,
+        }
+    }
+
+    /// Returns the number of micro-batches of the replica that has most.
+    #[must_use]
+    pub const fn per_replica(&self) -> usize {
+        match self.replicas {
+            0 | 1 => self.micro_batches,
+            replicas => self.micro_batches.div_ceil(replicas),
+        }
+    }
+
+    /// Returns how many gradients of its parameters a rank holds at most: replicas sum the gradients of micro-batches by a
+    /// tree of 8 groups, or of one for each replica.
+    #[must_use]
+    pub const fn gradients_held(&self) -> u64 {
+        match self.replicas {
+            0 | 1 => 1,
+            2 => 3,
+            4 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Returns the bytes that replicas exchange of the gradients of a stage.
+    #[must_use]
+    pub const fn exchanged(&self, gradient_bytes: u64) -> u64 {
+        match self.replicas {
+            0 | 1 => 0,
+            _ => gradient_bytes,
+        }
+    }
+
+    /// Returns the dependencies with replicas, if the step has any.
+    #[must_use]
+    pub fn with_replicas(&self, dependencies: Dependencies) -> Dependencies {
+        match self.replicas {
+            0 | 1 => dependencies,
+            _ => dependencies.with_replicas(),
         }
     }
 
@@ -43,7 +95,7 @@ impl Step {
         let ranks = stage_to_rank.iter().map(|rank| rank.index());
         let ranks = ranks.max()?.saturating_add(1);
         let chunks = stage_to_rank.len() / ranks;
-        let lists = self.schedule.generate(ranks, chunks, self.micro_batches);
+        let lists = self.schedule.generate(ranks, chunks, self.per_replica());
         let lists = lists.ok();
         lists.filter(|lists| lists.stage_to_rank == stage_to_rank)
     }

@@ -46,7 +46,7 @@ impl Message {
     pub const fn receiver(self) -> StageIndex {
         match self {
             Self::Values { edge, .. } => edge.to.stage,
-            Self::Tie(tie) => tie.replica,
+            Self::Tie(tie) => tie.copy,
             Self::Norm { to, .. } => to,
         }
     }
@@ -69,16 +69,28 @@ pub enum Action {
     Send(Message),
     /// Waits for a message.
     Receive(Message),
-    /// Sums the stage's gradients over the ranks of a group; does nothing in a group of one rank.
+    /// The stage's gradients are complete on this rank: begins their sum over the ranks of a group, without blocking;
+    /// does nothing in a group of one rank.
     Reduce {
         /// The stage whose gradients are complete on this rank.
         stage: StageIndex,
         /// The ranks of the group.
         group: GroupIndex,
     },
-    /// Runs the optimizer on the stage's parameters, once per step.
+    /// Waits for the gradients of the other replicas, and sums the part of the stage that this rank updates.
+    Sum {
+        /// The stage whose gradients are summed.
+        stage: StageIndex,
+    },
+    /// Runs the optimizer on the stage's parameters, once per step. With replicas, on the part that this rank updates,
+    /// which it then sends to the other replicas, without blocking.
     Update {
         /// The stage whose parameters are updated.
+        stage: StageIndex,
+    },
+    /// Waits for the parameters that the other replicas have updated.
+    Gather {
+        /// The stage whose parameters are gathered.
         stage: StageIndex,
     },
 }
@@ -112,7 +124,10 @@ impl Action {
             Self::Compute(task) | Self::Overlap([task, _]) => task.stage,
             Self::Send(message) => message.sender(),
             Self::Receive(message) => message.receiver(),
-            Self::Reduce { stage, .. } | Self::Update { stage } => *stage,
+            Self::Reduce { stage, .. }
+            | Self::Sum { stage }
+            | Self::Update { stage }
+            | Self::Gather { stage } => *stage,
         }
     }
 
@@ -165,7 +180,7 @@ mod tests {
 
         let tie = Message::Tie(Tie {
             owner: StageIndex::new(0),
-            replica: StageIndex::new(3),
+            copy: StageIndex::new(3),
         });
         assert_eq!(Action::Send(tie).stage(), StageIndex::new(0));
         assert_eq!(Action::Receive(tie).stage(), StageIndex::new(3));

@@ -105,19 +105,19 @@ impl Edge {
     }
 }
 
-/// Parameters that two stages read: the owner updates them and sends the values to the replica
+/// Parameters that two stages read: the owner updates them and sends the values to the copy
 /// before the step ends.
 ///
-/// The replica's gradients reach the owner through ordinary edges.
+/// The copy's gradients reach the owner through ordinary edges.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
 )]
-#[display("{owner}U>{replica}U")]
+#[display("{owner}U>{copy}U")]
 pub struct Tie {
     /// The stage whose optimizer holds the parameters.
     pub owner: StageIndex,
     /// A stage that reads a copy.
-    pub replica: StageIndex,
+    pub copy: StageIndex,
 }
 
 /// The edges and ties of a plan.
@@ -127,10 +127,11 @@ pub struct Tie {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependencies {
     stages: usize,
-    edges: Vec<Edge>,
-    edges_by_consumer: Vec<Edge>,
+    edges: Sorted,
+    edges_by_consumer: Sorted,
     ties: Vec<Tie>,
     global_norm: bool,
+    replicas: bool,
     states: Vec<StageIndex>,
 }
 
@@ -154,10 +155,11 @@ impl Dependencies {
         ties.dedup();
         Self {
             stages,
-            edges,
-            edges_by_consumer,
+            edges: Sorted::new(edges, stages, |edge| edge.from),
+            edges_by_consumer: Sorted::new(edges_by_consumer, stages, |edge| edge.to),
             ties,
             global_norm: false,
+            replicas: false,
             states: Vec::new(),
         }
     }
@@ -174,6 +176,21 @@ impl Dependencies {
     #[must_use]
     pub const fn has_global_norm(&self) -> bool {
         self.global_norm
+    }
+
+    /// Sets that other ranks run replicas of each stage with other micro-batches: gradients are summed over them before the
+    /// update, and each rank updates a part of the parameters. The lists of the replicas are of the same kind, for their
+    /// own numbers of micro-batches.
+    #[must_use]
+    pub fn with_replicas(mut self) -> Self {
+        self.replicas = true;
+        self
+    }
+
+    /// Returns whether other ranks run replicas of each stage.
+    #[must_use]
+    pub const fn has_replicas(&self) -> bool {
+        self.replicas
     }
 
     /// Sets the stages whose forward updates a state that the next forward reads, such as the running
@@ -211,7 +228,7 @@ impl Dependencies {
     /// Returns all edges, sorted by producer.
     #[must_use]
     pub fn edges(&self) -> &[Edge] {
-        &self.edges
+        &self.edges.edges
     }
 
     /// Returns all ties, sorted by owner.
@@ -222,32 +239,53 @@ impl Dependencies {
 
     /// Returns the edges that carry the outputs of a task.
     pub fn made_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
-        of_task(&self.edges, task, |edge| edge.from)
+        self.edges.of_task(task, |edge| edge.from)
     }
 
     /// Returns the edges that carry the inputs of a task.
     pub fn read_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
-        of_task(&self.edges_by_consumer, task, |edge| edge.to)
+        self.edges_by_consumer.of_task(task, |edge| edge.to)
     }
 
     /// Returns the index of an edge in [`Dependencies::edges`].
     pub(crate) fn position(&self, edge: Edge) -> Option<usize> {
-        self.edges.binary_search(&edge).ok()
+        let (start, of_stage) = self.edges.of_stage(edge.from.stage);
+        Some(start + of_stage.binary_search(&edge).ok()?)
     }
 }
 
-/// Returns the edges of which a task is one end; they are sorted by that end.
-fn of_task(
-    edges: &[Edge],
-    task: Task,
-    end: fn(&Edge) -> Endpoint,
-) -> impl Iterator<Item = Edge> + '_ {
-    let start = edges.partition_point(|edge| end(edge).stage < task.stage);
-    let of_stage = edges[start..].iter();
-    let of_stage = of_stage.take_while(move |edge| end(edge).stage == task.stage);
-    of_stage
-        .filter(move |edge| end(edge).is_run_by(&task))
-        .copied()
+/// Edges that are sorted by the stage of one end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sorted {
+    edges: Vec<Edge>,
+    /// Where the edges of each stage begin, up to the highest stage that has one.
+    starts: Vec<usize>,
+}
+
+impl Sorted {
+    /// `stages` bounds the memory; edges of higher stages are searched.
+    fn new(edges: Vec<Edge>, stages: usize, end: fn(&Edge) -> Endpoint) -> Self {
+        let start = |stage| edges.partition_point(|edge| end(edge).stage.index() < stage);
+        // A number from a file may be arbitrary.
+        let starts = (0..=stages.min(edges.len())).map(start).collect();
+        Self { edges, starts }
+    }
+
+    /// Returns the edges of a stage, and maybe some after them, with the position of the first.
+    fn of_stage(&self, stage: StageIndex) -> (usize, &[Edge]) {
+        let known = |stage: usize| self.starts.get(stage).copied();
+        let last = self.starts.last().copied().unwrap_or(0);
+        let start = known(stage.index()).unwrap_or(last);
+        let end = known(stage.index() + 1).unwrap_or(self.edges.len());
+        (start, &self.edges[start..end])
+    }
+
+    /// Returns the edges of which a task is one end.
+    fn of_task(&self, task: Task, end: fn(&Edge) -> Endpoint) -> impl Iterator<Item = Edge> + '_ {
+        let (_, edges) = self.of_stage(task.stage);
+        let of_task = edges.iter().filter(move |edge| end(edge).is_run_by(&task));
+        of_task.copied()
+    }
 }
 
 #[cfg(test)]

@@ -57,6 +57,21 @@ pub enum Rule {
     /// The optimizer needs the reduced gradients.
     #[display("parameters are updated after their gradients are reduced")]
     UpdateAfterReduce,
+    /// A rank that waits for other replicas has given them what they wait for.
+    #[display("a rank sends all its gradients before it waits for those of other replicas")]
+    SumAfterReduces,
+    /// The optimizer needs the sums over all replicas.
+    #[display("parameters are updated after the gradients of all replicas are summed")]
+    UpdateAfterSum,
+    /// Norms are those of the sums over all replicas.
+    #[display("norms are exchanged after all gradients of the rank are summed over the replicas")]
+    NormsAfterSums,
+    /// A rank that waits for the updates of other replicas has sent its own.
+    #[display("a rank sends all its updated parameters before it waits for those of other ranks")]
+    GatherAfterUpdates,
+    /// Tied values are sent when all replicas have updated their parts.
+    #[display("tied values are sent after the parts of all replicas are gathered")]
+    SendAfterGather,
     /// Tied values are sent after their update.
     #[display("tied values are sent after their update")]
     SendAfterUpdate,
@@ -65,7 +80,7 @@ pub enum Rule {
     ReceiveAfterUpdate,
     /// Tied values on one rank are updated after the other stage's last use of the old ones.
     #[display("tied values are updated after the last backward of the stage that shares them")]
-    UpdateAfterReplica,
+    UpdateAfterCopy,
     /// Norms are computed of complete gradients.
     #[display("norms are those of reduced gradients")]
     NormAfterReduce,
@@ -161,6 +176,12 @@ pub enum VerifyError {
         mode: ScheduleMode,
         /// The schedule's form.
         form: Form,
+    },
+    /// A sum or a gather in a step without replicas.
+    #[error("{at} needs replicas, and the step has none: remove it")]
+    NoReplicas {
+        /// The action.
+        at: Place,
     },
     /// An action in the list of a rank that does not run its stage.
     #[error("{at} belongs on rank {expected}, which runs its stage: move it there")]

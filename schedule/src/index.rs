@@ -3,7 +3,8 @@
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
-/// One newtype per kind of index. They differ in name and meaning only.
+/// One newtype per kind of index. They differ in name and meaning only. A step of thousands of ranks has tens of millions
+/// of actions, so they are small.
 macro_rules! indices {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
@@ -11,19 +12,21 @@ macro_rules! indices {
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
         )]
         #[serde(transparent)]
-        pub struct $name(usize);
+        pub struct $name(u32);
 
         impl $name {
-            /// Creates an index that counts from zero.
+            /// Creates an index that counts from zero. No list has so many elements that one beyond 32 bits is in it;
+            /// that becomes the largest.
             #[must_use]
             pub const fn new(index: usize) -> Self {
-                Self(index)
+                const MOST: usize = u32::MAX as usize;
+                Self(if index > MOST { u32::MAX } else { index as u32 })
             }
 
             /// Returns the number, for indexing a list.
             #[must_use]
             pub const fn index(self) -> usize {
-                self.0
+                self.0 as usize
             }
         }
     )*};

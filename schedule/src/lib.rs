@@ -30,9 +30,11 @@
 //! | `2F5&1B3` | a forward and a backward that overlap, of two stages of one rank |
 //! | `2F5>3F5` | stage 2 sends the output of its forward to the forward of stage 3 |
 //! | `3F5<2F5` | stage 3 receives it |
-//! | `2R2` | the gradients of stage 2 are summed over group 2 |
+//! | `2R2` | the gradients of stage 2 are complete, and sent to the other replicas in group 2 if there are any |
+//! | `2S` | with replicas: waits for the gradients of the others, and sums |
 //! | `2U` | the optimizer updates the parameters of stage 2 |
-//! | `0U>3U`, `3U<0U` | stage 0 sends the updated values of its tied parameters to their replica on stage 3 |
+//! | `2G` | with replicas: waits for the parameters that the others have updated |
+//! | `0U>3U`, `3U<0U` | stage 0 sends the updated values of its tied parameters to their copy on stage 3 |
 //! | `0N>1N`, `1N<0N` | the squared norms of stage 0's gradients are sent to the rank whose lowest stage is 1, to clip by the norm of all gradients |
 //! | `-` | the only word of its row: a rank without actions |
 //!
@@ -64,7 +66,7 @@
 //! # Limits
 //!
 //! - [`verify()`] reports the first fault, not all.
-//! - One kind of link joins all ranks of a [`Costs`].
+//! - [`auto`] searches for one replica, without what replicas exchange.
 
 mod action;
 mod auto;
@@ -94,7 +96,7 @@ pub use link_model::{LinkModel, LinkModelError};
 pub use lists::{Form, Place, Schedule, ScheduleMode};
 pub use lower::lower;
 pub use simulate::{
-    ComputeTimes, Costs, LinkCosts, RankTimeline, Span, StageCosts, TimeUnit, Timeline,
+    ComputeTimes, Costs, LinkCosts, Network, RankTimeline, Span, StageCosts, TimeUnit, Timeline,
     check_memory, peak_activations, peak_bytes, simulate,
 };
 pub use task::{Compute, Task};

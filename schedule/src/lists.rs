@@ -165,6 +165,20 @@ impl Schedule {
         }
     }
 
+    /// Creates the schedule of a step without micro-batches: that of a replica for which a batch has no sample.
+    #[must_use]
+    pub fn idle(mode: ScheduleMode, stage_to_rank: &[RankIndex]) -> Self {
+        Self {
+            name: "idle".to_owned(),
+            mode,
+            form: Form::ComputeOnly,
+            stages: stage_to_rank.len(),
+            micro_batches: 0,
+            ranks: vec![Vec::new(); world_size_of(stage_to_rank)],
+            stage_to_rank: stage_to_rank.to_vec(),
+        }
+    }
+
     /// Returns whether an edge is used in this schedule's mode.
     pub(crate) fn has_edge(&self, edge: Edge) -> bool {
         self.mode == ScheduleMode::Training || edge.is_forward()

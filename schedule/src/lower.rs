@@ -21,6 +21,9 @@ use crate::task::Task;
 ///   that own each other's ties do not wait for each other.
 /// - With a clip by the norm of all gradients, every stage sends its norms to all other ranks after
 ///   its reduce, and the updates are at the end, after the norms of all others.
+/// - With replicas, everything after the reduces is at the end: first all sums, at last all gathers. A reduce and an
+///   update only send, so replicas that run other lists never wait for each other in a cycle. A replica without
+///   micro-batches reduces at once.
 ///
 /// Actions other than compute are derived anew, so lowering twice equals lowering once. A list
 /// that cannot run lowers to one that [`verify`](crate::verify) rejects. Linear in actions and
@@ -67,6 +70,10 @@ impl Lowering<'_> {
         };
         let ends = self.ends(rank, computes());
         let mut list = Vec::new();
+        if self.schedule.micro_batches == 0 && self.schedule.mode == ScheduleMode::Training {
+            let stages = self.stages_of(rank).iter();
+            list.extend(stages.map(|stage| Action::reduce(*stage)));
+        }
         for (position, action) in computes().enumerate() {
             for task in action.tasks() {
                 let messages = self.messages(*task, self.dependencies.read_by(*task));
@@ -84,6 +91,7 @@ impl Lowering<'_> {
         if self.schedule.mode == ScheduleMode::Training {
             self.end_step(rank, &mut list);
         }
+        list.shrink_to_fit();
         list
     }
 
@@ -130,7 +138,7 @@ impl Lowering<'_> {
                 .ties()
                 .iter()
                 .filter(|tie| tie.owner == stage);
-            let shared = ties.filter_map(|tie| last.get(&tie.replica).copied());
+            let shared = ties.filter_map(|tie| last.get(&tie.copy).copied());
             if let Some(end) = shared.chain(last.get(&stage).copied()).max() {
                 ends.entry(end).or_insert_with(Vec::new).push(stage);
             }
@@ -141,9 +149,19 @@ impl Lowering<'_> {
     /// Appends the actions after the last backward of a stage.
     fn end_stage(&self, stage: StageIndex, list: &mut Vec<Action>) {
         list.push(Action::reduce(stage));
-        if !self.dependencies.has_global_norm() {
-            return self.update(stage, list);
+        if self.dependencies.has_replicas() {
+            return;
         }
+        match self.dependencies.has_global_norm() {
+            true => self.send_norms(stage, list),
+            false => {
+                list.push(Action::Update { stage });
+                self.send_ties(stage, list);
+            }
+        }
+    }
+
+    fn send_norms(&self, stage: StageIndex, list: &mut Vec<Action>) {
         // The lowest stage of a rank represents all its stages.
         let others = self.stages.values().filter_map(|stages| stages.first());
         let others = others.filter(|other| self.schedule.are_apart(stage, **other));
@@ -155,34 +173,49 @@ impl Lowering<'_> {
         }));
     }
 
-    fn update(&self, stage: StageIndex, list: &mut Vec<Action>) {
-        list.push(Action::Update { stage });
+    fn send_ties(&self, stage: StageIndex, list: &mut Vec<Action>) {
         let ties = self.ties().filter(|tie| tie.owner == stage);
         list.extend(ties.map(|tie| Action::Send(Message::Tie(tie))));
     }
 
     /// Appends the actions at the end of the list of a rank.
     fn end_step(&self, rank: RankIndex, list: &mut Vec<Action>) {
-        if self.dependencies.has_global_norm()
-            && let Some(to) = self.stages_of(rank).first().copied()
-        {
+        let stages = self.stages_of(rank);
+        let has_replicas = self.dependencies.has_replicas();
+        let has_norm = self.dependencies.has_global_norm();
+        if has_replicas {
+            list.extend(stages.iter().map(|stage| Action::Sum { stage: *stage }));
+            for stage in stages.iter().filter(|_| has_norm) {
+                self.send_norms(*stage, list);
+            }
+        }
+        if has_norm && let Some(to) = stages.first().copied() {
             let all = (0..self.schedule.stage_to_rank.len()).map(StageIndex::new);
             let others = all.filter(|from| self.schedule.are_apart(*from, to));
             list.extend(others.map(|from| Action::Receive(Message::Norm { from, to })));
-            for stage in self.stages_of(rank) {
-                self.update(*stage, list);
+        }
+        if has_replicas {
+            list.extend(stages.iter().map(|stage| Action::Update { stage: *stage }));
+            for stage in stages.iter().copied() {
+                list.push(Action::Gather { stage });
+                self.send_ties(stage, list);
+            }
+        } else if has_norm {
+            for stage in stages.iter().copied() {
+                list.push(Action::Update { stage });
+                self.send_ties(stage, list);
             }
         }
         let copied = self
             .ties()
-            .filter(|tie| self.schedule.rank_of(tie.replica) == Some(rank));
+            .filter(|tie| self.schedule.rank_of(tie.copy) == Some(rank));
         list.extend(copied.map(|tie| Action::Receive(Message::Tie(tie))));
     }
 
     /// Returns the ties between two ranks.
     fn ties(&self) -> impl Iterator<Item = Tie> + '_ {
         let all = self.dependencies.ties().iter();
-        all.filter(|tie| self.schedule.are_apart(tie.owner, tie.replica))
+        all.filter(|tie| self.schedule.are_apart(tie.owner, tie.copy))
             .copied()
     }
 }
@@ -255,6 +288,47 @@ mod tests {
     }
 
     #[test]
+    fn replicas_send_at_once_and_wait_at_the_end() {
+        let schedule = Schedule::parse("v", "0F0 3F0 3B0 0B0\n1F0 2F0 2B0 1B0").unwrap();
+        let dependencies = Dependencies::chain(4).with_replicas();
+        let lowered = lower(&schedule, &dependencies);
+        insta::assert_snapshot!(lowered, @r#"
+        0F0 0F0>1F0 3F0<2F0 3F0 3B0 3B0>2B0 3R3 0B0<1B0 0B0 0R0 0S 3S 0U 3U 0G 3G
+        1F0<0F0 1F0 2F0 2F0>3F0 2B0<3B0 2B0 2R2 1B0 1B0>0B0 1R1 1S 2S 1U 2U 1G 2G
+        "#);
+        crate::verify(&lowered, &dependencies).unwrap();
+
+        let dependencies = with_skip_and_tie().with_global_norm().with_replicas();
+        let lowered = lower(&one_f_one_b(3, 1), &dependencies);
+        insta::assert_snapshot!(lowered, @r#"
+        0F0 0F0>1F0 0F0>2F0 0B0<1B0 0B0<2B0 0B0 0R0 0S 0N>1N 0N>2N 0N<1N 0N<2N 0U 0G 0U>2U
+        1F0<0F0 1F0 1F0>2F0 1B0<2B0 1B0 1B0>0B0 1R1 1S 1N>0N 1N>2N 1N<0N 1N<2N 1U 1G
+        2F0<0F0 2F0<1F0 2F0 2B0 2B0>0B0 2B0>1B0 2R2 2S 2N>0N 2N>1N 2N<0N 2N<1N 2U 2G 2U<0U
+        "#);
+        crate::verify(&lowered, &dependencies).unwrap();
+    }
+
+    /// A batch may have fewer samples than there are replicas.
+    #[test]
+    fn a_replica_without_micro_batches_takes_part_in_the_sums() {
+        let dependencies = with_skip_and_tie().with_global_norm().with_replicas();
+        let empty = Schedule::idle(ScheduleMode::Training, &[0, 1, 2].map(RankIndex::new));
+        let lowered = lower(&empty, &dependencies);
+        insta::assert_snapshot!(lowered, @r#"
+        0R0 0S 0N>1N 0N>2N 0N<1N 0N<2N 0U 0G 0U>2U
+        1R1 1S 1N>0N 1N>2N 1N<0N 1N<2N 1U 1G
+        2R2 2S 2N>0N 2N>1N 2N<0N 2N<1N 2U 2G 2U<0U
+        "#);
+        crate::verify(&lowered, &dependencies).unwrap();
+        let alone = with_skip_and_tie();
+        let lowered = lower(&empty, &alone);
+        assert!(matches!(
+            crate::verify(&lowered, &alone),
+            Err(crate::VerifyError::Empty { .. })
+        ));
+    }
+
+    #[test]
     fn an_overlapped_pair_receives_before_and_sends_after_it() {
         let text = "0F0 3F0 0F1&3B0 3F1 3B1 0B0 0B1\n1F0 2F0 1F1 2F1&2B0 1B0 2B1 1B1";
         let schedule = Schedule::parse("pair", text).unwrap();
@@ -290,7 +364,7 @@ mod tests {
             edges,
             [Tie {
                 owner: first,
-                replica: last,
+                copy: last,
             }],
         )
     }

@@ -8,7 +8,7 @@ use tinderbox_checkpoint::{
     RankSave, Role, SaveError, SaveSize, SaveTensor, Scalar, assign_writers,
 };
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
-use tinderbox_fake::is_host;
+use tinderbox_fake::{Region, is_host};
 use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, Stage};
 
 use super::scalars::to_saved;
@@ -20,20 +20,22 @@ pub(crate) fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<V
         let rank = stage.rank.index();
         ranks.resize_with(ranks.len().max(rank + 1), Vec::new);
         let paths: BTreeSet<&ParameterPath> =
-            stage.parameters.iter().chain(&stage.replicas).collect();
+            stage.parameters.iter().chain(&stage.copies).collect();
         let held = paths.into_iter().map(|path| table.get(path));
         ranks[rank].extend(held.map(|held| held.expect("a plan is checked against its model")));
     }
     ranks
 }
 
-/// The parameters that each rank writes, each with its other paths. Copies of a shared parameter are equal
-/// between two steps, so one of them is written.
+/// The parameters that each rank writes, each with its other paths. Copies of a shared parameter, and those of replicas,
+/// are equal between two steps, so one of them is written.
 type Writes = Vec<BTreeMap<ParameterPath, Vec<String>>>;
 
 pub(super) fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Writes {
     let table = pipeline.model().parameters();
-    let held = held_by_ranks(pipeline.plan(), table);
+    let plan = pipeline.plan();
+    let held = held_by_ranks(plan, table);
+    let held = vec![held; plan.replica_count()].concat();
     let ranks = held.iter().map(|held| {
         let items = held
             .iter()
@@ -149,7 +151,7 @@ impl RankSnapshot {
     pub(super) fn of(writes: &BTreeMap<ParameterPath, Vec<String>>, stages: &[Stage]) -> Self {
         let held = stages.iter().flat_map(|stage| {
             let owned = stage.parameters().values();
-            owned.chain(stage.replicas().values())
+            owned.chain(stage.copies().values())
         });
         // A rank with several stages may hold a parameter and its copy.
         let tensors: BTreeMap<&ParameterPath, SaveTensor> = held
@@ -200,9 +202,18 @@ impl RankSnapshot {
             let state = optimizer.to_host().map_err(|source| SaveError::Optimizer {
                 source: Box::new(source),
             })?;
-            let tensors = state.tensors.into_iter();
-            let tensors = tensors.map(|(name, data)| SaveTensor::whole(name, Role::State, data));
-            save.tensors.extend(tensors);
+            for (name, data) in state.tensors {
+                let part = state.parts.get(&name).cloned();
+                let mut tensor = SaveTensor::whole(name, Role::State, data);
+                if let Some(part) = part {
+                    let mut offset = vec![0; part.shape.len()];
+                    offset[0] = part.first_row;
+                    let region = Region::new(offset, tensor.shape);
+                    tensor.region = region.expect("a part of a tensor is smaller than it");
+                    tensor.shape = part.shape;
+                }
+                save.tensors.push(tensor);
+            }
             let scalars = state.scalars.into_iter();
             save.scalars
                 .extend(scalars.map(|(name, value)| (name, to_saved(value))));

@@ -226,14 +226,24 @@ fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
     let output = pipeline.step(0.0, batch)?;
     let gradients = pipeline.on_ranks(|_, stages| {
         let gradients = stages.iter().flat_map(|stage| stage.gradients());
-        gradients
-            .map(|(path, gradient)| Ok((path.to_string(), gradient.to_data()?)))
-            .collect::<Result<Vec<_>, tinderbox_fake::FakeError>>()
+        let gradients = gradients.map(|(path, gradient)| (path.to_string(), gradient.clone()));
+        gradients.collect::<Vec<_>>()
     })?;
-    let gradients: Result<Vec<_>, _> = gradients.into_iter().collect();
+    // Replicas have the rows of a large one.
+    let mut parts: BTreeMap<String, Vec<DynTensor>> = BTreeMap::new();
+    for (path, gradient) in gradients.into_iter().flatten() {
+        parts.entry(path).or_default().push(gradient);
+    }
+    let gradients = parts.into_iter().map(|(path, mut parts)| {
+        let whole = match parts.len() {
+            1 => parts.remove(0),
+            _ => DynTensor::joined(parts),
+        };
+        Ok((path, whole.to_data()?))
+    });
     Ok(Step {
         loss: output.loss,
-        gradients: gradients?.into_iter().flatten().collect(),
+        gradients: gradients.collect::<Result<_, VerifyModelError>>()?,
     })
 }
 

@@ -36,7 +36,7 @@ fn weights<M: Module>(model: &Deferred<M>, name: &str) -> (Noted, Arc<Mutex<Vec<
 /// Checks that every rank has loaded the parameters of its stage, and no others.
 fn check_loads(plan: &Plan, loads: &Mutex<Vec<Load>>) {
     let stages = plan.stages().iter();
-    let held = stages.map(|stage| stage.parameters.iter().chain(&stage.replicas));
+    let held = stages.map(|stage| stage.parameters.iter().chain(&stage.copies));
     let mut held: Vec<Load> = held.map(|paths| paths.cloned().collect()).collect();
     // The whole module is rebuilt with nothing loaded, and then each rank loads.
     let mut loads = loads.lock().unwrap().clone();

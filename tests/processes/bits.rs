@@ -41,6 +41,25 @@ fn processes_see_what_threads_see() {
     }
 }
 
+/// As one rank does, and as threads do.
+#[test]
+fn replicas_see_what_one_rank_sees() {
+    let _alone = alone();
+    for size in [2, 4] {
+        let program = Program {
+            replicas: 2,
+            steps: 5,
+            ..Program::default()
+        };
+        let (expected, _) = Digest::of_threads(1, program.steps);
+        for (rank, reported) in Ranks::start(size, &program).succeed().iter().enumerate() {
+            let expected = expected.number().to_string();
+            let seen = reported.text("seen ");
+            assert_eq!(seen, Some(&*expected), "rank {rank} of {size}");
+        }
+    }
+}
+
 #[test]
 fn many_steps_with_random_delays_change_no_bit() {
     let _alone = alone();
@@ -61,6 +80,15 @@ fn processes_over_mpi_see_what_threads_see() {
     if let Err(reason) = mpirun() {
         return not_run("bits over MPI", reason);
     }
+    check(
+        2,
+        &Program {
+            over_mpi: true,
+            replicas: 2,
+            steps: 20,
+            ..Program::default()
+        },
+    );
     for (ranks, steps, delays) in [(2, 200, Some(1)), (3, 20, None)] {
         let over_mpi = true;
         check(

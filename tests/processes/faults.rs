@@ -13,7 +13,28 @@ use crate::ranks::Ranks;
 use crate::ranks::mpirun;
 use crate::{alone, not_run};
 
-const RANKS: usize = 3;
+/// Ranks of all replicas, and how many replicas.
+#[derive(Clone, Copy)]
+struct Shape {
+    ranks: usize,
+    replicas: usize,
+}
+
+const ALONE: Shape = Shape {
+    ranks: 3,
+    replicas: 1,
+};
+
+const REPLICAS: [Shape; 2] = [
+    Shape {
+        ranks: 2,
+        replicas: 2,
+    },
+    Shape {
+        ranks: 4,
+        replicas: 2,
+    },
+];
 
 /// How soon all others have ended, in milliseconds.
 const SOON_MS: u64 = 1000;
@@ -27,13 +48,14 @@ const REPEATED: usize = 10;
 const TOGETHER: usize = 3;
 
 /// The actions of a step, by rank.
-fn actions(over_mpi: bool) -> Vec<Vec<String>> {
+fn actions(over_mpi: bool, shape: Shape) -> Vec<Vec<String>> {
     let program = Program {
         over_mpi,
+        replicas: shape.replicas,
         steps: 1,
         ..Program::default()
     };
-    let ranks = Ranks::start(RANKS, &program).succeed();
+    let ranks = Ranks::start(shape.ranks, &program).succeed();
     let of_rank = ranks
         .iter()
         .map(|reported| reported.all("action ").map(str::to_owned).collect());
@@ -42,20 +64,21 @@ fn actions(over_mpi: bool) -> Vec<Vec<String>> {
 
 /// Injects a fault before an action of the second step, and returns how long the others ran on; nothing if they did not know
 /// the action.
-fn inject(over_mpi: bool, fault: Fault, action: &str) -> Option<u64> {
+fn inject(over_mpi: bool, shape: Shape, fault: Fault, action: &str) -> Option<u64> {
     let program = Program {
         over_mpi,
+        replicas: shape.replicas,
         steps: 100,
         fault: Some(fault),
         ..Program::default()
     };
-    let mut ranks = Ranks::start(RANKS, &program);
+    let mut ranks = Ranks::start(shape.ranks, &program);
     ranks.wait_until("fault", |ranks| {
         ranks.reported(fault.rank).time("fault").is_some()
     });
     let begin = ranks.reported(fault.rank).time("fault").unwrap();
     let (mut last, mut named, mut is_known) = (begin, 0, true);
-    for rank in (0..RANKS).filter(|rank| *rank != fault.rank) {
+    for rank in (0..shape.ranks).filter(|rank| *rank != fault.rank) {
         last = last.max(ranks.ended_ms(rank));
         let reported = ranks.reported(rank);
         let error = reported.text("error: ");
@@ -97,7 +120,7 @@ fn inject(over_mpi: bool, fault: Fault, action: &str) -> Option<u64> {
 
 /// Whether an error says that a connection ended, of any rank.
 fn is_lost(error: &str) -> bool {
-    (0..RANKS).any(|rank| error.starts_with(&format!("rank {rank} is lost: its connection ")))
+    (0..4).any(|rank| error.starts_with(&format!("rank {rank} is lost: its connection ")))
 }
 
 impl Fault {
@@ -123,10 +146,10 @@ impl Fault {
 }
 
 /// Injects faults of some kinds before every action of every rank.
-fn check(over_mpi: bool, kinds: &[FaultKind]) {
+fn check(over_mpi: bool, shape: Shape, kinds: &[FaultKind]) {
     let _alone = alone();
     let mut cases = Vec::new();
-    for (rank, actions) in actions(over_mpi).iter().enumerate() {
+    for (rank, actions) in actions(over_mpi, shape).iter().enumerate() {
         for (number, action) in actions.iter().enumerate() {
             let at = actions.len() + number;
             let faults = kinds.iter().map(|kind| Fault {
@@ -138,12 +161,12 @@ fn check(over_mpi: bool, kinds: &[FaultKind]) {
         }
     }
     let count = cases.len();
-    assert!(count >= 50 * kinds.len(), "{count} cases");
+    assert!(count >= 6 * shape.ranks * kinds.len(), "{count} cases");
     let (cases, times) = (Mutex::new(cases), Mutex::new(Vec::new()));
     let repeated = AtomicUsize::new(0);
     let run = |fault: Fault, action: &str| {
         for _ in 0..TRIES {
-            match inject(over_mpi, fault, action) {
+            match inject(over_mpi, shape, fault, action) {
                 Some(time) if time < SOON_MS => return time,
                 _ => repeated.fetch_add(1, Relaxed),
             };
@@ -189,12 +212,20 @@ fn every_fault_before_every_action_is_named() {
     // So that there is a socket to look for.
     let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
     match sockets() {
-        Ok(_) => check(false, &[Kill, Stop, Panic, Exit, Cut]),
+        Ok(_) => check(false, ALONE, &[Kill, Stop, Panic, Exit, Cut]),
         Err(error) => {
             let why = format!("a process may not have its sockets: {error}");
             not_run("connections that are cut", &why);
-            check(false, &[Kill, Stop, Panic, Exit]);
+            check(false, ALONE, &[Kill, Stop, Panic, Exit]);
         }
+    }
+}
+
+#[test]
+fn faults_of_replicas_are_named() {
+    use FaultKind::{Kill, Panic};
+    for shape in REPLICAS {
+        check(false, shape, &[Kill, Panic]);
     }
 }
 
@@ -204,7 +235,9 @@ fn every_fault_before_every_action_is_named() {
 fn every_fault_before_every_action_is_named_over_mpi() {
     use FaultKind::{Exit, Kill, Panic, Stop};
     match mpirun() {
-        Ok(mpirun) if mpirun.contains("ulfm") => check(true, &[Kill, Stop, Panic, Exit]),
+        Ok(mpirun) if mpirun.contains("ulfm") => {
+            check(true, ALONE, &[Kill, Stop, Panic, Exit]);
+        }
         Ok(mpirun) => not_run(
             "faults over MPI",
             &format!("`{mpirun}` ends all ranks with one"),

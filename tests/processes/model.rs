@@ -7,8 +7,8 @@ use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use tinderbox::{
-    Clipping, Deferred, Machine, Outputs, Pipeline, PipelineError, Plan, ScheduleKind, Traceable,
-    World,
+    Clipping, Deferred, GradientSum, Machine, Outputs, Pipeline, PipelineError, Plan, ScheduleKind,
+    Traceable, World,
 };
 
 const WIDTH: usize = 8;
@@ -51,18 +51,20 @@ pub fn batch(step: u64) -> Batch {
     (values(step), values(step + 1_000_000))
 }
 
-/// A pipeline whose steps have every kind of action: backwards in two parts, a value of two stages, a norm of all.
-pub fn start(ranks: usize, world: &World) -> Result<Training, PipelineError> {
+/// A pipeline whose steps have every kind of action: backwards in two parts, a value of two stages, a norm of all, and with
+/// replicas what these exchange. `ranks` are those of all replicas.
+pub fn start(replicas: usize, ranks: usize, world: &World) -> Result<Training, PipelineError> {
     let model = Deferred::new(Net::init).expect("the model is recorded");
     let trace = model.trace(&batch(0), |net: &Net, (x, y): Batch| {
         Outputs::loss((net.forward(x) - y).powf_scalar(2.0).mean())
     });
     let trace = trace.expect("the forward is recorded");
-    let machine = Machine::local(ranks).expect("a machine has ranks");
+    let machine = Machine::local(ranks / replicas).expect("a machine has ranks");
     let plan = Plan::auto(&trace, &machine).expect("six layers are cut into stages");
-    Pipeline::new(&model, &trace, &plan)
+    Pipeline::new(&model, &trace, &plan.replicas(replicas))
         .optimizer(AdamWConfig::new())
         .clip(Clipping::GlobalNorm(0.5))
+        .gradient_sum(GradientSum::Tree(2))
         .schedule(ScheduleKind::ZbH1)
         .micro_batches(2)
         .seed(7)

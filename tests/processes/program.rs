@@ -22,6 +22,8 @@ const LR: f64 = 1e-3;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Program {
     pub over_mpi: bool,
+    /// The number of replicas; 0 for one.
+    pub replicas: usize,
     pub steps: u64,
     pub fault: Option<Fault>,
     /// The seed of random delays before some actions.
@@ -93,7 +95,7 @@ fn join(over_mpi: bool) -> Result<World, Box<dyn Error>> {
 }
 
 fn run(program: &Program, world: &World, report: &Report) -> Result<(), Box<dyn Error>> {
-    let mut pipeline = start(world.size(), world)?;
+    let mut pipeline = start(program.replicas.max(1), world.size(), world)?;
     let saves = program.saves.as_ref().map(|directory| {
         let saves = Checkpoints::in_world(Run::local(directory), world)?;
         Ok::<_, Box<dyn Error>>(saves.every(1).keep(2, None))
@@ -141,7 +143,7 @@ impl Digest {
 
     /// Trains with threads, and returns the digest of all steps and of each.
     pub fn of_threads(ranks: usize, steps: u64) -> (Self, Vec<u64>) {
-        let mut pipeline = start(ranks, &World::alone()).unwrap();
+        let mut pipeline = start(1, ranks, &World::alone()).unwrap();
         let (mut whole, mut each) = (Self::default(), Vec::new());
         for step in 0..steps {
             let output = pipeline.step(LR, batch(step)).unwrap();

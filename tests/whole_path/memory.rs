@@ -4,9 +4,12 @@ use std::process::{Command, Stdio};
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{DType, Device};
+use burn::optim::AdamWConfig;
+use burn::tensor::{DType, Device, Tensor};
 use tinderbox::random::Seed;
-use tinderbox::{Deferred, MaterializeError, MaterializeOptions, MemoryCheck};
+use tinderbox::{
+    Deferred, MaterializeError, MaterializeOptions, MemoryCheck, Outputs, Pipeline, Plan, Traceable,
+};
 
 /// Layers of 16 MiB.
 const WIDTH: usize = 2048;
@@ -159,4 +162,43 @@ fn memory_that_will_not_suffice_is_refused_before_anything_is_made() {
         "1 parameter(s) need 16777216 B on flex, and 16777215 B are available: select fewer, choose a \
          smaller dtype, or spread them over more ranks"
     );
+}
+
+/// Two replicas in one process hold two copies of parameters and gradients, and the state of the optimizer once.
+#[test]
+#[cfg(target_os = "linux")]
+fn replicas_hold_the_state_of_the_optimizer_once() {
+    const LAYERS: usize = 4;
+    let parameters = LAYERS as u64 * TENSOR;
+    // Of each replica: parameters, the gradients of a micro-batch, their sum.
+    let of_replicas = 2 * 3 * parameters;
+    // Three moments and an average. Twice as much would exceed the limit by far.
+    let state = 4 * parameters;
+    let test = "memory::replicas_hold_the_state_of_the_optimizer_once";
+    under_limit(test, of_replicas + state, |_| {
+        let model = tower(LAYERS);
+        let batch = Tensor::<2>::ones([2, WIDTH], &Device::flex());
+        let trace = model.trace(&batch.clone().narrow(0, 0, 1), |net: &Tower, x| {
+            let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
+            Outputs::loss(y.powf_scalar(2.0).mean())
+        });
+        let trace = trace.unwrap();
+        let plan = Plan::manual(&trace, &[]).unwrap().replicas(2);
+        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            .optimizer(AdamWConfig::new().with_amsgrad(true))
+            .average(0.9)
+            .micro_batches(2)
+            .threads_per_rank(1)
+            .start()
+            .unwrap();
+        for _ in 0..3 {
+            assert!(pipeline.step(1e-4, batch.clone()).unwrap().loss.is_finite());
+        }
+        let bytes = pipeline.on_ranks(|_, stages| {
+            let state = stages[0].optimizer_snapshot().to_host().unwrap();
+            let tensors = state.tensors.iter();
+            tensors.map(|(_, data)| data.as_bytes().len() as u64).max()
+        });
+        assert_eq!(bytes.unwrap(), [Some(TENSOR); 2]);
+    });
 }

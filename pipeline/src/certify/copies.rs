@@ -33,20 +33,26 @@ pub(super) struct Copies {
     /// The number of micro-batches that have updated each running state that it owns.
     pub(super) advanced: BTreeMap<usize, usize>,
     pub(super) is_reduced: bool,
+    /// Whether the gradients of all replicas are summed.
+    pub(super) is_summed: bool,
     pub(super) is_updated: bool,
+    /// Whether what the other replicas have updated is there.
+    pub(super) is_gathered: bool,
 }
 
 impl Copies {
     /// The parameters of a stage at the beginning of a step.
     pub(super) fn new(layout: &Layout, stage: StageIndex) -> Self {
-        let (owned, replicas) = (layout.owned(stage), layout.replicas(stage));
-        let held = owned.iter().chain(replicas);
+        let (owned, copies) = (layout.owned(stage), layout.copies(stage));
+        let held = owned.iter().chain(copies);
         Self {
             versions: held.map(|position| (*position, Version::Before)).collect(),
             added: owned.iter().map(|position| (*position, 0)).collect(),
             advanced: BTreeMap::new(),
             is_reduced: false,
+            is_summed: false,
             is_updated: false,
+            is_gathered: false,
         }
     }
 }

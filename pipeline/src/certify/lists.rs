@@ -8,20 +8,25 @@ use tinderbox_fake::ValueId;
 use super::copies::{Copies, Version};
 use super::messages::{Contents, Made};
 use super::programs::CertifiedPrograms;
+use super::sums::{Term, certify_sums};
 use crate::cut::{Binding, Layout, Phase, StagePrograms};
 use crate::kept::{Kept, Location};
 use crate::lists::StepLists;
 use crate::schedule::{
     Action, Compute, Message, MicroBatchIndex, RankIndex, Schedule, ScheduleMode, StageIndex, Task,
 };
+use crate::sum::{Groups, TreeSum};
 use crate::trace::Given;
 use crate::{CertifyError, CertifySite};
 
 /// The lists of a step, with their programs.
 pub(crate) struct CertifiedStep<'a> {
-    pub(crate) lists: &'a StepLists,
-    /// The programs of each micro-batch.
+    /// The lists of each replica, and its first micro-batch.
+    pub(crate) replicas: Vec<(&'a StepLists, usize)>,
+    /// The programs of each micro-batch of all replicas.
     pub(crate) micro_batches: Vec<&'a CertifiedPrograms>,
+    /// The groups in which gradients are added.
+    pub(crate) groups: Groups,
     pub(crate) table: &'a ParameterTable,
     pub(crate) layout: &'a Layout,
     /// Whether an update needs the norms of the gradients of all stages.
@@ -30,7 +35,8 @@ pub(crate) struct CertifiedStep<'a> {
 
 /// Proves that the lists combine the values of the programs to the step of the uncut graph: each
 /// program receives the values that it names, of its micro-batch and of the parameters before the
-/// update; the gradient of each parameter is the sum over the micro-batches in their order, and each
+/// update; the gradient of each parameter is the sum over the micro-batches in their order, of all replicas in the
+/// order of the tree, and each
 /// running state is updated by them in their order; each stage that reads a carried tensor replaces it once
 /// by its new value; each loss and named output is reported once; every copy of a parameter has the value
 /// after the update; no value is left.
@@ -41,14 +47,29 @@ pub(crate) struct CertifiedStep<'a> {
 ///
 /// [`CertifyError`] for the first difference.
 pub(crate) fn certify_lists(step: &CertifiedStep<'_>) -> Result<(), CertifyError> {
-    let mut run = ListRun::new(step);
-    run.all()?;
-    run.end()
+    let mut replicas = Vec::new();
+    for (lists, first) in &step.replicas {
+        let mut run = ListRun::new(step, lists, *first);
+        run.all()?;
+        run.end()?;
+        replicas.push(run.complete);
+    }
+    match step.replicas[0].0.schedule.mode {
+        ScheduleMode::Training => certify_sums(step, &replicas),
+        ScheduleMode::ForwardOnly => Ok(()),
+    }
 }
 
-/// A step in progress.
+/// A step of a replica in progress. Its micro-batches count from 0.
 pub(super) struct ListRun<'a> {
     pub(super) step: &'a CertifiedStep<'a>,
+    pub(super) lists: &'a StepLists,
+    /// Its first micro-batch among those of all replicas.
+    pub(super) first: usize,
+    micro_batches: &'a [&'a CertifiedPrograms],
+    /// The sums of the gradients of each parameter in progress, and those that are complete.
+    pub(super) sums: Vec<TreeSum<Term>>,
+    pub(super) complete: Vec<Option<Term>>,
     pub(super) schedule: &'a Schedule,
     /// The micro-batches that add to the gradient of each parameter, in the order in which they are added.
     pub(super) addends: Vec<Vec<usize>>,
@@ -72,11 +93,12 @@ pub(super) struct ListRun<'a> {
 }
 
 impl<'a> ListRun<'a> {
-    fn new(step: &'a CertifiedStep<'a>) -> Self {
-        let schedule = &step.lists.schedule;
+    fn new(step: &'a CertifiedStep<'a>, lists: &'a StepLists, first: usize) -> Self {
+        let schedule = &lists.schedule;
+        let micro_batches = &step.micro_batches[first..][..schedule.micro_batches];
         let mut addends = vec![Vec::new(); step.table.len()];
         let mut updaters: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (k, programs) in step.micro_batches.iter().enumerate() {
+        for (k, programs) in micro_batches.iter().enumerate() {
             for position in &programs.updates {
                 updaters.entry(*position).or_default().push(k);
             }
@@ -86,6 +108,11 @@ impl<'a> ListRun<'a> {
         }
         Self {
             step,
+            lists,
+            first,
+            micro_batches,
+            sums: vec![TreeSum::default(); step.table.len()],
+            complete: vec![None; step.table.len()],
             schedule,
             heads: vec![0; schedule.ranks.len()],
             at: None,
@@ -154,10 +181,12 @@ impl<'a> ListRun<'a> {
             Action::Receive(message) => self.receive(message),
             Action::Reduce { stage, .. } => {
                 self.complete(stage)?;
-                self.copies[stage.index()].is_reduced = true;
+                self.reduce(stage);
                 Ok(())
             }
+            Action::Sum { stage } => self.sum_replicas(stage),
             Action::Update { stage } => self.update(stage),
+            Action::Gather { stage } => self.gather(stage),
             _ => Err(self.expected("an action that ranks run", "another")),
         }
     }
@@ -184,7 +213,7 @@ impl<'a> ListRun<'a> {
     }
 
     pub(super) fn programs(&self, stage: StageIndex, k: MicroBatchIndex) -> &'a StagePrograms {
-        &self.step.micro_batches[k.index()].stages[stage.index()]
+        &self.micro_batches[k.index()].stages[stage.index()]
     }
 
     /// The error of an action that expected something else.
@@ -279,7 +308,7 @@ impl<'a> ListRun<'a> {
         let (rank, _) = self.at();
         let (stage, k) = (task.stage, task.micro_batch);
         let phase = self.phase(task)?;
-        let is_split = self.step.lists.is_split(stage, k.index());
+        let is_split = self.lists.is_split(stage, k.index());
         for (value, takes) in &phase.outputs {
             let made = Made {
                 value: *value,
@@ -315,7 +344,7 @@ impl<'a> ListRun<'a> {
                 continue;
             }
             let received = &self.programs(to, k).received;
-            let is_split = self.step.lists.is_split(to, k.index());
+            let is_split = self.lists.is_split(to, k.index());
             for value in values {
                 let made = self.take((stage, k), *value)?;
                 let uses = received.get(value).map_or(0, |takes| takes.of(is_split));
@@ -357,7 +386,7 @@ impl<'a> ListRun<'a> {
     /// Checks that every loss and named output of every micro-batch was reported once, and no other.
     fn end_reports(&self) -> Result<(), CertifyError> {
         let mut wanted: BTreeMap<(usize, Option<&str>), usize> = BTreeMap::new();
-        for (k, programs) in self.step.micro_batches.iter().enumerate() {
+        for (k, programs) in self.micro_batches.iter().enumerate() {
             let names = programs.outputs.iter().map(|name| Some(name.as_str()));
             let loss = programs.loss.then_some(None);
             wanted.extend(names.chain(loss).map(|name| ((k, name), 1)));

@@ -6,6 +6,7 @@ use tinderbox_fake::ValueId;
 
 use super::copies::Version;
 use super::lists::{ListRun, differs, other_value};
+use super::sums::Term;
 use crate::CertifyError;
 use crate::schedule::{Compute, Message, MicroBatchIndex, StageIndex, Task};
 
@@ -45,7 +46,7 @@ impl ListRun<'_> {
             }
             Message::Tie(tie) => {
                 let versions = &self.copies[tie.owner.index()].versions;
-                let shared = self.step.layout.shared(tie.owner, tie.replica);
+                let shared = self.step.layout.shared(tie.owner, tie.copy);
                 let shared =
                     shared.filter_map(|position| Some((position, *versions.get(&position)?)));
                 Contents::Parameters(shared.collect())
@@ -69,7 +70,7 @@ impl ListRun<'_> {
                 let programs = self.programs(to, micro_batch);
                 let needed = programs.receives.get(&edge).map_or(&[][..], Vec::as_slice);
                 self.same_length(needed.len(), values.len())?;
-                let is_split = self.step.lists.is_split(to, micro_batch.index());
+                let is_split = self.lists.is_split(to, micro_batch.index());
                 for (needed, made) in needed.iter().zip(values) {
                     let uses = programs.received.get(needed);
                     let uses = uses.map_or(0, |takes| takes.of(is_split));
@@ -78,14 +79,14 @@ impl ListRun<'_> {
                 Ok(())
             }
             (Message::Tie(tie), Some(Contents::Parameters(values))) => {
-                let needed: Vec<usize> = self.step.layout.shared(tie.owner, tie.replica).collect();
+                let needed: Vec<usize> = self.step.layout.shared(tie.owner, tie.copy).collect();
                 self.same_length(needed.len(), values.len())?;
                 for (position, (sent, version)) in needed.into_iter().zip(values) {
                     if position != sent {
                         let found = "the value of another parameter";
                         return Err(self.parameter(position, Version::After, found));
                     }
-                    self.copies[tie.replica.index()]
+                    self.copies[tie.copy.index()]
                         .versions
                         .insert(position, version);
                 }
@@ -122,6 +123,9 @@ impl ListRun<'_> {
         match addends.get(*added) {
             Some(next) if *next == k => {
                 *added += 1;
+                let number = self.first + k;
+                let group = self.step.groups.of(number);
+                self.sums[position].add(group, Term::of(number), Term::plus);
                 Ok(())
             }
             next => {
@@ -189,11 +193,42 @@ impl ListRun<'_> {
         Ok(())
     }
 
+    /// Completes the sums of this replica's gradients.
+    pub(super) fn reduce(&mut self, stage: StageIndex) {
+        self.copies[stage.index()].is_reduced = true;
+        for position in self.copies[stage.index()].added.keys() {
+            self.complete[*position] = self.sums[*position].finish(Term::plus);
+        }
+    }
+
+    fn has_replicas(&self) -> bool {
+        self.step.replicas.len() > 1
+    }
+
+    /// Sums the gradients of a stage over the replicas, which [`certify_sums`](super::sums::certify_sums) does.
+    pub(super) fn sum_replicas(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
+        let has_replicas = self.has_replicas();
+        let copies = &mut self.copies[stage.index()];
+        if !has_replicas || !copies.is_reduced || copies.is_summed {
+            let found = format!("one of stage {stage} at another time");
+            return Err(self.expected("one sum over the replicas, after the reduce", found));
+        }
+        copies.is_summed = true;
+        Ok(())
+    }
+
+    /// Whether the gradients of a stage are those of all replicas.
+    fn is_summed(&self, stage: StageIndex) -> bool {
+        let copies = &self.copies[stage.index()];
+        copies.is_reduced && copies.is_summed == self.has_replicas()
+    }
+
     /// Records the norms of the gradients of a stage.
     fn measure(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
         self.complete(stage)?;
+        let is_summed = self.is_summed(stage);
         let copies = &self.copies[stage.index()];
-        if !copies.is_reduced || copies.is_updated {
+        if !is_summed || copies.is_updated {
             let found = format!("those of stage {stage} at another time");
             return Err(self.expected("norms after the reduce and before the update", found));
         }
@@ -204,17 +239,18 @@ impl ListRun<'_> {
     /// Updates the parameters of a stage, and the copies on stages of the same rank.
     pub(super) fn update(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
         self.complete(stage)?;
+        let is_summed = self.is_summed(stage);
         let copies = &self.copies[stage.index()];
-        if !copies.is_reduced || copies.is_updated {
+        if !is_summed || copies.is_updated {
             let found = match copies.is_updated {
                 true => "a second one",
                 false => "one before the reduce",
             };
             return Err(self.expected("one update", found));
         }
-        let (rank, _) = self.at();
-        let stages: Vec<StageIndex> = self.schedule.stages_of(rank).collect();
         if self.step.global_norm {
+            let (rank, _) = self.at();
+            let stages: Vec<StageIndex> = self.schedule.stages_of(rank).collect();
             for own in &stages {
                 if !self.norms().contains(own) {
                     self.measure(*own)?;
@@ -222,10 +258,34 @@ impl ListRun<'_> {
             }
             self.all_norms()?;
         }
+        self.copies[stage.index()].is_updated = true;
+        match self.has_replicas() {
+            // It has updated only some of them.
+            true => Ok(()),
+            false => {
+                self.settle(stage);
+                Ok(())
+            }
+        }
+    }
+
+    /// Receives the parameters of a stage that the other replicas have updated.
+    pub(super) fn gather(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
+        let copies = &self.copies[stage.index()];
+        if !self.has_replicas() || !copies.is_updated || copies.is_gathered {
+            let found = format!("one of stage {stage} at another time");
+            return Err(self.expected("one gather, after the update", found));
+        }
+        self.copies[stage.index()].is_gathered = true;
+        self.settle(stage);
+        Ok(())
+    }
+
+    /// Gives the parameters of a stage their updated values, and those of the copies on stages of the same rank.
+    fn settle(&mut self, stage: StageIndex) {
         let owned: Vec<usize> = self.copies[stage.index()].added.keys().copied().collect();
         for position in owned {
-            let changes =
-                !self.addends[position].is_empty() || self.updaters.contains_key(&position);
+            let changes = self.has_addends(position) || self.updaters.contains_key(&position);
             let version = match changes {
                 true => Version::After,
                 false => Version::Before,
@@ -234,8 +294,9 @@ impl ListRun<'_> {
                 .versions
                 .insert(position, version);
         }
-        self.copies[stage.index()].is_updated = true;
-        for other in stages.into_iter().filter(|other| *other != stage) {
+        let (rank, _) = self.at();
+        let stages = self.schedule.stages_of(rank);
+        for other in stages.filter(|other| *other != stage) {
             let shared: Vec<usize> = self.step.layout.shared(stage, other).collect();
             for position in shared {
                 let version = self.copies[stage.index()].versions[&position];
@@ -244,7 +305,13 @@ impl ListRun<'_> {
                     .insert(position, version);
             }
         }
-        Ok(())
+    }
+
+    /// Whether any micro-batch of any replica adds to the gradient of a parameter.
+    fn has_addends(&self, position: usize) -> bool {
+        let mut all = self.step.micro_batches.iter();
+        !self.addends[position].is_empty()
+            || all.any(|programs| programs.gradients.contains(&position))
     }
 
     /// Fails unless the norms of every stage that owns parameters are available.
@@ -263,7 +330,7 @@ impl ListRun<'_> {
     pub(super) fn end_copies(&self) -> Result<(), CertifyError> {
         for (index, copies) in self.copies.iter().enumerate() {
             let site = || self.end_of(StageIndex::new(index), None);
-            if !copies.is_updated {
+            if !copies.is_updated || copies.is_gathered != self.has_replicas() {
                 return Err(other_value(
                     site(),
                     "an update of the stage",

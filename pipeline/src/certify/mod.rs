@@ -25,6 +25,7 @@ mod lists;
 mod messages;
 mod programs;
 mod reference;
+mod sums;
 #[cfg(test)]
 mod tests;
 

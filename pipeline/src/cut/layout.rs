@@ -17,7 +17,7 @@ pub(crate) struct Layout {
     /// The parameters that each stage owns, in the order of the plan.
     owned: Vec<Vec<usize>>,
     /// The parameters of other stages that each stage holds copies of.
-    pub(crate) replicas: Vec<Vec<usize>>,
+    pub(crate) copies: Vec<Vec<usize>>,
     /// The order in which squared norms of gradients are added: for every parameter in the order of the
     /// table, its owner, and its index among the parameters of the owner in the same order.
     pub(crate) norm_order: Vec<(StageIndex, usize)>,
@@ -59,7 +59,7 @@ impl Layout {
         }
         Ok(Self {
             owners,
-            replicas: vec![Vec::new(); owned.len()],
+            copies: vec![Vec::new(); owned.len()],
             owned,
             norm_order,
             ranks,
@@ -86,11 +86,11 @@ impl Layout {
             });
             positions.collect()
         };
-        let (mut owned, mut replicas) = (Vec::new(), Vec::new());
+        let (mut owned, mut copies) = (Vec::new(), Vec::new());
         let mut owner_of: HashMap<&ParameterPath, StageIndex> = HashMap::new();
         for (index, stage) in stages.iter().enumerate() {
             owned.push(positions(&stage.parameters)?);
-            replicas.push(positions(&stage.replicas)?);
+            copies.push(positions(&stage.copies)?);
             for path in &stage.parameters {
                 let second = StageIndex::new(index);
                 if let Some(first) = owner_of.insert(path, second) {
@@ -105,7 +105,7 @@ impl Layout {
         for (index, stage) in stages.iter().enumerate() {
             let here = StageIndex::new(index);
             let mut held = HashSet::new();
-            for path in &stage.replicas {
+            for path in &stage.copies {
                 let owner = owner_of.get(path).copied();
                 if owner == Some(here) || !held.insert(path) {
                     return Err(PlanError::HeldTwice {
@@ -126,7 +126,7 @@ impl Layout {
         let ranks = stages.iter().map(|stage| stage.rank).collect();
         let recompute = stages.iter().map(|stage| stage.recompute).collect();
         let layout = Self::new(table, owned, ranks, recompute)?;
-        Ok(Self { replicas, ..layout })
+        Ok(Self { copies, ..layout })
     }
 
     /// The same layout, where the operations of forwards of one structure run on these stages.
@@ -155,6 +155,22 @@ impl Layout {
         known.map(|(_, stages)| stages.as_slice())
     }
 
+    /// The number of ranks of one replica.
+    pub(crate) fn rank_count(&self) -> usize {
+        let last = self.ranks.iter().map(|rank| rank.index() + 1).max();
+        last.unwrap_or(0)
+    }
+
+    /// The rank that runs a stage in a replica: the ranks of a replica follow those of the one before.
+    pub(crate) fn rank_in(&self, replica: usize, stage: StageIndex) -> RankIndex {
+        RankIndex::new(replica * self.rank_count() + self.ranks[stage.index()].index())
+    }
+
+    /// The replica of a rank.
+    pub(crate) fn replica_of(&self, rank: RankIndex) -> usize {
+        rank.index() / self.rank_count().max(1)
+    }
+
     /// All stages.
     pub(crate) fn stages(&self) -> impl DoubleEndedIterator<Item = StageIndex> + use<> {
         (0..self.owned.len()).map(StageIndex::new)
@@ -167,7 +183,7 @@ impl Layout {
 
     /// Whether a stage may read a parameter, which is no clone.
     pub(crate) fn holds(&self, stage: StageIndex, parameter: usize) -> bool {
-        self.owners[parameter] == stage || self.replicas(stage).contains(&parameter)
+        self.owners[parameter] == stage || self.copies(stage).contains(&parameter)
     }
 
     /// The parameters that a stage owns.
@@ -176,27 +192,27 @@ impl Layout {
     }
 
     /// The parameters of other stages that a stage holds copies of.
-    pub(crate) fn replicas(&self, stage: StageIndex) -> &[usize] {
-        &self.replicas[stage.index()]
+    pub(crate) fn copies(&self, stage: StageIndex) -> &[usize] {
+        &self.copies[stage.index()]
     }
 
     /// The parameters of an owner of which another stage holds copies, in the order of a message.
     pub(crate) fn shared(
         &self,
         owner: StageIndex,
-        replica: StageIndex,
+        copy: StageIndex,
     ) -> impl Iterator<Item = usize> {
-        let copies = self.replicas(replica).iter().copied();
+        let copies = self.copies(copy).iter().copied();
         copies.filter(move |parameter| self.owners[*parameter] == owner)
     }
 
     /// The stages that hold copies of another's parameters.
     pub(crate) fn ties(&self) -> impl Iterator<Item = Tie> {
-        self.stages().flat_map(move |replica| {
-            let copies = self.replicas(replica).iter();
+        self.stages().flat_map(move |copy| {
+            let copies = self.copies(copy).iter();
             copies.map(move |parameter| Tie {
                 owner: self.owners[*parameter],
-                replica,
+                copy,
             })
         })
     }
@@ -210,7 +226,7 @@ impl Layout {
         optimizer_states: u64,
     ) -> StageBytes {
         let mut held = StageBytes::default();
-        for position in self.owned(stage).iter().chain(self.replicas(stage)) {
+        for position in self.owned(stage).iter().chain(self.copies(stage)) {
             let parameter = joint.parameter(*position);
             held.parameters += parameter.bytes + joint.cast_bytes(*position);
             // The parts of a shared gradient are summed on the owner, micro-batch by micro-batch.

@@ -58,7 +58,7 @@ impl Cutting {
 
     /// Refuses a program that reads a parameter on a stage to which the plan does not give it.
     pub(crate) fn check_held(&self, joint: &JointGraph, layout: &Layout) -> Result<(), PlanError> {
-        for (stage, read) in layout.stages().zip(self.replicas(joint, layout)) {
+        for (stage, read) in layout.stages().zip(self.copies(joint, layout)) {
             if let Some(missing) = read.into_iter().find(|at| !layout.holds(stage, *at)) {
                 let path = joint.parameter(missing).path.clone();
                 return Err(PlanError::NotHeld { path, stage });
@@ -68,8 +68,8 @@ impl Cutting {
     }
 
     /// The parameters that each stage reads and does not own.
-    pub(crate) fn replicas(&self, joint: &JointGraph, layout: &Layout) -> Vec<Vec<usize>> {
-        let replicas = layout.stages().map(|stage| {
+    pub(crate) fn copies(&self, joint: &JointGraph, layout: &Layout) -> Vec<Vec<usize>> {
+        let copies = layout.stages().map(|stage| {
             let (forward, backward) = (&self.forward, &self.backward);
             let reads = [forward, backward].map(|parts| parts[stage.index()].reads.iter());
             let read = reads.into_iter().flatten();
@@ -80,7 +80,7 @@ impl Cutting {
             let others = parameters.filter(|position| layout.owners()[*position] != stage);
             others.collect::<BTreeSet<_>>().into_iter().collect()
         });
-        replicas.collect()
+        copies.collect()
     }
 
     /// The carried tensors that one stage has, by their names.

@@ -77,6 +77,16 @@ pub enum ActionError {
         /// The number of values received.
         found: usize,
     },
+    /// A gradient or a parameter of another replica has another shape than the plan.
+    #[error(
+        "another replica has sent a tensor of shape {found:?}, but the plan requires {expected:?}"
+    )]
+    PieceShape {
+        /// The shape in the plan.
+        expected: Vec<u64>,
+        /// The shape that was received.
+        found: Vec<u64>,
+    },
     /// A function of the user has changed the type of a gradient.
     #[error(
         "`on_gradients` made {found} of the gradient of `{path}`, which is {expected}: keep shape and dtype"

@@ -2,6 +2,7 @@
 
 use tinderbox_deferred::DeferredError;
 use tinderbox_planner::MachineError;
+use tinderbox_world::WorldError;
 
 use crate::{PipelineError, PlanError, ProfileError, TraceError};
 
@@ -27,4 +28,10 @@ pub enum CalibrateError {
     /// The timed pipeline failed.
     #[error("the timed pipeline failed")]
     Pipeline(#[from] PipelineError),
+    /// Another process can't go on.
+    #[error(transparent)]
+    World(#[from] WorldError),
+    /// The other end of a link does not answer.
+    #[error("the process at the other end of a link does not answer: look at its own error")]
+    Silent,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tinderbox_deferred::ProgramError;
+use tinderbox_deferred::{ParameterPath, ProgramError};
 
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 
@@ -49,6 +49,18 @@ pub enum CertifyError {
         expected: String,
         /// The item in the program or the action.
         found: String,
+    },
+    /// Replicas add the gradients of a parameter in another order than defined.
+    #[error(
+        "the gradient of `{path}` is summed in another order than {groups} groups of micro-batches by {replicas} replicas"
+    )]
+    SumOrder {
+        /// The parameter.
+        path: ParameterPath,
+        /// The number of groups.
+        groups: usize,
+        /// The number of replicas.
+        replicas: usize,
     },
     /// A program reads a value that does not exist.
     #[error("{site} can't run")]

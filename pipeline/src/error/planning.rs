@@ -163,8 +163,8 @@ pub enum PlanError {
         /// The other stage.
         second: StageIndex,
     },
-    /// A stage lists a parameter both as its own and as a replica.
-    #[error("stage {stage} lists `{path}` both as a parameter and as a replica")]
+    /// A stage lists a parameter both as its own and as a copy.
+    #[error("stage {stage} lists `{path}` both as a parameter and as a copy")]
     HeldTwice {
         /// The parameter.
         path: ParameterPath,
@@ -175,7 +175,7 @@ pub enum PlanError {
     #[error(
         "stage {owner} owns `{path}`, and stage {lowest} before it holds a copy: gradients go from later stages to \
          earlier ones, so the first stage that reads a parameter must own it: list it among the parameters of stage \
-         {lowest} and among the replicas of stage {owner}, or create the plan again"
+         {lowest} and among the copies of stage {owner}, or create the plan again"
     )]
     OwnerNotLowest {
         /// The parameter.

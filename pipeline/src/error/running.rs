@@ -14,8 +14,10 @@ use super::carrying::CarryError;
 use super::certifying::CertifyError;
 use super::planning::{PlanError, did_you_mean};
 use super::restoring::RestoreError;
+use super::texts::{damaged, locate, not_finite, ordinal};
 use super::tracing::{BatchError, TraceError};
 use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, VerifyError};
+use crate::sum::GradientSum;
 
 /// Errors of starting and running a pipeline.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +66,64 @@ pub enum PipelineError {
     /// The number of micro-batches is 0.
     #[error("a batch can't be split into 0 micro-batches: use at least 1")]
     NoMicroBatches,
+    /// Replicas whose sums have no binary tree.
+    #[error(
+        "{replicas} replicas can't sum gradients in the order of fewer: use 1, 2, 4, 8 or another power of two"
+    )]
+    Replicas {
+        /// The number of replicas.
+        replicas: usize,
+    },
+    /// An order of sums that the replicas can't keep.
+    #[error(
+        "the order of sums is `{sum}`, which {} can't keep: use a tree whose number of groups is a power of two, and at least \
+         the number of replicas",
+        if *replicas == 1 { "one replica".to_owned() } else { format!("{replicas} replicas") }
+    )]
+    Sum {
+        /// The order.
+        sum: GradientSum,
+        /// The number of replicas.
+        replicas: usize,
+    },
+    /// Fewer micro-batches than replicas.
+    #[error(
+        "{replicas} replicas need at least {replicas} micro-batches, and there are {micro_batches}: each replica runs its \
+         own (`micro_batches`)"
+    )]
+    IdleReplicas {
+        /// The number of replicas.
+        replicas: usize,
+        /// The number of micro-batches of a step.
+        micro_batches: usize,
+    },
+    /// A model whose forward updates running states can't be trained by replicas.
+    #[error(
+        "`{path}` is updated by the forward of one micro-batch after the other, so replicas would wait for each other: train \
+         it with one replica, or use a norm without running statistics"
+    )]
+    RunningState {
+        /// The state.
+        path: ParameterPath,
+    },
+    /// A value has changed in memory since the last step, and no other replica has it. The pipeline has stopped.
+    #[error("{}", damaged(*rank, *step, path.as_ref()))]
+    Damaged {
+        /// The rank.
+        rank: RankIndex,
+        /// The number of training steps done.
+        step: u64,
+        /// The parameter; `None` for the state of the optimizer.
+        path: Option<ParameterPath>,
+    },
+    /// Values of a rank of this process can't be read.
+    #[error("{what} can't be read")]
+    Unreadable {
+        /// The values.
+        what: &'static str,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The number of threads is 0.
     #[error(
         "a rank can't run on 0 threads: use at least 1, or leave `threads_per_rank` out for an equal share of the machine"
@@ -482,116 +542,4 @@ pub enum PipelineError {
          can be read, or start a new pipeline"
     )]
     Mixed,
-}
-
-fn not_finite(step: u64, losses: &[(MicroBatchIndex, f64)], gradients: &[ParameterPath]) -> String {
-    let mut found = Vec::new();
-    match losses {
-        [] => {}
-        [(micro_batch, loss)] => {
-            found.push(format!("the loss of micro-batch {micro_batch} is {loss}"))
-        }
-        several => {
-            let named = first_of(
-                several
-                    .iter()
-                    .map(|(micro_batch, _)| micro_batch.to_string()),
-            );
-            found.push(format!(
-                "the losses of micro-batches {named} are not finite"
-            ));
-        }
-    }
-    let named = first_of(gradients.iter().map(|path| format!("`{path}`")));
-    match gradients.len() {
-        0 => {}
-        1 => found.push(format!("the gradient of {named} is not finite")),
-        _ => found.push(format!("the gradients of {named} are not finite")),
-    }
-    format!(
-        "step {step} was stopped before the update, and no parameter has changed: {}; skip the batch, or lower the \
-         learning rate and resume from a checkpoint",
-        found.join(", and ")
-    )
-}
-
-fn ordinal(number: usize) -> String {
-    match number {
-        1 => "first".to_owned(),
-        2 => "second".to_owned(),
-        3 => "third".to_owned(),
-        _ => format!("{number}th"),
-    }
-}
-
-/// The first few names, and the number of the others.
-fn first_of(names: impl ExactSizeIterator<Item = String>) -> String {
-    const NAMED: usize = 3;
-    let more = match names.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    names.take(NAMED).collect::<Vec<_>>().join(", ") + &more
-}
-
-fn locate(
-    rank: RankIndex,
-    stage: Option<StageIndex>,
-    micro_batch: Option<MicroBatchIndex>,
-    action: &str,
-) -> String {
-    let mut text = format!("rank {rank}");
-    if let Some(stage) = stage {
-        text.push_str(&format!(", stage {stage}"));
-    }
-    if let Some(micro_batch) = micro_batch {
-        text.push_str(&format!(", micro-batch {micro_batch}"));
-    }
-    text.push_str(&format!(", action {action} failed"));
-    text
-}
-
-/// Errors of reading a named output.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OutputError {
-    /// The forward has no output with this name.
-    #[error("the forward has no output `{name}`; it has {}", listed(known))]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The names of its outputs.
-        known: Vec<String>,
-    },
-    /// The output has another rank or kind.
-    #[error("the output `{name}` can't be read")]
-    Type {
-        /// The name.
-        name: String,
-        /// The cause.
-        source: FakeError,
-    },
-    /// The output has different shapes in different micro-batches, beyond its first dimension.
-    #[error(
-        "the output `{name}` has shape {first:?} in micro-batch 0 and {other:?} in micro-batch {micro_batch}, which can't be \
-         joined along the first dimension: read them one by one (`output`)"
-    )]
-    Shapes {
-        /// The name.
-        name: String,
-        /// Its shape in the first micro-batch.
-        first: Vec<usize>,
-        /// Another micro-batch.
-        micro_batch: usize,
-        /// Its shape there.
-        other: Vec<usize>,
-    },
-}
-
-fn listed(names: &[String]) -> String {
-    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-    match quoted.is_empty() {
-        true => "none: name them with `Outputs::with`".into(),
-        false => quoted.join(", "),
-    }
 }

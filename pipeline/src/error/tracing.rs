@@ -4,6 +4,8 @@ use burn::tensor::DType;
 use tinderbox_deferred::{DeferredError, ParameterPath};
 use tinderbox_fake::{Difference, RecordError, dtype_name};
 
+use crate::schedule::RankIndex;
+
 /// Errors of a batch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -80,6 +82,24 @@ pub enum BatchError {
     /// A step was given no batch.
     #[error("no batch was given: a step needs at least one")]
     NoBatches,
+    /// A share has another number of samples than the process reads.
+    #[error(
+        "the share of this process is {expected} samples, and {found} were passed: read the range that `share` returns"
+    )]
+    Share {
+        /// The number of samples that it reads.
+        expected: usize,
+        /// The number of samples that were passed.
+        found: usize,
+    },
+    /// The share of another process can't be used; nothing was run.
+    #[error("the share of rank {rank} can't be used: {reason}")]
+    ShareElsewhere {
+        /// The rank.
+        rank: RankIndex,
+        /// Its error.
+        reason: String,
+    },
     /// There are no samples.
     #[error("the batch has no samples: its tensors have a first dimension of 0")]
     Empty,

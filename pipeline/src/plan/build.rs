@@ -113,7 +113,7 @@ impl Planning {
         let joint = &self.joint;
         let mut layout = self.layout(partition)?;
         let cutting = Cutting::new(joint, &layout)?;
-        layout.replicas = cutting.replicas(joint, &layout);
+        layout.copies = cutting.copies(joint, &layout);
         Ok(Divided {
             programs: StagePrograms::of_stages(joint, &cutting, &layout)?,
             layout,
@@ -211,7 +211,7 @@ impl Planning {
         let parameters = table.iter().enumerate();
         let groups = parameters.filter_map(|(position, parameter)| {
             let copies = layout.stages();
-            let copies = copies.filter(|stage| layout.replicas(*stage).contains(&position));
+            let copies = copies.filter(|stage| layout.copies(*stage).contains(&position));
             let copies: Vec<StageIndex> = copies.collect();
             let clones = table.iter();
             let clones = clones.filter(|other| other.clone_of.as_ref() == Some(&parameter.path));
@@ -229,7 +229,10 @@ impl Planning {
         let (layout, programs) = (&divided.layout, &divided.programs);
         let mut costs = step_bytes(programs);
         costs.link = machine.link;
+        costs.network = machine.network.clone();
+        costs.replicas = step.replicas;
         costs.overhead = machine.action_ns;
+        let replicas = step.replicas.max(1) as u64;
         let mut bytes = Vec::new();
         for ((stage, programs), costs) in layout.stages().zip(programs).zip(&mut costs.stages) {
             let rank = machine.rank(layout.ranks[stage.index()]);
@@ -239,14 +242,18 @@ impl Planning {
             };
             let phases = programs.phases.iter().flatten();
             let transient = phases.map(|phase| phase.transient_bytes(&self.joint)).max();
-            let held = StageBytes {
-                transient: transient.unwrap_or(0),
-                ..layout.held_bytes(&self.joint, stage, step.optimizer_states)
-            };
-            // The trained parameters of a stage have as many bytes as their gradients.
+            let held = layout.held_bytes(&self.joint, stage, step.optimizer_states);
+            // The trained parameters of a stage have as many bytes as their gradients. Each replica updates its part.
+            let trained = held.gradients;
             let update = machine
                 .rates
-                .update_ns(held.gradients, step.optimizer_states);
+                .update_ns(trained / replicas, step.optimizer_states);
+            let held = StageBytes {
+                transient: transient.unwrap_or(0),
+                gradients: trained.saturating_mul(step.gradients_held()),
+                optimizer: held.optimizer / replicas,
+                ..held
+            };
             *costs = StageCosts {
                 forward: time(Compute::Forward),
                 backward: time(Compute::Backward),
@@ -255,13 +262,15 @@ impl Planning {
                 update: rank.time(update),
                 resident_bytes: held.resident(),
                 transient_bytes: held.transient,
+                exchanged_bytes: step.exchanged(trained),
                 ..*costs
             };
             bytes.push(held);
         }
         let edges: Vec<Edge> = costs.message_bytes.keys().copied().collect();
+        let dependencies = Dependencies::new(programs.len(), edges, layout.ties());
         PartitionCosts {
-            dependencies: Dependencies::new(programs.len(), edges, layout.ties()),
+            dependencies: step.with_replicas(dependencies),
             costs,
             bytes,
         }
@@ -275,7 +284,7 @@ impl Planning {
         costs: StageCosts,
     ) -> PlanStage {
         let (layout, programs) = (&divided.layout, &divided.programs[stage.index()]);
-        let (owned, replicas) = (layout.owned(stage), layout.replicas(stage));
+        let (owned, copies) = (layout.owned(stage), layout.copies(stage));
         let paths = |positions: &[usize]| -> Vec<ParameterPath> {
             let parameters = positions.iter().map(|at| self.joint.parameter(*at));
             parameters.map(|parameter| parameter.path.clone()).collect()
@@ -301,9 +310,9 @@ impl Planning {
             rank: layout.ranks[stage.index()],
             modules,
             parameter_bytes: bytes(owned),
-            replica_bytes: bytes(replicas),
+            copy_bytes: bytes(copies),
             parameters: paths(owned),
-            replicas: paths(replicas),
+            copies: paths(copies),
             forward_flops: flops(Compute::Forward),
             backward_flops: flops(Compute::Backward),
             boundary_bytes: programs.sent_bytes.values().sum(),

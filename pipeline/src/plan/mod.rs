@@ -66,6 +66,34 @@ impl Plan {
         Self::manual(trace, &cuts)
     }
 
+    /// Sets the number of replicas, a power of two: every stage is run by so many ranks, each with its share of the
+    /// micro-batches, and their gradients are summed before the update. The ranks of a replica follow those of the one
+    /// before. Each replica keeps the state of the optimizer for its share of the parameters.
+    ///
+    /// A step has the same bits with any number of replicas that divides the groups of the
+    /// [sum](crate::GradientSum).
+    ///
+    /// Each replica has as many micro-batches as were planned, so a step has as many times more; the prediction is that of
+    /// one replica. [`Planner::replicas`] divides the ranks and the micro-batches of a plan instead, and predicts the
+    /// exchange.
+    #[must_use]
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        let step = &mut self.file.step;
+        step.micro_batches = step.per_replica().saturating_mul(replicas.max(1));
+        step.replicas = replicas;
+        self
+    }
+
+    /// Returns the number of replicas.
+    pub fn replica_count(&self) -> usize {
+        self.file.step.replicas
+    }
+
+    /// Returns the number of ranks of all replicas.
+    pub fn world_size(&self) -> usize {
+        self.ranks().saturating_mul(self.replica_count())
+    }
+
     /// Returns the contents of the plan file.
     pub fn file(&self) -> &PlanFile {
         &self.file

@@ -8,7 +8,7 @@ use super::Plan;
 use crate::{NotHeld, PlanError};
 
 impl Plan {
-    /// Returns the number of ranks.
+    /// Returns the number of ranks of one replica.
     pub fn ranks(&self) -> usize {
         let ranks = self.stages().iter().map(|stage| stage.rank.index() + 1);
         ranks.max().unwrap_or(0)

@@ -56,6 +56,8 @@ pub struct Planner<'a, B> {
     is_scheduled: bool,
     recompute: Option<Box<dyn Fn(usize) -> bool + 'a>>,
     programs: bool,
+    /// `None` to choose the best number.
+    replicas: Option<usize>,
 }
 
 impl<'a, B: Batch> Planner<'a, B> {
@@ -79,6 +81,7 @@ impl<'a, B: Batch> Planner<'a, B> {
             is_scheduled: false,
             recompute: None,
             programs: true,
+            replicas: Some(1),
         }
     }
 
@@ -91,7 +94,24 @@ impl<'a, B: Batch> Planner<'a, B> {
         self
     }
 
-    /// Sets the number of micro-batches of a step, at least 1.
+    /// Divides the ranks of the machine among replicas: each of them has all stages on its part of the ranks, and its share
+    /// of the micro-batches ([`Plan::replicas`]). Default: one replica.
+    #[must_use]
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = Some(replicas);
+        self
+    }
+
+    /// Chooses the number of replicas, and so that of stages, with the shortest predicted step of those that fit the memory
+    /// of the ranks. The prediction counts the exchange of gradients, over the machine's links, and the optimizer's state,
+    /// which replicas divide.
+    #[must_use]
+    pub fn choose_replicas(mut self) -> Self {
+        self.replicas = None;
+        self
+    }
+
+    /// Sets the number of micro-batches of a step, of all replicas, at least 1.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.step.micro_batches = count;
@@ -161,20 +181,69 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// # Errors
     ///
     /// When there are fewer operations than stages, no plan fits the memory of the ranks, a manual cut
-    /// is at no module, the schedule does not fit the stages, or the graph can't be cut.
+    /// is at no module, the schedule does not fit the stages, the ranks can't be divided among the replicas, or the graph
+    /// can't be cut.
     pub fn plan(self) -> Result<Plan, PlanError> {
         if self.step.micro_batches == 0 {
             return Err(PlanError::NoMicroBatches);
         }
+        let times = self.times.clone();
+        let planning = Planning::new(self.trace, &self.machine.rates, times)?;
+        if let Some(replicas) = self.replicas {
+            return self.plan_of(&planning, replicas);
+        }
+        let powers = (0..usize::BITS).map(|power| 1_usize << power);
+        let possible = powers.take_while(|replicas| *replicas <= self.machine.ranks());
+        let possible = possible.filter(|replicas| {
+            self.machine.ranks().is_multiple_of(*replicas) && *replicas <= self.step.micro_batches
+        });
+        let plans: Vec<(usize, Result<Plan, PlanError>)> = possible
+            .map(|replicas| (replicas, self.plan_of(&planning, replicas)))
+            .collect();
+        let reasons: Vec<String> = plans
+            .iter()
+            .map(|(replicas, plan)| {
+                let ranks = self.machine.ranks() / replicas;
+                let found = match plan {
+                    Ok(plan) => format!("{:.3} ms", plan.file().prediction.step_ns as f64 / 1e6),
+                    Err(error) => error.to_string(),
+                };
+                format!("{replicas} replicas of {ranks} ranks: {found}")
+            })
+            .collect();
+        let fastest = plans
+            .into_iter()
+            .map(|(_, plan)| plan)
+            .reduce(|best, next| {
+                let time = |plan: &Plan| plan.file().prediction.step_ns;
+                match (&best, &next) {
+                    (Ok(best), Ok(next)) if time(best) <= time(next) => {}
+                    (Ok(_), Err(_)) | (Err(_), Err(_)) => {}
+                    _ => return next,
+                }
+                best
+            });
+        // One replica is always possible.
+        let mut plan = fastest.unwrap_or(Err(PlanError::NoMicroBatches))?;
+        plan.file.choice.reasons.extend(reasons);
+        Ok(plan)
+    }
+
+    /// Creates the plan of a number of replicas.
+    fn plan_of(&self, planning: &Planning, replicas: usize) -> Result<Plan, PlanError> {
+        let machine = self.machine.of_replica(replicas)?;
+        let step = Step {
+            replicas,
+            ..self.step.clone()
+        };
         let keeps_placement = self.cuts.is_some() || matches!(self.partitioner, Partitioner::Chain);
         let must_fit = self.is_scheduled && keeps_placement;
-        let planning = Planning::new(self.trace, &self.machine.rates, self.times)?;
         let (mut partition, choice) = match &self.cuts {
             Some(cuts) => {
                 let starts = manual(&planning.joint, cuts)?;
                 let stages = starts.len();
-                let ranks = self.stage_to_rank.unwrap_or_else(|| {
-                    let ranks = self.machine.stage_to_rank();
+                let ranks = self.stage_to_rank.clone().unwrap_or_else(|| {
+                    let ranks = machine.stage_to_rank();
                     match ranks.len() == stages {
                         true => ranks,
                         false => (0..stages).map(RankIndex::new).collect(),
@@ -202,17 +271,17 @@ impl<'a, B: Batch> Planner<'a, B> {
             }
             None => {
                 let work = planning.work()?;
-                let planned = partition(self.partitioner, work, &self.machine, &self.step)?;
+                let planned = partition(self.partitioner, work, &machine, &step)?;
                 (planning.of_operations(planned.partition), planned.choice)
             }
         };
-        if let Some(recompute) = self.recompute {
+        if let Some(recompute) = &self.recompute {
             partition.recompute = (0..partition.stages()).map(recompute).collect();
         }
-        let plan = planning.plan(&self.machine, &self.step, &partition, choice, self.programs)?;
+        let plan = planning.plan(&machine, &step, &partition, choice, self.programs)?;
         match must_fit && plan.file().lists.is_some() {
             true => Err(PlanError::ScheduleStages {
-                schedule: self.step.schedule,
+                schedule: step.schedule,
                 ranks: partition.stage_to_rank,
             }),
             false => Ok(plan),

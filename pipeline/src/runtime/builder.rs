@@ -23,6 +23,7 @@ use super::settings::Settings;
 use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
 use crate::schedule::RankIndex;
+use crate::sum::GradientSum;
 use crate::trace::{KEPT_PROGRAMS, Trace};
 use crate::{PipelineError, Plan};
 
@@ -34,6 +35,7 @@ pub struct PipelineBuilder<M, B> {
     pub(super) settings: Settings,
     pub(super) schedule: Option<ScheduleChoice>,
     pub(super) micro_batches: Option<usize>,
+    pub(super) sum: Option<GradientSum>,
     pub(super) loss_scale: Option<LossScale>,
     optimizer: Option<Rule>,
     groups: Vec<(ParamGroup, Rule)>,
@@ -56,17 +58,10 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             trace: trace.clone(),
             plan: plan.clone(),
             settings: Settings {
-                seed: Seed::new(0),
-                clipping: None,
-                stop_on_non_finite: false,
                 check_indices: cfg!(debug_assertions),
-                measure: false,
-                optimizers: None,
-                gradient_hook: None,
-                average_decay: None,
-                memory: MemoryCheck::default(),
-                keep_gradients: false,
+                ..Settings::default()
             },
+            sum: None,
             schedule: None,
             micro_batches: None,
             loss_scale: default_scale(trace.compute_dtype()),
@@ -194,11 +189,19 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Sets the number of micro-batches of a batch, at least 1. Default: that of the schedule if it is
+    /// Sets the number of micro-batches of a batch, at least 1, and at least one for each replica. Default: that of the schedule if it is
     /// for a fixed number, else that of the plan.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.micro_batches = Some(count);
+        self
+    }
+
+    /// Sets the order in which the gradients of micro-batches are added. Default: [`GradientSum::Sequential`] for one
+    /// replica, else [`GradientSum::Tree`] of 8 groups, or of one for each replica if there are more.
+    #[must_use]
+    pub fn gradient_sum(mut self, sum: GradientSum) -> Self {
+        self.sum = Some(sum);
         self
     }
 
@@ -314,6 +317,18 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     #[must_use]
     pub fn keep_gradients(mut self) -> Self {
         self.settings.keep_gradients = true;
+        self
+    }
+
+    /// Before every so many steps, checks that what the ranks hold has not changed in memory since the step before: a bit that
+    /// flips would train the model silently wrong. A changed parameter is replaced by that of another
+    /// [replica](Plan::replicas), and [reported](Pipeline::repaired); without another one, and for a change of the optimizer's
+    /// state, the step fails with [`PipelineError::Damaged`]. 0, the default, checks nothing.
+    ///
+    /// Cost of a checked step: two passes over parameters and state, and two copies of the state to the host.
+    #[must_use]
+    pub fn check_memory(mut self, every: u64) -> Self {
+        self.settings.check_memory = (every > 0).then_some(every);
         self
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use tinderbox_fake::{DynTensor, dtype_name};
 
-use super::step::MicroInput;
+use super::round::MicroInput;
 use crate::CarryError;
 use crate::batch::Leaf;
 use crate::cut::{Binding, StagePrograms};

@@ -1,5 +1,7 @@
 //! Clipping of gradients before the update.
 
+use std::ops::Range;
+
 use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use tinderbox_fake::{DynTensor, FakeError};
@@ -15,17 +17,40 @@ pub enum Clipping {
     /// Scales all gradients by one factor, so that the norm of all of them together is at most this
     /// value, which must be positive.
     ///
-    /// Every rank then waits for all others before its update. For each gradient, the squares of every
-    /// 2^20 elements are summed on its device in f32, or in f64 for gradients in f64; these sums are
-    /// added in f64, gradient by gradient in the order of the parameter table, so that the norm has the
-    /// same bits under every plan and schedule. The factor is `max / (norm + 1e-6)` if that is less
+    /// Every rank then waits for all others before its update. For each gradient, the squares of as many whole rows as
+    /// have at most 2^20 elements, or of 2^20 elements of a longer row, are summed on its device in f32, or in f64 for
+    /// gradients in f64; these sums are added in f64, gradient by gradient in the order of the parameter table, so
+    /// that the norm has the same bits under every plan, schedule and number of replicas. The factor is `max / (norm + 1e-6)` if that is less
     /// than one, as in PyTorch's `clip_grad_norm_`.
     GlobalNorm(f64),
 }
 
 /// The number of elements in one sum of squares. Burn's CPU backend sums this many in a fixed order;
 /// from 4 Mi elements on, the order depends on the threads.
-const SUM_ELEMENTS: usize = 1 << 20;
+pub(super) const SUM_ELEMENTS: usize = 1 << 20;
+
+/// Returns the number of rows whose squares are one sum, or of the only row of several sums.
+pub(super) fn rows_per_sum(shape: &[u64]) -> u64 {
+    let row: u64 = shape.iter().skip(1).product();
+    (SUM_ELEMENTS as u64 / row.max(1)).max(1)
+}
+
+/// Returns the number of sums of a gradient's squares.
+pub(super) fn sums_of(shape: &[u64]) -> usize {
+    parts(shape).count()
+}
+
+/// The elements of each sum.
+fn parts(shape: &[u64]) -> impl Iterator<Item = Range<usize>> + use<> {
+    let elements = shape.iter().product::<u64>() as usize;
+    let row = shape.iter().skip(1).product::<u64>() as usize;
+    let rows = rows_per_sum(shape) as usize * row.max(1);
+    (0..elements).step_by(rows).flat_map(move |start| {
+        let end = elements.min(start + rows);
+        let starts = (start..end).step_by(SUM_ELEMENTS);
+        starts.map(move |start| start..end.min(start + SUM_ELEMENTS))
+    })
+}
 
 /// Keeps the factor finite.
 const EPSILON: f64 = 1e-6;
@@ -68,31 +93,31 @@ impl SquareSums {
         }
     }
 
-    /// Returns the squared norm of each gradient, 0 for a missing one. All sums are read at once by
-    /// `read` and added on the host; this waits for the device.
-    pub(super) fn norms(
+    /// Returns the sums of each gradient, none for a missing one. All are read at once by `read`; this waits for the
+    /// device.
+    pub(super) fn read(
         self,
         read: impl FnOnce(DynTensor) -> Result<TensorData, FakeError>,
-    ) -> Result<Vec<f64>, FakeError> {
+    ) -> Result<Vec<Vec<f64>>, FakeError> {
         let data = self.sums.map(read).transpose()?;
         let mut sums = data.iter().flat_map(|data| data.iter::<f64>());
-        let norms = self.counts.into_iter();
-        let norms = norms.map(|count| sums.by_ref().take(count).sum());
-        Ok(norms.collect())
+        let of_each = self.counts.into_iter();
+        let of_each = of_each.map(|count| sums.by_ref().take(count).collect());
+        Ok(of_each.collect())
     }
 }
 
-/// The sums of the squares of each [`SUM_ELEMENTS`] elements, on the gradient's device.
+/// The sums of the squares of a gradient, on its device.
 fn partial_sums(gradient: DynTensor) -> impl Iterator<Item = DynTensor> {
     let elements = gradient.shape().num_elements();
+    let shape: Vec<u64> = gradient.shape().iter().map(|size| *size as u64).collect();
     let summed = match gradient.dtype() {
         DType::F64 => DType::F64,
         _ => DType::F32,
     };
     let flat = any_rank(gradient).reshape([elements]);
-    (0..elements).step_by(SUM_ELEMENTS).map(move |start| {
-        let end = elements.min(start + SUM_ELEMENTS);
-        let part = DynTensor::from(flat.clone().slice(start..end)).cast_float(summed);
+    parts(&shape).map(move |part| {
+        let part = DynTensor::from(flat.clone().slice(part)).cast_float(summed);
         any_rank(part).square().sum().into()
     })
 }
@@ -149,10 +174,10 @@ pub(super) fn each(
     Ok(of_rank!(1 2 3 4 5 6 7 8))
 }
 
-/// The norms that a stage sends to all ranks before the update.
+/// The norms that a stage sends to all ranks before the update, or a replica to the others.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Norms {
-    /// The square of the norm of each gradient.
+    /// The square of the norm of each gradient; of a replica, the sums of squares of its pieces.
     pub(super) squares: Vec<f64>,
     /// Whether the losses computed by its rank are finite; true if this is not checked.
     pub(super) loss_is_finite: bool,
@@ -212,16 +237,45 @@ mod tests {
             gradient(Vec::new(), vec![0, 5], DType::F32),
         ];
         let mut reads = 0;
-        let norms = SquareSums::of(&gradients).norms(|sums| {
+        let sums = SquareSums::of(&gradients).read(|sums| {
             reads += 1;
             sums.to_data()
         });
+        let norms = norms(&sums.unwrap());
         let expected = vec![one_by_one(&short), 0.0, one_by_one(&long), 0.0];
-        assert_eq!(norms.unwrap(), expected);
+        assert_eq!(norms, expected);
         assert_eq!(reads, 1);
         let none = SquareSums::of(&[None, None]);
-        let none = none.norms(|_| unreachable!("there is nothing to read"));
-        assert_eq!(none.unwrap(), [0.0, 0.0]);
+        let none = none.read(|_| unreachable!("there is nothing to read"));
+        assert_eq!(none.unwrap(), vec![Vec::<f64>::new(); 2]);
+    }
+
+    fn norms(sums: &[Vec<f64>]) -> Vec<f64> {
+        sums.iter().map(|sums| sums.iter().sum()).collect()
+    }
+
+    /// The parts of a tensor that is cut between two sums are those of the whole.
+    #[test]
+    fn sums_of_rows_are_those_of_the_whole() {
+        let mi = SUM_ELEMENTS as u64;
+        for shape in [
+            vec![mi * 3 + 5],
+            vec![4000, 1000],
+            vec![3, 2 * mi + 7],
+            vec![5, 0],
+            vec![0, 5],
+        ] {
+            let step = rows_per_sum(&shape);
+            let whole: Vec<usize> = parts(&shape).map(|part| part.len()).collect();
+            assert_eq!(whole.len(), sums_of(&shape));
+            let of_rows = (0..shape[0]).step_by(step as usize).flat_map(|row| {
+                let mut piece = shape.clone();
+                piece[0] = step.min(shape[0] - row);
+                parts(&piece).map(|part| part.len()).collect::<Vec<_>>()
+            });
+            assert_eq!(whole, of_rows.collect::<Vec<_>>(), "{shape:?}");
+            assert!(whole.iter().all(|length| *length <= SUM_ELEMENTS));
+        }
     }
 
     /// Neither 0.1 nor its square is exact in f32.
@@ -229,9 +283,11 @@ mod tests {
     fn gradients_in_f64_keep_their_digits() {
         let wide = DynTensor::from_data(TensorData::new(vec![0.1_f64, 0.2], [2]), &Device::flex());
         let gradients = [Some(wide.clone()), gradient(wave(5), vec![5], DType::F32)];
-        let norms = SquareSums::of(&gradients).norms(|sums| sums.to_data());
-        let norms = norms.unwrap();
-        assert_eq!(norms, [0.1 * 0.1 + 0.2 * 0.2, one_by_one(&wave(5))]);
+        let sums = SquareSums::of(&gradients).read(|sums| sums.to_data());
+        assert_eq!(
+            norms(&sums.unwrap()),
+            [0.1 * 0.1 + 0.2 * 0.2, one_by_one(&wave(5))]
+        );
         let third = scaled(wide, 1.0 / 3.0).to_data().unwrap();
         let expected = [0.1, 0.2].map(|x: f64| x * (1.0 / 3.0));
         assert_eq!(third.iter::<f64>().collect::<Vec<_>>(), expected);

@@ -16,8 +16,8 @@ use super::local::{LocalLink, local_links};
 use super::progress::{Counted, RankProgress, Watch};
 use super::rank::{RankRequest, RankSetup, run_rank};
 use super::remote::{Notice, Remote, To, join};
+use super::round::{Round, RoundReport};
 use super::stage::Stage;
-use super::step::{Round, RoundReport};
 use crate::PipelineError;
 use crate::schedule::RankIndex;
 

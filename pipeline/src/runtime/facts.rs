@@ -64,6 +64,7 @@ impl Facts<'_> {
             ("plan", digest_of(self.plan.to_json().as_bytes())),
             ("schedule", schedule),
             ("number of micro-batches", self.micro_batches.to_string()),
+            ("order of sums", settings.sum.to_string()),
             ("seed", format!("{:?}", settings.seed)),
             (
                 "optimizer",

@@ -2,26 +2,86 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 use tinderbox_link::Crossbeam;
 
-use crate::schedule::{Action, Message, RankIndex};
+use crate::schedule::{Action, Message, RankIndex, StageIndex};
 use crate::{LinkError, PipelineError};
 
-/// The name of a message, unique in a pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The name of a message, unique between its two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Tag {
     /// The number of steps and evaluations that the pipeline ran before.
     pub round: u64,
-    /// The message.
-    pub message: Message,
+    /// What the message contains.
+    pub message: LinkMessage,
+}
+
+/// What a message between two ranks contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LinkMessage {
+    /// A message of the schedule, between two ranks of one replica.
+    Schedule(#[serde(with = "as_received")] Message),
+    /// Gradients of the parameters that the receiver updates, from another replica of its stage.
+    Gradients {
+        /// The stage.
+        stage: StageIndex,
+        /// The number of the message among those for the receiver.
+        bucket: usize,
+    },
+    /// The sums of squares of the gradients that the sender has summed over all replicas.
+    Squares {
+        /// The stage.
+        stage: StageIndex,
+    },
+    /// Parameters that the sender has updated.
+    Parameters {
+        /// The stage.
+        stage: StageIndex,
+        /// The number of the message among those of the sender.
+        bucket: usize,
+    },
 }
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In the notation of schedules, as the receiver lists it: `3F5<2F5`.
-        let message = Action::Receive(self.message);
-        write!(f, "{message} of round {}", self.round)
+        write!(f, "{} of round {}", self.message, self.round)
+    }
+}
+
+impl fmt::Display for LinkMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // In the notation of schedules, as the receiver lists it: `3F5<2F5`.
+            Self::Schedule(message) => Action::Receive(*message).fmt(f),
+            Self::Gradients { stage, bucket } => {
+                write!(f, "message {bucket} of gradients of stage {stage}")
+            }
+            Self::Squares { stage } => write!(f, "norms of stage {stage}"),
+            Self::Parameters { stage, bucket } => {
+                write!(f, "message {bucket} of parameters of stage {stage}")
+            }
+        }
+    }
+}
+
+/// A message of a schedule as the word of its receive.
+mod as_received {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::schedule::{Action, Message};
+
+    pub(super) fn serialize<S: Serializer>(message: &Message, to: S) -> Result<S::Ok, S::Error> {
+        Action::Receive(*message).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Message, D::Error> {
+        match Action::deserialize(from)? {
+            Action::Receive(message) => Ok(message),
+            other => Err(D::Error::custom(format!("`{other}` is no receive"))),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use burn::tensor::Device;
 use tinderbox_deferred::{MemoryCheck, available_for};
 use tinderbox_fake::DeviceLabel;
 
+use super::settings::Settings;
 use crate::PipelineError;
 use crate::cut::Layout;
 use crate::schedule::RankIndex;
@@ -24,12 +25,13 @@ pub(super) fn check_memory(
     joint: &JointGraph,
     devices: &[Device],
     only: Option<RankIndex>,
-    trains: bool,
-    check: MemoryCheck,
+    settings: &Settings,
 ) -> Result<(), PipelineError> {
-    for (device, (ranks, needed_bytes)) in needed(layout, joint, devices, only, trains) {
+    let trains = settings.optimizers.is_some();
+    let needed = needed(layout, joint, devices, only, settings.replicas, trains);
+    for (device, (ranks, needed_bytes)) in needed {
         let device = &devices[device];
-        let available_bytes = match check {
+        let available_bytes = match settings.memory {
             MemoryCheck::Available => available_for(device, needed_bytes),
             MemoryCheck::Bytes(bytes) => Some(bytes),
             MemoryCheck::Off => None,
@@ -60,16 +62,20 @@ fn needed(
     joint: &JointGraph,
     devices: &[Device],
     only: Option<RankIndex>,
+    replicas: usize,
     trains: bool,
 ) -> BTreeMap<usize, (Vec<RankIndex>, u64)> {
     let mut needed: BTreeMap<usize, (Vec<RankIndex>, u64)> = BTreeMap::new();
-    let stages = layout.stages().zip(&layout.ranks);
-    for (stage, rank) in stages.filter(|(_, rank)| only.is_none_or(|only| only == **rank)) {
-        let device = device_of(*rank, devices);
+    let stages = (0..replicas).flat_map(|replica| {
+        let stages = layout.stages();
+        stages.map(move |stage| (stage, layout.rank_in(replica, stage)))
+    });
+    for (stage, rank) in stages.filter(|(_, rank)| only.is_none_or(|only| only == *rank)) {
+        let device = device_of(rank, devices);
         let first = devices.iter().position(|known| known == device);
         let (ranks, bytes) = needed.entry(first.unwrap_or(0)).or_default();
-        if !ranks.contains(rank) {
-            ranks.push(*rank);
+        if !ranks.contains(&rank) {
+            ranks.push(rank);
         }
         let held = layout.held_bytes(joint, stage, 0);
         *bytes += held.parameters + if trains { held.gradients } else { 0 };
@@ -110,7 +116,7 @@ mod tests {
             let plan = Plan::manual(trace, &cuts).unwrap();
             let layout = plan.layout(trace.parameters()).unwrap();
             let traced = trace.example_program().unwrap();
-            needed(&layout, &traced, devices, None, trains)
+            needed(&layout, &traced, devices, None, 1, trains)
         };
         // One layer is 256 bytes, and so is its gradient.
         let rank = RankIndex::new;

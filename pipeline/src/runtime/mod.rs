@@ -2,9 +2,11 @@
 
 mod builder;
 mod carry;
+mod changed;
 mod clip;
 mod cores;
 mod crew;
+mod digest;
 mod facts;
 mod indices;
 mod link;
@@ -15,13 +17,17 @@ mod norms;
 mod optimizer;
 mod output;
 mod parameters;
+mod pieces;
 mod pipeline;
 mod programs;
 mod progress;
 mod rank;
 mod remote;
+mod replicas;
 mod restore;
+mod round;
 mod settings;
+mod share;
 mod stage;
 mod step;
 mod training;
@@ -30,17 +36,19 @@ mod wire;
 
 pub use builder::PipelineBuilder;
 pub use carry::Carry;
+pub use changed::Repaired;
 pub use clip::Clipping;
+pub use digest::StateDigest;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use link::Abort;
-pub use link::{Link, Tag};
+pub use link::{Link, LinkMessage, Tag};
 pub use local::LocalLink;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use local::local_links;
 pub use loss_scale::LossScale;
 pub use optimizer::{
     AnyPrecisionAdamW, AnyPrecisionState, MomentDType, OptimizerConfig, OptimizerSnapshot,
-    SavedState,
+    SavedState, StatePart,
 };
 pub use output::{Evaluation, OutputsOn, StepOutput};
 pub use pipeline::Pipeline;

@@ -1,7 +1,5 @@
 //! The change of all gradients by their norm.
 
-use std::collections::btree_map::Entry;
-
 use super::clip::{Change, Clipping, Norms};
 use super::step::Running;
 use crate::ActionError;
@@ -64,24 +62,40 @@ impl Running<'_> {
 
     /// The squared norms of the gradients of a stage of this rank, computed once.
     pub(super) fn norms_of(&mut self, index: StageIndex) -> Result<&Norms, ActionError> {
-        Ok(match self.state.norms.entry(index) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => {
-                // The stage that computes the loss has finished it before the gradients of its
-                // parameters are complete.
-                let stops = self.rank.setup.settings.stop_on_non_finite;
-                let weighs = |k: usize| self.round.micro_batches[k].weight != 0.0;
-                let losses = self.state.report.losses.iter();
-                let mut loss_is_finite = true;
-                for (_, loss) in losses.filter(|(k, _)| stops && weighs(*k)) {
-                    loss_is_finite &= loss.to_data()?.iter::<f64>().all(f64::is_finite);
-                }
-                let sums = self.rank.stage_mut(index).square_sums();
-                place.insert(Norms {
-                    squares: sums.norms(|sums| sums.to_data())?,
-                    loss_is_finite,
-                })
-            }
+        if !self.state.norms.contains_key(&index) {
+            let norms = match self.rank.setup.settings.replicas {
+                1 => self.norms_alone(index)?,
+                _ => self.summed_norms(index)?,
+            };
+            self.state.norms.insert(index, norms);
+        }
+        Ok(&self.state.norms[&index])
+    }
+
+    fn norms_alone(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
+        let loss_is_finite = self.loss_is_finite()?;
+        let stage = self.rank.stage_mut(index);
+        let sums = stage.square_sums().read(|sums| sums.to_data())?;
+        let mut squares = vec![0.0; stage.parameters().len()];
+        for (piece, sums) in stage.own_pieces().iter().zip(sums) {
+            squares[piece.place] = sums.iter().sum();
+        }
+        Ok(Norms {
+            squares,
+            loss_is_finite,
         })
+    }
+
+    /// Whether the losses that this rank has computed are finite, if that is checked. The stage that computes a loss has
+    /// finished it before the gradients of its parameters are complete.
+    pub(super) fn loss_is_finite(&self) -> Result<bool, ActionError> {
+        let stops = self.rank.setup.settings.stop_on_non_finite;
+        let weighs = |k: usize| self.round.micro_batch(k).weight != 0.0;
+        let losses = self.state.report.losses.iter();
+        let mut is_finite = true;
+        for (_, loss) in losses.filter(|(k, _)| stops && weighs(*k)) {
+            is_finite &= loss.to_data()?.iter::<f64>().all(f64::is_finite);
+        }
+        Ok(is_finite)
     }
 }

@@ -6,9 +6,8 @@ use burn::tensor::{Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError};
 
-use super::step::{Round, RoundReport};
+use super::round::{Round, RoundReport};
 use crate::schedule::{MicroBatchIndex, RankIndex, RankTimeline, StageIndex, TimeUnit, Timeline};
-use crate::trace::LossOver;
 use crate::{ActionError, OutputError, PipelineError};
 
 /// The processes of a [world](crate::PipelineBuilder::world) that get the named outputs of a step. All get the losses and
@@ -26,7 +25,8 @@ pub enum OutputsOn {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RankReport {
     losses: Vec<(usize, Option<f64>)>,
-    squares: Vec<(StageIndex, Vec<f64>)>,
+    /// The stage and the place of the parameter of pieces, with their sums of squares.
+    squares: Vec<(StageIndex, usize, Vec<f64>)>,
     /// The micro-batch and the name of each output.
     outputs: Vec<(usize, String)>,
     gradient_norm: Option<f64>,
@@ -56,14 +56,13 @@ impl RankReport {
             Ok((micro_batch, data.iter::<f64>().next()))
         });
         let losses = losses.collect::<Result<_, PipelineError>>()?;
-        let squares = report.squares.into_iter().map(|(stage, sums)| {
-            let norms = sums.norms(|sums| sums.to_data());
-            Ok((
-                stage,
-                norms.map_err(failed(Some(stage), None, "READ NORMS"))?,
-            ))
+        let squares = report.squares.into_iter().map(|(stage, places, sums)| {
+            let sums = sums.read(|sums| sums.to_data());
+            let sums = sums.map_err(failed(Some(stage), None, "READ NORMS"))?;
+            let pieces = places.into_iter().zip(sums);
+            Ok(pieces.map(move |(place, sums)| (stage, place, sums)))
         });
-        let squares = squares.collect::<Result<_, PipelineError>>()?;
+        let squares = squares.collect::<Result<Vec<_>, PipelineError>>()?;
         let (outputs, tensors) = report
             .outputs
             .into_iter()
@@ -71,7 +70,7 @@ impl RankReport {
             .unzip();
         let read = Self {
             losses,
-            squares,
+            squares: squares.into_iter().flatten().collect(),
             outputs,
             gradient_norm: report.gradient_norm,
             stopped: report.stopped,
@@ -112,7 +111,8 @@ pub struct StepOutput<Loss = f64> {
     /// Whether the update was skipped because the gradients of a [scaled loss](crate::LossScale) were
     /// not finite.
     pub skipped: bool,
-    /// The time of each action; `None` unless the pipeline [measures](crate::PipelineBuilder::measure).
+    /// The time of each action, of the first [replica](crate::Plan::replicas); `None` unless the pipeline
+    /// [measures](crate::PipelineBuilder::measure).
     pub timeline: Option<Timeline>,
     /// Every named output of each micro-batch, in the order of names.
     outputs: Vec<(String, Vec<DynTensor>)>,
@@ -293,10 +293,12 @@ impl Evaluation {
         weights: &[f64],
         norm_order: &[(StageIndex, usize)],
     ) -> Self {
+        let schedule = &round.parts[0].lists.schedule;
+        let of_replica = schedule.world_size();
         let mut losses = vec![None; weights.len()];
         let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
         let (mut gradient_norm, mut stopped) = (None, None);
-        let mut squares = BTreeMap::new();
+        let mut squares: BTreeMap<(StageIndex, usize), Vec<f64>> = BTreeMap::new();
         let mut timelines = Vec::new();
         for (report, values) in reports {
             for (micro_batch, loss) in report.losses {
@@ -305,17 +307,21 @@ impl Evaluation {
                     *place = loss;
                 }
             }
-            squares.extend(report.squares);
+            // The pieces of a parameter are in the order of the replicas, as the reports are.
+            for (stage, place, sums) in report.squares {
+                squares.entry((stage, place)).or_default().extend(sums);
+            }
             for ((micro_batch, name), value) in report.outputs.into_iter().zip(values) {
                 outputs.entry(name).or_default().push((micro_batch, value));
             }
             gradient_norm = gradient_norm.or(report.gradient_norm);
             stopped = stopped.or(report.stopped);
-            timelines.extend(report.timeline);
+            // The replicas run lists of the same kind.
+            timelines.extend(report.timeline.filter(|_| timelines.len() < of_replica));
         }
         if gradient_norm.is_none() && !squares.is_empty() {
             let in_order = norm_order.iter();
-            let in_order = in_order.filter_map(|(stage, place)| squares.get(stage)?.get(*place));
+            let in_order = in_order.filter_map(|of| Some(squares.get(of)?.iter().sum::<f64>()));
             gradient_norm = Some(in_order.sum::<f64>().sqrt());
         }
         let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
@@ -334,11 +340,6 @@ impl Evaluation {
             .into_iter()
             .map(|(name, values)| (name, in_order(values)))
             .collect();
-        let over = round
-            .micro_batches
-            .first()
-            .map(|micro| &micro.cut.loss_over);
-        let schedule = &round.lists.schedule;
         let timeline = round.epoch.map(|_| Timeline {
             name: schedule.name.clone(),
             unit: TimeUnit::Nanoseconds,
@@ -355,7 +356,7 @@ impl Evaluation {
             timeline,
             outputs,
             batches: vec![weights.len()],
-            is_sum: matches!(over, Some(LossOver::Sum)),
+            is_sum: round.is_sum,
             stopped,
         }
     }

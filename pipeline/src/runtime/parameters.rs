@@ -1,12 +1,13 @@
 //! Reads and replaces parameters between steps.
 
+use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use burn::module::{Module, ParamGroup};
 use burn::tensor::Device;
 use tinderbox_deferred::{Parameter, ParameterPath, Request, Source, Values};
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, FakeError};
 use twox_hash::XxHash3_64;
 
 use super::optimizer::contains;
@@ -27,7 +28,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     pub fn parameter(&mut self, path: &str) -> Result<DynTensor, PipelineError> {
         let path = self.known(path)?.original().clone();
         let found = self.on_ranks(move |_, stages| {
-            let owned = stages.iter().map(|stage| stage.parameters());
+            let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
+            let owned = stages.map(|stage| stage.parameters());
             let mut owned = owned.filter_map(|module| Some(module.value(module.position(&path)?)));
             owned.next()
         })?;
@@ -162,8 +164,31 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let pairs = all
             .into_iter()
             .flat_map(|(positions, values)| positions.into_iter().zip(values));
+        // Replicas have the rows of a divided parameter, in their order.
+        let mut parts: BTreeMap<usize, Vec<DynTensor>> = BTreeMap::new();
+        for (position, value) in pairs {
+            parts.entry(position).or_default().push(value);
+        }
+        let whole = parts
+            .into_iter()
+            .map(|(position, mut parts)| match parts.len() {
+                1 => Ok((position, parts.remove(0))),
+                _ => {
+                    let device = parts[0].device();
+                    let parts = parts.into_iter().map(|part| part.to_device(&device));
+                    Ok((
+                        position,
+                        DynTensor::joined(parts.collect::<Result<_, _>>()?),
+                    ))
+                }
+            });
+        let whole = whole.collect::<Result<Vec<_>, FakeError>>();
+        let whole = whole.map_err(|source| PipelineError::Unreadable {
+            what: "the averages of the parameters",
+            source: Box::new(source),
+        })?;
         self.is_averaged = is_averaged;
-        self.set(pairs.collect())
+        self.set(whole)
     }
 
     pub(super) fn check_not_averaged(&self) -> Result<(), PipelineError> {

@@ -13,6 +13,7 @@ use tinderbox_world::World;
 
 use super::builder::PipelineBuilder;
 use super::carry::{Carries, Carry};
+use super::changed::Repaired;
 use super::clip::Clipping;
 use super::cores;
 use super::crew::Crew;
@@ -30,6 +31,7 @@ use crate::batch::{Batch, split_batch};
 use crate::cut::Cutting;
 use crate::lists::ScheduleChoice;
 use crate::schedule::{Costs, Dependencies, RankIndex, verify};
+use crate::sum::{GradientSum, Groups};
 use crate::trace::Trace;
 use crate::{PipelineError, Plan, TraceError};
 
@@ -57,6 +59,7 @@ pub struct Pipeline<M, B> {
     pub(super) changes: u64,
     pub(super) checks_batches: bool,
     pub(super) outputs: OutputsOn,
+    pub(super) repaired: Vec<Repaired>,
 }
 
 /// Whether the values of the ranks can be used.
@@ -79,8 +82,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     pub(super) fn start(builder: PipelineBuilder<M, B>) -> Result<Self, PipelineError> {
         check_settings(&builder)?;
         let table = builder.model.parameters().clone();
+        let replicas = builder.plan.replica_count();
+        let sum = builder.sum.unwrap_or(GradientSum::of_replicas(replicas));
         let settings = Arc::new(Settings {
             optimizers: builder.optimizers(),
+            replicas,
+            sum,
             ..builder.settings
         });
         // The trace may be of another model, or of another forward of the same model.
@@ -98,23 +105,42 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 layout.with_carried(carried)
             }
         });
+        if let Some(state) = traced.updates().keys().next()
+            && replicas > 1
+        {
+            let path = table.iter().as_slice()[*state].path.clone();
+            return Err(PipelineError::RunningState { path });
+        }
         let schedule = builder.schedule;
         let schedule = schedule.unwrap_or_else(|| builder.plan.schedule());
         let written = match &schedule {
-            ScheduleChoice::Written(schedule) => Some(schedule.micro_batches),
+            ScheduleChoice::Written(schedule) => Some(schedule.micro_batches * replicas),
             ScheduleChoice::Named(_) | ScheduleChoice::Planned(_) => None,
         };
         let planned = builder.plan.file().step.micro_batches.max(1);
         let micro_batches = builder.micro_batches.or(written).unwrap_or(planned);
+        if micro_batches < replicas {
+            return Err(PipelineError::IdleReplicas {
+                replicas,
+                micro_batches,
+            });
+        }
         if settings.optimizers.is_some() {
             // A schedule that does not fit is refused before parameters are materialized. The
             // dependencies of its ranks are known only when a batch is traced.
-            let count = written.unwrap_or(micro_batches);
+            let groups = Groups {
+                micro_batches,
+                groups: sum.groups(),
+            };
+            let count = match &schedule {
+                ScheduleChoice::Written(written) => written.micro_batches,
+                _ => groups.of_replica(0, replicas).len(),
+            };
             let alone = Dependencies::new(layout.ranks.len(), [], []);
             let lists = schedule.compute(&layout.ranks, count, &alone)?;
             verify(&lists, &alone).map_err(PipelineError::Schedule)?;
         }
-        let ranks = builder.plan.ranks();
+        let ranks = builder.plan.world_size();
         let world = builder.world.as_ref();
         if let Some(world) = world.filter(|world| world.size() != ranks) {
             let processes = world.size();
@@ -134,8 +160,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             &traced,
             &devices,
             world.map(World::rank),
-            settings.optimizers.is_some(),
-            settings.memory,
+            &settings,
         )?;
         let source = builder
             .source
@@ -144,8 +169,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Some(observer) => Arc::new(Observed::new(source, observer)),
             None => source,
         };
+        let of_replica = layout.rank_count();
         let setups = own.map(|rank| RankSetup {
             rank: RankIndex::new(rank),
+            replica: rank / of_replica,
+            place: RankIndex::new(rank % of_replica),
             layout: layout.clone(),
             table: table.clone(),
             device: device_of(RankIndex::new(rank), &devices).clone(),
@@ -174,15 +202,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         crew.call("materialize its parameters", |_, _| ())?;
         // Nobody trains before all can.
         crew.agree(None)?;
-        let global_norm = matches!(settings.clipping, Some(Clipping::GlobalNorm(_)))
-            || builder.loss_scale.is_some()
-            || settings.stop_on_non_finite;
+        let loss_scale = builder.loss_scale.map(|scale| scale.factor());
+        let global_norm = settings.needs_norms(loss_scale);
         let programs = Programs::new(
             builder.trace,
             layout,
             schedule,
+            &settings,
             global_norm,
-            settings.check_indices,
             builder.kept_programs,
         );
         Ok(Self {
@@ -202,6 +229,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             changes: 0,
             checks_batches: builder.checks_batches,
             outputs: builder.outputs,
+            repaired: Vec::new(),
         })
     }
 
@@ -337,7 +365,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns the parameters of all ranks.
     fn values(&mut self, to: To) -> Result<Values, PipelineError> {
         let held = self.on_ranks(|_, stages| {
-            let values = stages.iter().flat_map(|stage| stage.parameters().values());
+            // All replicas have the same values.
+            let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
+            let values = stages.flat_map(|stage| stage.parameters().values());
             let values = values.map(|(path, value)| (path.clone(), value));
             values.collect::<Vec<_>>()
         })?;
@@ -363,6 +393,19 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 }
 
+/// Checks that gradients can be summed in an order that does not depend on the number of replicas.
+fn check_replicas(replicas: usize, sum: Option<GradientSum>) -> Result<(), PipelineError> {
+    if !replicas.is_power_of_two() {
+        return Err(PipelineError::Replicas { replicas });
+    }
+    let sum = sum.unwrap_or(GradientSum::of_replicas(replicas));
+    let groups = sum.groups();
+    match groups.is_power_of_two() && groups.is_multiple_of(replicas) {
+        true => Ok(()),
+        false => Err(PipelineError::Sum { sum, replicas }),
+    }
+}
+
 /// Checks settings that do not depend on the plan, and that the model and forward have not changed
 /// since they were recorded.
 fn check_settings<M: Module + Sync + 'static, B: Batch>(
@@ -374,6 +417,7 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
     if builder.micro_batches == Some(0) {
         return Err(PipelineError::NoMicroBatches);
     }
+    check_replicas(builder.plan.replica_count(), builder.sum)?;
     if builder.threads_per_rank == Some(0) {
         return Err(PipelineError::NoThreads);
     }

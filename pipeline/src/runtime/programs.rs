@@ -9,8 +9,9 @@ use tinderbox_fake::{DynTensor, Mode};
 
 use super::carry::CarriedTensors;
 use super::indices::IndexPlaces;
+use super::round::Part;
+use super::settings::Settings;
 use super::stage::CutProgram;
-use super::step::MicroInput;
 use super::weights::count_of;
 use crate::batch::Batch;
 use crate::certify::{CertifiedStep, certify_lists, certify_programs};
@@ -20,6 +21,7 @@ use crate::recent::Recent;
 use crate::schedule::{
     Compute, Costs, Dependencies, Edge, ScheduleKind, StageIndex, forward_only_on,
 };
+use crate::sum::Groups;
 use crate::trace::{JointGraph, Trace};
 use crate::{BatchError, CertifyError, PipelineError, Plan};
 
@@ -34,6 +36,9 @@ pub(super) struct Programs<B> {
     choice: ScheduleChoice,
     /// Whether a step needs the norm of all gradients.
     global_norm: bool,
+    /// The number of replicas, and of the groups of micro-batches.
+    replicas: usize,
+    groups: usize,
     /// Whether index errors name the module and the tensor.
     check_indices: bool,
     cuts: Recent<String, Arc<CutProgram>>,
@@ -62,8 +67,8 @@ impl<B: Batch> Programs<B> {
         trace: Trace<B>,
         layout: Arc<Layout>,
         choice: ScheduleChoice,
+        settings: &Settings,
         global_norm: bool,
-        check_indices: bool,
         kept: usize,
     ) -> Self {
         Self {
@@ -71,7 +76,9 @@ impl<B: Batch> Programs<B> {
             layout,
             choice,
             global_norm,
-            check_indices,
+            replicas: settings.replicas,
+            groups: settings.sum.groups(),
+            check_indices: settings.check_indices,
             cuts: Recent::new(kept),
             lists: Recent::new(kept),
             certified: Recent::new(kept),
@@ -143,42 +150,73 @@ impl<B: Batch> Programs<B> {
         self.cuts.values().map(|cut| cut.number).collect()
     }
 
-    /// The verified lists for these micro-batches.
-    pub(super) fn lists(
-        &mut self,
-        mode: Mode,
-        micro_batches: &[MicroInput],
-    ) -> Result<Arc<StepLists>, PipelineError> {
-        let cuts: Vec<&CutProgram> = micro_batches.iter().map(|micro| &*micro.cut).collect();
-        let lists = self.lists_of(mode, &cuts)?;
-        let order = (mode, cuts.iter().map(|cut| cut.number).collect());
-        if self.certified.get(&order).is_none() {
-            self.certify(mode, &lists, &cuts)?;
-            self.certified.insert(order, ());
-            self.certified.trim(1);
+    /// The micro-batches of a step in groups.
+    pub(super) const fn groups(&self, micro_batches: usize) -> Groups {
+        Groups {
+            micro_batches,
+            groups: self.groups,
         }
-        Ok(lists)
     }
 
-    fn lists_of(
+    /// The programs of the example that was traced.
+    pub(super) fn example(&mut self) -> Result<Arc<CutProgram>, PipelineError> {
+        let joint = self.trace.example_program()?;
+        self.cut_of(&joint)
+    }
+
+    /// The verified lists of each replica for its share of micro-batches with these programs.
+    pub(super) fn parts(
         &mut self,
         mode: Mode,
         cuts: &[&CutProgram],
+    ) -> Result<Vec<Part>, PipelineError> {
+        let parts = self.parts_of(mode, cuts)?;
+        let order = (mode, cuts.iter().map(|cut| cut.number).collect());
+        if self.certified.get(&order).is_none() {
+            self.certify(mode, &parts, cuts)?;
+            self.certified.insert(order, ());
+            self.certified.trim(1);
+        }
+        Ok(parts)
+    }
+
+    fn parts_of(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<Part>, PipelineError> {
+        let groups = self.groups(cuts.len());
+        let parts = (0..self.replicas).map(|replica| {
+            let share = groups.of_replica(replica, self.replicas);
+            Ok(Part {
+                lists: self.lists_of(mode, share.len(), cuts)?,
+                first: share.start,
+            })
+        });
+        parts.collect()
+    }
+
+    /// The lists for a number of micro-batches, with the dependencies of all.
+    fn lists_of(
+        &mut self,
+        mode: Mode,
+        count: usize,
+        cuts: &[&CutProgram],
     ) -> Result<Arc<StepLists>, PipelineError> {
         // Micro-batches of other shapes may exchange other values.
-        let key = (mode, cuts.len(), edges(cuts), states(cuts));
+        let key = (mode, count, edges(cuts), states(cuts));
         if let Some(lists) = self.lists.get(&key) {
             return Ok(lists.clone());
         }
         let dependencies = self.dependencies(mode, cuts);
-        let (ranks, count) = (&self.layout.ranks, cuts.len());
-        let compute = match mode {
-            Mode::Training => self.choice.compute(ranks, count, &dependencies)?,
-            Mode::Inference => forward_only_on(ranks, count),
-        };
-        let lists = Arc::new(StepLists::new(&compute, &dependencies)?);
+        let ranks = &self.layout.ranks;
+        let lists = Arc::new(match (count, mode) {
+            (0, _) => StepLists::without_micro_batches(mode, ranks, &dependencies)?,
+            (_, Mode::Training) => {
+                let compute = self.choice.compute(ranks, count, &dependencies)?;
+                StepLists::new(&compute, &dependencies)?
+            }
+            (_, Mode::Inference) => StepLists::new(&forward_only_on(ranks, count), &dependencies)?,
+        });
         self.lists.insert(key, lists.clone());
-        self.lists.trim(1);
+        // Those of all replicas.
+        self.lists.trim(self.replicas);
         Ok(lists)
     }
 
@@ -186,12 +224,16 @@ impl<B: Batch> Programs<B> {
     fn certify(
         &self,
         mode: Mode,
-        lists: &StepLists,
+        parts: &[Part],
         cuts: &[&CutProgram],
     ) -> Result<(), CertifyError> {
         certify_lists(&CertifiedStep {
-            lists,
+            replicas: parts
+                .iter()
+                .map(|part| (&*part.lists, part.first))
+                .collect(),
             micro_batches: cuts.iter().map(|cut| &cut.programs).collect(),
+            groups: self.groups(cuts.len()),
             table: self.trace.parameters(),
             layout: &self.layout,
             global_norm: self.global_norm && mode == Mode::Training,
@@ -203,6 +245,10 @@ impl<B: Batch> Programs<B> {
         let ties = self.layout.ties().filter(|_| mode == Mode::Training);
         let dependencies = Dependencies::new(self.layout.ranks.len(), edges(cuts), ties);
         let dependencies = dependencies.with_states(states(cuts));
+        let dependencies = match mode == Mode::Training && self.replicas > 1 {
+            true => dependencies.with_replicas(),
+            false => dependencies,
+        };
         match mode == Mode::Training && self.global_norm {
             true => dependencies.with_global_norm(),
             false => dependencies,
@@ -227,7 +273,11 @@ impl<B: Batch> Programs<B> {
         for (planned, costs) in plan.stages().iter().zip(&mut costs.stages) {
             let held = self.layout.held_bytes(&joint, planned.stage, 0);
             costs.resident_bytes = held.resident();
+            if self.replicas > 1 {
+                costs.exchanged_bytes = held.gradients;
+            }
         }
+        costs.replicas = self.replicas;
         Ok((self.dependencies(Mode::Training, &cuts), costs))
     }
 }
@@ -242,15 +292,16 @@ pub fn certification_time<B: Batch>(
     micro_batches: usize,
 ) -> Result<Duration, PipelineError> {
     let layout = Arc::new(plan.layout(trace.parameters())?);
-    let mut programs = Programs::new(trace.clone(), layout, schedule.into(), true, false, 1);
+    let settings = Settings::default();
+    let mut programs = Programs::new(trace.clone(), layout, schedule.into(), &settings, true, 1);
     let joint = programs.trace.example_program()?;
     let cut = programs.cut_of(&joint)?;
     let cuts = vec![&*cut; micro_batches];
-    let lists = programs.lists_of(Mode::Training, &cuts)?;
+    let parts = programs.parts_of(Mode::Training, &cuts)?;
     let stages = cut.programs.stages.clone();
     let started = Instant::now();
     certify_programs(&joint, stages, &programs.layout.ranks)?;
-    programs.certify(Mode::Training, &lists, &cuts)?;
+    programs.certify(Mode::Training, &parts, &cuts)?;
     Ok(started.elapsed())
 }
 

@@ -10,17 +10,22 @@ use tinderbox_deferred::{ParameterTable, Source};
 
 use super::link::Link;
 use super::progress::{RankProgress, Watch};
+use super::round::{Round, RoundReport};
 use super::settings::Settings;
 use super::stage::Stage;
-use super::step::{Round, RoundReport, Running};
+use super::step::Running;
 use crate::cut::Layout;
 use crate::schedule::{Action, RankIndex, StageIndex};
 use crate::{ActionError, PipelineError};
 
 /// The inputs of a rank.
 pub(super) struct RankSetup {
-    /// The index of the rank.
+    /// The index of the rank among all.
     pub(super) rank: RankIndex,
+    /// Its replica.
+    pub(super) replica: usize,
+    /// The index of the rank in its replica.
+    pub(super) place: RankIndex,
     pub(super) layout: Arc<Layout>,
     /// The parameters of the model.
     pub(super) table: Arc<ParameterTable>,
@@ -93,7 +98,7 @@ impl Rank {
         let setup = Arc::new(setup);
         let (rank, layout) = (setup.rank, &setup.layout);
         let stages = layout.stages().zip(&layout.ranks);
-        let stages = stages.filter(|(_, of)| **of == rank);
+        let stages = stages.filter(|(_, of)| **of == setup.place);
         let stages = stages
             .map(|(stage, _)| Stage::new(stage, &setup, source))
             .collect::<Result<Vec<Stage>, _>>()

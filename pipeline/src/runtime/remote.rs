@@ -17,20 +17,16 @@ use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with
 use twox_hash::XxHash3_64;
 
 use super::link::{Abort, Link, Tag};
-use super::step::MicroInput;
+use super::round::MicroInput;
 use super::wire::{TensorType, lend, tensors};
-use crate::schedule::{Action, RankIndex};
+use crate::schedule::RankIndex;
 use crate::{LinkError, PipelineError};
 
 /// What a frame between processes is.
 #[derive(Serialize, Deserialize)]
 enum Header {
-    /// A message of a schedule, as its receiver lists it.
-    Message {
-        round: u64,
-        action: Action,
-        types: Vec<TensorType>,
-    },
+    /// A message between ranks.
+    Message { tag: Tag, types: Vec<TensorType> },
     /// What a process gives to all others at a call.
     Gift {
         sequence: u64,
@@ -60,16 +56,28 @@ pub(super) struct Notice {
 }
 
 impl Notice {
-    /// Describes a round. With `values`, costs a pass over the batch.
+    /// Describes a round. With `values`, costs a pass over the batch. Of a share, only `of_share` is compared: the samples of
+    /// all shares.
     pub(super) fn new(
         call: u64,
         step: u64,
         is_training: bool,
         micro_batches: &[MicroInput],
+        of_share: Option<usize>,
         settings: u64,
         values: bool,
     ) -> Result<Self, tinderbox_fake::FakeError> {
         let mut hasher = XxHash3_64::with_seed(0);
+        if let Some(samples) = of_share {
+            return Ok(Self {
+                call,
+                step,
+                is_training,
+                shapes: format!("{samples} samples in shares"),
+                digest: 0,
+                settings,
+            });
+        }
         for micro in micro_batches {
             hasher.write_usize(micro.samples);
             for input in &micro.inputs {
@@ -201,19 +209,12 @@ impl Inbox {
     /// Puts a frame where it is waited for; `None` if it is none.
     fn put(&self, from: RankIndex, header: &[u8], pieces: Vec<Buffer>) -> Option<()> {
         match postcard::from_bytes(header).ok()? {
-            Header::Message {
-                round,
-                action: Action::Receive(message),
-                types,
-            } => {
+            Header::Message { tag, types } => {
                 let values = tensors(types, pieces)?;
                 let ports = locked(&self.messages);
                 // A failure is reported to the thread that waits.
-                let _ = ports
-                    .get(from.index())?
-                    .send(self.own, Tag { round, message }, values);
+                let _ = ports.get(from.index())?.send(self.own, tag, values);
             }
-            Header::Message { .. } => return None,
             Header::Gift {
                 sequence,
                 value,
@@ -348,11 +349,7 @@ impl Link for ProcessLink {
                 return Err(LinkError::Aborted);
             }
         };
-        let header = Header::Message {
-            round: tag.round,
-            action: Action::Receive(tag.message),
-            types,
-        };
+        let header = Header::Message { tag, types };
         let channel = self.channel.upgrade().ok_or(LinkError::Aborted)?;
         send(&channel, to, &header, pieces);
         Ok(())

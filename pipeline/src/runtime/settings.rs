@@ -7,6 +7,7 @@ use tinderbox_fake::DynTensor;
 
 use super::clip::Clipping;
 use super::optimizer::Optimizers;
+use crate::sum::GradientSum;
 
 /// Changes the gradient of a parameter before the update.
 pub(super) type GradientHook = dyn Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync;
@@ -15,6 +16,10 @@ pub(super) type GradientHook = dyn Fn(&ParameterPath, DynTensor) -> DynTensor + 
 pub(super) struct Settings {
     /// The seed of initial values and of the random values of the forward.
     pub(super) seed: Seed,
+    /// The number of replicas of every stage.
+    pub(super) replicas: usize,
+    /// The order in which gradients are added.
+    pub(super) sum: GradientSum,
     /// The clipping of all gradients.
     pub(super) clipping: Option<Clipping>,
     /// Whether a training step updates nothing if the loss or a gradient is not finite.
@@ -30,6 +35,36 @@ pub(super) struct Settings {
     pub(super) average_decay: Option<f64>,
     /// The memory limit that ranks are checked against.
     pub(super) memory: MemoryCheck,
+    /// After how many steps ranks check that values have not changed in memory.
+    pub(super) check_memory: Option<u64>,
     /// Whether the gradients of the last step stay readable.
     pub(super) keep_gradients: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: Seed::new(0),
+            replicas: 1,
+            sum: GradientSum::Sequential,
+            clipping: None,
+            stop_on_non_finite: false,
+            check_indices: false,
+            measure: false,
+            optimizers: None,
+            gradient_hook: None,
+            average_decay: None,
+            memory: MemoryCheck::default(),
+            check_memory: None,
+            keep_gradients: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether an update needs the norms of the gradients of all stages.
+    pub(super) fn needs_norms(&self, loss_scale: Option<f64>) -> bool {
+        let clips = matches!(self.clipping, Some(Clipping::GlobalNorm(_)));
+        clips || loss_scale.is_some() || self.stop_on_non_finite
+    }
 }

@@ -1,24 +1,20 @@
 //! Executes one rank's list of actions.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use burn::module::ParamId;
-use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{Device, TensorData};
-use tinderbox_deferred::{Executable, ParameterPath, RunContext};
+use tinderbox_deferred::{Executable, RunContext};
 use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
-use super::carry::RoundCarry;
-use super::clip::{Change, Clipping, Norms, SquareSums, each, scaled};
-use super::link::{Link, Tag};
+use super::clip::{Change, Clipping, Norms, each, scaled};
+use super::link::{Link, LinkMessage, Tag};
 use super::rank::{Rank, action_error, caught};
+use super::round::{Part, Round, RoundReport};
 use super::stage::{CutProgram, Stage};
 use crate::cut::{Binding, Phase, StagePrograms};
 use crate::kept::{Kept, Location};
-use crate::lists::StepLists;
 use crate::schedule::{
     Action, Compute, Edge, Message, MicroBatchIndex, RankIndex, RankTimeline, Span, StageIndex,
     Task,
@@ -26,85 +22,12 @@ use crate::schedule::{
 use crate::trace::Given;
 use crate::{ActionError, LinkError, PipelineError};
 
-/// One micro-batch of a round.
-#[derive(Debug)]
-pub(super) struct MicroInput {
-    /// The programs for its shapes.
-    pub(super) cut: Arc<CutProgram>,
-    /// Its tensors.
-    pub(super) inputs: Vec<DynTensor>,
-    /// Its number of samples.
-    pub(super) samples: usize,
-    /// Its weight in the loss, times the loss scale.
-    pub(super) weight: f64,
-}
-
-/// The learning rate of each parameter.
-#[derive(Clone)]
-pub(super) struct LearningRates(pub(super) ModuleLearningRate);
-
-impl LearningRates {
-    pub(super) fn of(&self, path: &ParameterPath) -> f64 {
-        // Ids are random per construction, so groups match by path.
-        self.0.lr_from_param(ParamId::new(), Some(path.as_str()))
-    }
-}
-
-impl fmt::Debug for LearningRates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LearningRates")
-            .field(&self.0.base())
-            .finish()
-    }
-}
-
-/// A training step or an evaluation.
-#[derive(Debug)]
-pub(super) struct Round {
-    /// The number of earlier steps and evaluations.
-    pub(super) round: u64,
-    /// The training step of the random values.
-    pub(super) step: u32,
-    /// The learning rates; unused in an evaluation.
-    pub(super) lr: LearningRates,
-    /// The loss scale, which is divided out of the gradients.
-    pub(super) loss_scale: Option<f64>,
-    /// The lists of all ranks.
-    pub(super) lists: Arc<StepLists>,
-    /// The micro-batches.
-    pub(super) micro_batches: Vec<MicroInput>,
-    /// The numbers of the cuts that ranks keep loaded, those of the micro-batches among them.
-    pub(super) kept: BTreeSet<u64>,
-    /// The carried values that it reads and replaces.
-    pub(super) carry: Option<RoundCarry>,
-    /// The numbers of the carries that still exist.
-    pub(super) carries: BTreeSet<u64>,
-    /// The beginning of the round, if it is measured.
-    pub(super) epoch: Option<Instant>,
-}
-
-/// The report of a rank to the driver after a round.
-#[derive(Debug, Default)]
-pub(super) struct RoundReport {
-    /// The loss of each micro-batch, if this rank computes it.
-    pub(super) losses: Vec<(usize, DynTensor)>,
-    /// The named outputs of each micro-batch that this rank computes.
-    pub(super) outputs: Vec<(usize, String, DynTensor)>,
-    /// The norm of all gradients, if ranks need it.
-    pub(super) gradient_norm: Option<f64>,
-    /// The squares of the gradients of each stage on the CPU, if ranks do not need the norm.
-    pub(super) squares: Vec<(StageIndex, SquareSums)>,
-    /// The reason for stopping before the update: the positions of gradients that are not finite, in
-    /// the order in which norms are added. Empty if only the loss is not finite.
-    pub(super) stopped: Option<Vec<usize>>,
-    /// The time of each action, if the round was measured.
-    pub(super) timeline: Option<RankTimeline>,
-}
-
 /// The values of a round on one rank.
 pub(super) struct RoundState {
     kept: Kept<DynTensor>,
     pub(super) norms: BTreeMap<StageIndex, Norms>,
+    /// The sums of squares that this replica has computed, by stage, until they are part of `norms`.
+    pub(super) own_squares: BTreeMap<StageIndex, Norms>,
     /// The change of the gradients of all stages, once it is known.
     pub(super) change: Option<Change>,
     /// The beginning of the round, if times and bytes are measured.
@@ -121,6 +44,7 @@ impl RoundState {
         Self {
             kept: Kept::default(),
             norms: BTreeMap::new(),
+            own_squares: BTreeMap::new(),
             change: None,
             epoch: round.epoch,
             bytes: 0,
@@ -178,6 +102,8 @@ impl Job {
 pub(super) struct Running<'a> {
     pub(super) rank: &'a mut Rank,
     pub(super) round: &'a Round,
+    /// What the replica of the rank runs.
+    part: &'a Part,
     link: &'a mut dyn Link,
     pub(super) state: RoundState,
 }
@@ -185,6 +111,7 @@ pub(super) struct Running<'a> {
 impl<'a> Running<'a> {
     pub(super) fn new(rank: &'a mut Rank, round: &'a Round, link: &'a mut dyn Link) -> Self {
         Self {
+            part: &round.parts[rank.setup.replica],
             rank,
             round,
             link,
@@ -196,7 +123,7 @@ impl<'a> Running<'a> {
     pub(super) fn run(mut self) -> Result<RoundReport, PipelineError> {
         let round = self.round;
         let rank = self.rank.setup.rank;
-        let actions = round.lists.schedule.actions(rank);
+        let actions = self.part.lists.schedule.actions(self.rank.setup.place);
         let mut timeline = round.epoch.map(|_| RankTimeline::default());
         for stage in &mut self.rank.stages {
             stage.clear_gradients();
@@ -255,10 +182,15 @@ impl<'a> Running<'a> {
             .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))
     }
 
-    /// Announces to the link the message for which an action will wait.
+    /// Announces to the link the messages for which an action will wait.
     fn announce(&mut self, action: &Action) -> Result<(), ActionError> {
-        if let Action::Receive(message) = *action {
-            let (from, tag) = (self.rank_of(message.sender()), self.tag(message));
+        let awaited = match *action {
+            Action::Receive(message) => vec![(self.rank_of(message.sender()), self.tag(message))],
+            Action::Sum { stage } => self.awaited_sums(stage),
+            Action::Gather { stage } => self.awaited_parameters(stage),
+            _ => Vec::new(),
+        };
+        for (from, tag) in awaited {
             self.link.post_receive(from, tag)?;
         }
         Ok(())
@@ -299,10 +231,17 @@ impl<'a> Running<'a> {
             }
             Action::Send(message) => self.send(message),
             Action::Receive(message) => self.receive(message),
-            // One rank holds each stage, so its gradients are complete.
-            Action::Reduce { .. } => Ok(()),
+            Action::Reduce { stage, .. } => self.reduce(stage),
+            Action::Sum { stage } => {
+                self.sum(stage)?;
+                flush_device((), &self.rank.setup.device, self.round)
+            }
             Action::Update { stage } => {
                 self.update(stage)?;
+                flush_device((), &self.rank.setup.device, self.round)
+            }
+            Action::Gather { stage } => {
+                self.gather(stage)?;
                 flush_device((), &self.rank.setup.device, self.round)
             }
             _ => unreachable!("certified lists have no other actions"),
@@ -311,7 +250,9 @@ impl<'a> Running<'a> {
 
     /// Collects the inputs of a task's program.
     fn job(&mut self, task: Task) -> Result<Job, ActionError> {
-        let input = &self.round.micro_batches[task.micro_batch.index()];
+        let index = self.part.index(task.micro_batch);
+        let input = self.round.micro_batch(index);
+        let phase = self.phase_of(task);
         let stage = self.rank.stage_mut(task.stage);
         let (executable, constants) = stage.load(&input.cut, task.compute)?;
         let carry = self.round.carry.filter(|carry| !carry.is_first);
@@ -319,7 +260,7 @@ impl<'a> Running<'a> {
             let index = input.cut.carried.index_of(position)?;
             Some((carry?.number, (task.micro_batch.index(), index)))
         };
-        let bindings = phase_of(self.round, task).inputs.iter();
+        let bindings = phase.inputs.iter();
         let bindings = bindings.zip(executable.program().input_types());
         let inputs = bindings.map(|(binding, (_, dtype))| {
             Ok(match *binding {
@@ -347,7 +288,7 @@ impl<'a> Running<'a> {
             context: RunContext {
                 seed: self.rank.setup.settings.seed,
                 step: self.round.step,
-                micro_batch: task.micro_batch.index() as u32,
+                micro_batch: index as u32,
             },
         })
     }
@@ -356,9 +297,11 @@ impl<'a> Running<'a> {
     /// values, and reports the loss and outputs.
     fn finish(&mut self, task: Task, outputs: Vec<DynTensor>) {
         let (index, k) = (task.stage, task.micro_batch);
-        let programs = programs_of(self.round, k, index);
-        let phase = phase_of(self.round, task);
-        let is_split = self.round.lists.is_split(index, k.index());
+        let programs = self.programs_of(k, index);
+        let phase = self.phase_of(task);
+        let number = self.part.index(k);
+        let micro_batch = self.round.micro_batch(number);
+        let is_split = self.part.lists.is_split(index, k.index());
         let mut outputs = outputs.into_iter();
         let location = (index, k);
         for ((value, takes), output) in phase.outputs.iter().zip(&mut outputs) {
@@ -367,15 +310,15 @@ impl<'a> Running<'a> {
         let stage = self.rank.stage_mut(index);
         for (position, gradient) in phase.gradients.iter().zip(&mut outputs) {
             // A weight of 0 adds nothing, even if the gradient is NaN.
-            if self.round.micro_batches[k.index()].weight != 0.0 {
-                stage.accumulate(*position, gradient);
+            if micro_batch.weight != 0.0 {
+                stage.accumulate(*position, self.round.groups.of(number), gradient);
             }
         }
         for (position, value) in phase.updates.iter().zip(&mut outputs) {
             stage.update_state(*position, value);
         }
         if let Some(carry) = self.round.carry {
-            let tensors = &self.round.micro_batches[k.index()].cut.carried;
+            let tensors = &micro_batch.cut.carried;
             for (position, value) in phase.carried.iter().zip(outputs) {
                 let index = tensors.index_of(*position);
                 let index = index.expect("a program replaces carried tensors only");
@@ -383,7 +326,6 @@ impl<'a> Running<'a> {
             }
         }
         if task.compute == Compute::Forward {
-            let number = k.index();
             if let Some(loss) = programs.loss {
                 let loss = self.state.take(location, loss);
                 self.state.report.losses.push((number, loss));
@@ -400,7 +342,7 @@ impl<'a> Running<'a> {
     /// Passes the outputs of a task to the other stages of this rank without messages.
     fn pass_to_local_stages(&mut self, task: Task) {
         let k = task.micro_batch;
-        for (edge, ids) in &programs_of(self.round, k, task.stage).sends {
+        for (edge, ids) in &self.programs_of(k, task.stage).sends {
             let to = edge.to.stage;
             let is_here = self.rank_of(to) == self.rank.setup.rank;
             if edge.from.is_run_by(&task) && is_here {
@@ -415,9 +357,9 @@ impl<'a> Running<'a> {
     /// Keeps a value of another stage for its uses by a stage.
     fn put_received(&mut self, location: Location, id: ValueId, value: DynTensor) {
         let (stage, k) = location;
-        let received = &programs_of(self.round, k, stage).received;
+        let received = &self.programs_of(k, stage).received;
         let takes = received.get(&id).copied().unwrap_or_default();
-        let uses = takes.of(self.round.lists.is_split(stage, k.index()));
+        let uses = takes.of(self.part.lists.is_split(stage, k.index()));
         self.state.put(location, id, value, uses);
     }
 
@@ -428,11 +370,13 @@ impl<'a> Running<'a> {
         let stage = self.rank.stage_mut(index);
         // Reading the norms on the driver would make devices other than the CPU wait after each step.
         if is_host(&setup.device) && self.state.report.gradient_norm.is_none() {
-            let sums = (index, stage.square_sums());
+            let places = stage.own_pieces().iter().map(|piece| piece.place);
+            let sums = (index, places.collect(), stage.square_sums());
             self.state.report.squares.push(sums);
         }
-        if let Change::Skip = change {
+        let updated = if let Change::Skip = change {
             stage.drop_gradients();
+            vec![None; stage.own_pieces().len()]
         } else {
             let each_by_itself = match &setup.settings.clipping {
                 Some(Clipping::Each(config)) => Some(config),
@@ -447,14 +391,21 @@ impl<'a> Running<'a> {
                     Some(config) => each(config, gradient),
                     None => Ok(gradient),
                 }
-            })?;
+            })?
+        };
+        match setup.settings.replicas {
+            1 => self.share_on_rank(index),
+            _ => self.send_updated(index, updated),
         }
-        // Copies on this rank; those on others receive a message.
+    }
+
+    /// Passes updated values to the copies on this rank; those on others receive a message.
+    pub(super) fn share_on_rank(&mut self, index: StageIndex) -> Result<(), ActionError> {
         let others = self.rank.stage_indices().into_iter();
-        for replica in others.filter(|other| *other != index) {
-            let values = self.rank.stage_mut(index).shared_with(replica);
-            let replica = self.rank.stage_mut(replica);
-            replica.replace_shared(index, values)?;
+        for copy in others.filter(|other| *other != index) {
+            let values = self.rank.stage_mut(index).shared_with(copy);
+            let copy = self.rank.stage_mut(copy);
+            copy.replace_shared(index, values)?;
         }
         Ok(())
     }
@@ -462,22 +413,35 @@ impl<'a> Running<'a> {
     fn send(&mut self, message: Message) -> Result<(), ActionError> {
         let values = match message {
             Message::Values { edge, micro_batch } => {
-                let programs = programs_of(self.round, micro_batch, edge.from.stage);
+                let programs = self.programs_of(micro_batch, edge.from.stage);
                 let ids = values_of(&programs.sends, edge).iter();
                 let location = (edge.from.stage, micro_batch);
                 ids.map(|id| self.state.take(location, *id)).collect()
             }
-            Message::Tie(tie) => self.rank.stage_mut(tie.owner).shared_with(tie.replica),
+            Message::Tie(tie) => self.rank.stage_mut(tie.owner).shared_with(tie.copy),
             Message::Norm { from, .. } => vec![self.norms_of(from)?.to_message()],
         };
         let (to, tag) = (self.rank_of(message.receiver()), self.tag(message));
+        self.send_to(to, tag, values)
+    }
+
+    pub(super) fn send_to(
+        &mut self,
+        to: RankIndex,
+        tag: Tag,
+        values: Vec<DynTensor>,
+    ) -> Result<(), ActionError> {
         Ok(self.link.send(to, tag, values)?)
     }
 
-    fn receive(&mut self, message: Message) -> Result<(), ActionError> {
-        let (from, tag) = (self.rank_of(message.sender()), self.tag(message));
+    /// Waits for a message.
+    pub(super) fn receive_from(
+        &mut self,
+        from: RankIndex,
+        tag: Tag,
+    ) -> Result<Vec<DynTensor>, ActionError> {
         let values = self.link.poll(from, tag);
-        let values = values.map_err(|error| match error {
+        values.map_err(|error| match error {
             LinkError::Timeout { from, key, timeout } => ActionError::Late {
                 from,
                 message: key,
@@ -485,11 +449,16 @@ impl<'a> Running<'a> {
                 doing: self.rank.watch.all_but(self.rank.setup.rank),
             },
             error => error.into(),
-        })?;
+        })
+    }
+
+    fn receive(&mut self, message: Message) -> Result<(), ActionError> {
+        let (from, tag) = (self.rank_of(message.sender()), self.tag(message));
+        let values = self.receive_from(from, tag)?;
         match message {
             Message::Values { edge, micro_batch } => {
                 let to = edge.to.stage;
-                let ids = values_of(&programs_of(self.round, micro_batch, to).receives, edge);
+                let ids = values_of(&self.programs_of(micro_batch, to).receives, edge);
                 check_length(ids.len(), values.len())?;
                 for (id, value) in ids.iter().zip(values) {
                     let value = value.to_device(&self.rank.setup.device)?;
@@ -497,8 +466,8 @@ impl<'a> Running<'a> {
                 }
             }
             Message::Tie(tie) => {
-                let replica = self.rank.stage_mut(tie.replica);
-                replica.replace_shared(tie.owner, values)?;
+                let copy = self.rank.stage_mut(tie.copy);
+                copy.replace_shared(tie.owner, values)?;
             }
             Message::Norm { from, .. } => {
                 check_length(1, values.len())?;
@@ -509,16 +478,29 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
+    /// The rank that runs a stage in this replica.
     fn rank_of(&self, stage: StageIndex) -> RankIndex {
-        let rank = self.round.lists.schedule.rank_of(stage);
-        rank.expect("certified lists name stages of the plan")
+        let setup = &self.rank.setup;
+        setup.layout.rank_in(setup.replica, stage)
     }
 
     fn tag(&self, message: Message) -> Tag {
         Tag {
             round: self.round.round,
-            message,
+            message: LinkMessage::Schedule(message),
         }
+    }
+
+    fn programs_of(&self, micro_batch: MicroBatchIndex, stage: StageIndex) -> &'a StagePrograms {
+        let micro_batch = self.round.micro_batch(self.part.index(micro_batch));
+        &micro_batch.cut.programs.stages[stage.index()]
+    }
+
+    fn phase_of(&self, task: Task) -> &'a Phase {
+        let phase = self
+            .programs_of(task.micro_batch, task.stage)
+            .phase(task.compute);
+        phase.expect("certified lists run programs that the stage has")
     }
 }
 
@@ -548,15 +530,6 @@ pub(super) fn check_length(expected: usize, found: usize) -> Result<(), ActionEr
         true => Ok(()),
         false => Err(ActionError::MessageLength { expected, found }),
     }
-}
-
-fn programs_of(round: &Round, micro_batch: MicroBatchIndex, stage: StageIndex) -> &StagePrograms {
-    &round.micro_batches[micro_batch.index()].cut.programs.stages[stage.index()]
-}
-
-fn phase_of(round: &Round, task: Task) -> &Phase {
-    let phase = programs_of(round, task.micro_batch, task.stage).phase(task.compute);
-    phase.expect("certified lists run programs that the stage has")
 }
 
 /// The values of a message. Micro-batches of other shapes may have fewer edges, which are empty.

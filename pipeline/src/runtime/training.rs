@@ -14,12 +14,38 @@ use super::carry::Carry;
 use super::output::{Evaluation, OutputsOn, RankReport, StepOutput};
 use super::pipeline::{Condition, Pipeline};
 use super::remote::{Notice, To};
-use super::step::{LearningRates, MicroInput, Round, RoundReport};
-use super::weights::weights;
+use super::round::{LearningRates, MicroInput, Round, RoundReport};
+use super::stage::CutProgram;
+use super::weights::{counts, weights};
 use crate::batch::{Batch, samples_of, split_samples};
 use crate::lists::ScheduleChoice;
 use crate::schedule::{MicroBatchIndex, RankIndex};
+use crate::trace::LossOver;
 use crate::{ActionError, BatchError, PipelineError};
+
+/// The micro-batches of a step or an evaluation.
+pub(super) struct Work<B> {
+    /// Those that this process has, each with its samples; or why it has none.
+    pub(super) own: Result<Vec<(B, usize)>, PipelineError>,
+    /// The index of the first of them among those of all replicas.
+    pub(super) first: usize,
+    /// The samples of those of all replicas.
+    pub(super) sizes: Vec<usize>,
+    /// The samples of all shares, if this process has only its own.
+    pub(super) of_share: Option<usize>,
+}
+
+impl<B> Work<B> {
+    /// Those of a batch that this process has whole.
+    fn whole(parts: Vec<(B, usize)>) -> Self {
+        Self {
+            sizes: parts.iter().map(|(_, samples)| *samples).collect(),
+            own: Ok(parts),
+            first: 0,
+            of_share: None,
+        }
+    }
+}
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Runs one training step: the batch is split into micro-batches, their gradients, weighted as
@@ -49,7 +75,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batch: B,
     ) -> Result<StepOutput, PipelineError> {
-        self.train(&lr.into(), &[batch])
+        self.train(&lr.into(), |pipeline, lr| {
+            pipeline.run_training(lr, std::slice::from_ref(&batch))
+        })
     }
 
     /// Runs one training step over several batches, each split into micro-batches as by
@@ -67,26 +95,28 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         batches: impl IntoIterator<Item = B>,
     ) -> Result<StepOutput, PipelineError> {
         let batches: Vec<B> = batches.into_iter().collect();
-        self.train(&lr.into(), &batches)
+        self.train(&lr.into(), |pipeline, lr| match batches.is_empty() {
+            true => Err(PipelineError::from(BatchError::NoBatches)),
+            false => pipeline.run_training(lr, &batches),
+        })
     }
 
-    fn train(
+    /// Checks that a step can be trained, runs it, and counts it.
+    pub(super) fn train(
         &mut self,
         lr: &ModuleLearningRate,
-        batches: &[B],
+        run: impl FnOnce(&mut Self, &ModuleLearningRate) -> Result<Evaluation, PipelineError>,
     ) -> Result<StepOutput, PipelineError> {
         // First, so that a call that only this process refuses is noticed by the others.
         self.calls += 1;
         if self.settings.optimizers.is_none() {
             return Err(PipelineError::NoOptimizer);
         }
-        if batches.is_empty() {
-            return Err(PipelineError::from(BatchError::NoBatches));
-        }
         self.check_not_averaged()?;
         self.check_rates(lr)?;
+        self.check_memory()?;
         let step = self.step;
-        let output = self.run_training(lr, batches)?;
+        let output = run(self, lr)?;
         if let Some(gradients) = &output.stopped {
             return Err(self.not_finite(step, &output, gradients));
         }
@@ -95,6 +125,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             scale.after_step(!output.skipped);
         }
         self.step = step + 1;
+        self.record_memory()?;
         Ok(output)
     }
 
@@ -159,7 +190,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             for ((batch, samples), count) in batches.iter().zip(&samples).zip(&counts) {
                 parts.extend(split_samples(batch, *samples, *count)?);
             }
-            match self.run(Mode::Training, lr.clone(), parts, None) {
+            match self.run(Mode::Training, lr.clone(), Work::whole(parts), None) {
                 // Detected before anything ran.
                 Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
                     let error = first.take().unwrap_or(error);
@@ -249,21 +280,26 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.calls += 1;
         let samples = samples_of(&batch)?;
         let parts = split_samples(&batch, samples, self.micro_batches.min(samples))?;
-        self.run(Mode::Inference, 0.0.into(), parts, carry)
+        self.run(Mode::Inference, 0.0.into(), Work::whole(parts), carry)
     }
 
-    fn run(
+    /// Runs a training step of shares.
+    pub(super) fn run_share(
+        &mut self,
+        lr: ModuleLearningRate,
+        work: Work<B>,
+    ) -> Result<Evaluation, PipelineError> {
+        self.run(Mode::Training, lr, work, None)
+    }
+
+    /// Loads the programs of micro-batches, checks their indices, and computes what they count.
+    fn prepare(
         &mut self,
         mode: Mode,
-        lr: ModuleLearningRate,
+        step: u32,
         parts: Vec<(B, usize)>,
-        carry: Option<&mut Carry>,
-    ) -> Result<Evaluation, PipelineError> {
-        self.check_condition()?;
-        let step = u32::try_from(self.step)
-            .map_err(|_| PipelineError::StepOverflow { step: self.step })?;
-        let loss_scale = self.loss_scale.filter(|_| mode == Mode::Training);
-        let factor = loss_scale.map_or(1.0, |scale| scale.factor());
+        first: usize,
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
         let mut micro_batches = Vec::with_capacity(parts.len());
         for (part, samples) in parts {
             let (cut, inputs) = self.programs.cut(mode, &part)?;
@@ -276,8 +312,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         let used = micro_batches.iter().map(|micro| &*micro.cut);
         self.programs.drop_unused(used);
-        let round_carry = carry.as_ref().map(|carry| carry.check(&micro_batches));
-        let round_carry = round_carry.transpose()?;
         for (index, micro) in micro_batches.iter().enumerate() {
             if let Err(source) = micro.cut.indices.check(&micro.inputs) {
                 // A batch that can't be read means that its device has failed.
@@ -285,41 +319,82 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                     self.condition = Condition::Stopped;
                 }
                 return Err(PipelineError::MicroBatch {
-                    micro_batch: MicroBatchIndex::new(index),
+                    micro_batch: MicroBatchIndex::new(first + index),
                     source: Box::new(source),
                 });
             }
         }
-        let weights = weights(&micro_batches, |micro_batch| RunContext {
+        let counts = counts(&micro_batches, |micro_batch| RunContext {
             seed: self.settings.seed,
             step,
-            micro_batch: micro_batch as u32,
+            micro_batch: (first + micro_batch) as u32,
         })?;
-        for (micro, weight) in micro_batches.iter_mut().zip(&weights) {
-            micro.weight = weight * factor;
+        Ok((micro_batches, counts))
+    }
+
+    fn run(
+        &mut self,
+        mode: Mode,
+        lr: ModuleLearningRate,
+        work: Work<B>,
+        carry: Option<&mut Carry>,
+    ) -> Result<Evaluation, PipelineError> {
+        self.check_condition()?;
+        let step = u32::try_from(self.step)
+            .map_err(|_| PipelineError::StepOverflow { step: self.step })?;
+        let lr = LearningRates(lr);
+        let loss_scale = self.loss_scale.filter(|_| mode == Mode::Training);
+        let loss_scale = loss_scale.map(|scale| scale.factor());
+        let Work {
+            own,
+            first,
+            sizes,
+            of_share,
+        } = work;
+        if of_share.is_some() {
+            // Before this process waits for what the others count.
+            self.notify(mode, &[], of_share, (&lr, loss_scale))?;
         }
-        let lists = self.programs.lists(mode, &micro_batches)?;
+        let own = own.and_then(|parts| self.prepare(mode, step, parts, first));
+        let (mut micro_batches, counts) = match of_share {
+            None => own?,
+            Some(_) => self.counts_of_all(own, first, sizes.len())?,
+        };
+        let round_carry = carry.as_ref().map(|carry| carry.check(&micro_batches));
+        let round_carry = round_carry.transpose()?;
+        let weights = weights(counts)?;
+        for (micro, weight) in micro_batches.iter_mut().zip(&weights[first..]) {
+            micro.weight = weight * loss_scale.unwrap_or(1.0);
+        }
+        // Those of other processes have the same edges and gradients.
+        let stand_in = match micro_batches.first() {
+            Some(micro) => micro.cut.clone(),
+            None => self.programs.example()?,
+        };
+        let cuts = (0..sizes.len()).map(|k| {
+            let own = k.checked_sub(first).and_then(|at| micro_batches.get(at));
+            own.map_or(&*stand_in, |micro| &*micro.cut)
+        });
+        let cuts: Vec<&CutProgram> = cuts.collect();
+        let parts = self.programs.parts(mode, &cuts)?;
+        if of_share.is_none() {
+            self.notify(mode, &micro_batches, None, (&lr, loss_scale))?;
+        }
         let round = Arc::new(Round {
             round: self.round,
             step,
-            lr: LearningRates(lr),
-            loss_scale: loss_scale.map(|scale| scale.factor()),
-            lists,
+            lr,
+            loss_scale,
+            parts,
+            groups: self.programs.groups(sizes.len()),
+            is_sum: matches!(stand_in.loss_over, LossOver::Sum),
             micro_batches,
+            first,
             kept: self.programs.kept(),
             carry: round_carry,
             carries: self.carries.existing(),
             epoch: self.settings.measure.then(Instant::now),
         });
-        self.crew.notify(|| {
-            let is_training = mode == Mode::Training;
-            let (call, step) = (self.calls, self.step);
-            let settings = self.digest_of_settings(&round);
-            let parts = &round.micro_batches;
-            let values = self.checks_batches;
-            let notice = Notice::new(call, step, is_training, parts, settings, values);
-            notice.map_err(|source| PipelineError::from(BatchError::Unread { source }))
-        })?;
         self.round += 1;
         let request = match mode {
             Mode::Training => "run a training step",
@@ -344,12 +419,30 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(output)
     }
 
+    /// Tells the other processes what this one is about to run.
+    fn notify(
+        &self,
+        mode: Mode,
+        micro_batches: &[MicroInput],
+        of_share: Option<usize>,
+        (lr, loss_scale): (&LearningRates, Option<f64>),
+    ) -> Result<(), PipelineError> {
+        self.crew.notify(|| {
+            let is_training = mode == Mode::Training;
+            let (call, step) = (self.calls, self.step);
+            let settings = self.digest_of_settings(lr, loss_scale);
+            let (parts, values) = (micro_batches, self.checks_batches);
+            let notice = Notice::new(call, step, is_training, parts, of_share, settings, values);
+            notice.map_err(|source| PipelineError::from(BatchError::Unread { source }))
+        })
+    }
+
     /// A digest of what all processes have to have alike in a round, beside the batch.
-    fn digest_of_settings(&self, round: &Round) -> u64 {
+    fn digest_of_settings(&self, lr: &LearningRates, loss_scale: Option<f64>) -> u64 {
         let mut hasher = XxHash3_64::with_seed(self.changes);
-        hasher.write_u64(round.loss_scale.unwrap_or(1.0).to_bits());
+        hasher.write_u64(loss_scale.unwrap_or(1.0).to_bits());
         for parameter in self.model.parameters().iter() {
-            hasher.write_u64(round.lr.of(&parameter.path).to_bits());
+            hasher.write_u64(lr.of(&parameter.path).to_bits());
         }
         hasher.finish()
     }

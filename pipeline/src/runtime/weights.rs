@@ -5,7 +5,7 @@ use tinderbox_deferred::{Executable, Executor, Program, ProgramError, RunContext
 use tinderbox_fake::DynTensor;
 
 use super::rank::caught;
-use super::step::MicroInput;
+use super::round::MicroInput;
 use crate::trace::{Given, JointGraph, LossOver};
 use crate::{ActionError, PipelineError};
 
@@ -61,11 +61,11 @@ pub(super) fn count_of(
     joint.loss_over().try_map(new)
 }
 
-/// The weight of each micro-batch: 1 for a sum, otherwise its fraction of the samples or of the count.
-pub(super) fn weights(
+/// The samples of each micro-batch, or what it counts; `None` for sums.
+pub(super) fn counts(
     parts: &[MicroInput],
     context: impl Fn(usize) -> RunContext,
-) -> Result<Vec<f64>, PipelineError> {
+) -> Result<Vec<Option<f64>>, PipelineError> {
     let counts = parts.iter().enumerate().map(|(index, part)| {
         Ok(match &part.cut.loss_over {
             LossOver::Sum => None,
@@ -91,6 +91,11 @@ pub(super) fn weights(
     if let Some(other) = parts.iter().position(|part| kind(part) != kind(&parts[0])) {
         return Err(PipelineError::MixedLosses { micro_batch: other });
     }
+    Ok(counts)
+}
+
+/// The weight of each micro-batch of a batch: 1 for a sum, otherwise its fraction of the samples or of the count.
+pub(super) fn weights(counts: Vec<Option<f64>>) -> Result<Vec<f64>, PipelineError> {
     let total: f64 = counts.iter().flatten().sum();
     if total == 0.0 && counts.iter().any(Option::is_some) {
         return Err(PipelineError::NothingCounts);

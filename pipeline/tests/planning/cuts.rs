@@ -132,7 +132,7 @@ fn in_an_encoder_at_its_end_and_in_a_decoder() {
     assert_eq!(tie.owner.index(), 0);
     let copies: Vec<usize> = tie.copies.iter().map(|stage| stage.index()).collect();
     assert_eq!(copies, [2, 3]);
-    assert_eq!(stages[3].replicas, std::slice::from_ref(&tie.path));
+    assert_eq!(stages[3].copies, std::slice::from_ref(&tie.path));
 }
 
 /// A cut before one layer of the encoder and after a part of another layer of the decoder.

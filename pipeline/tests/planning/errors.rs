@@ -165,7 +165,7 @@ fn wrong_files() {
         (
             "/stages/0/replicas",
             json!(["layers.0.bias"]),
-            "stage 0 lists `layers.0.bias` both as a parameter and as a replica",
+            "stage 0 lists `layers.0.bias` both as a parameter and as a copy",
         ),
         (
             "/stages/0/replicas",
@@ -229,7 +229,7 @@ fn a_shared_parameter_whose_owner_is_not_its_first_reader() {
     let edited = Plan::from_json(&json.to_string()).unwrap();
     let expected = "stage 1 owns `layers.0.weight`, and stage 0 before it holds a copy: gradients go from later stages to \
                     earlier ones, so the first stage that reads a parameter must own it: list it among the parameters of \
-                    stage 0 and among the replicas of stage 1, or create the plan again";
+                    stage 0 and among the copies of stage 1, or create the plan again";
     assert_eq!(text(edited.check_model(trace.parameters())), expected);
     let started = Pipeline::new(&model, &trace, &edited).start();
     assert_eq!(

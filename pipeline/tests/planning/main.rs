@@ -6,6 +6,7 @@ mod errors;
 mod models;
 mod plans;
 mod profiles;
+mod replicas;
 mod scale;
 mod traces;
 

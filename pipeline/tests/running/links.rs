@@ -10,10 +10,10 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{Optimizer, SgdConfig};
 use burn::tensor::{Device, Tensor, activation::gelu};
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::schedule::{Action, RankIndex};
+use tinderbox_pipeline::schedule::{Action, Message, RankIndex};
 use tinderbox_pipeline::{
-    Evaluation, Link, LinkError, LocalLink, Machine, Pipeline, PipelineBuilder, PipelineError,
-    Placement, Plan, ScheduleKind, Tag,
+    Evaluation, Link, LinkError, LinkMessage, LocalLink, Machine, Pipeline, PipelineBuilder,
+    PipelineError, Placement, Plan, ScheduleKind, Tag,
 };
 
 use crate::support::{
@@ -79,6 +79,14 @@ fn batch() -> Batch {
     (CASE.batch)(0, &Device::flex())
 }
 
+/// The message of the schedule that a tag names.
+fn of_schedule(tag: Tag) -> Message {
+    match tag.message {
+        LinkMessage::Schedule(message) => message,
+        other => panic!("{other} without replicas"),
+    }
+}
+
 /// A call of a link: its name in the notation of schedules, and the rank that calls.
 type Hook = dyn Fn(RankIndex, Action) -> bool + Send + Sync;
 
@@ -91,19 +99,19 @@ struct Hooked {
 
 impl Link for Hooked {
     fn post_receive(&mut self, from: RankIndex, tag: Tag) -> Result<(), LinkError> {
-        (self.hook)(self.rank, Action::Receive(tag.message));
+        (self.hook)(self.rank, Action::Receive(of_schedule(tag)));
         self.inner.post_receive(from, tag)
     }
 
     fn send(&mut self, to: RankIndex, tag: Tag, values: Vec<DynTensor>) -> Result<(), LinkError> {
-        match (self.hook)(self.rank, Action::Send(tag.message)) {
+        match (self.hook)(self.rank, Action::Send(of_schedule(tag))) {
             true => self.inner.send(to, tag, values),
             false => Ok(()),
         }
     }
 
     fn poll(&mut self, from: RankIndex, tag: Tag) -> Result<Vec<DynTensor>, LinkError> {
-        (self.hook)(self.rank, Action::Receive(tag.message));
+        (self.hook)(self.rank, Action::Receive(of_schedule(tag)));
         self.inner.poll(from, tag)
     }
 

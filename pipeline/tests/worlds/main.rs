@@ -6,6 +6,7 @@
 mod bits;
 mod faults;
 mod model;
+mod replicas;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod support;

@@ -69,6 +69,15 @@ pub(crate) fn traced() -> (Deferred<Net>, Trace<Batch>) {
 
 /// A pipeline of `ranks` ranks that clips by the norm of all gradients.
 pub(crate) fn builder(ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
+    builder_of(1, ranks, kind)
+}
+
+/// The same of several replicas.
+pub(crate) fn builder_of(
+    replicas: usize,
+    ranks: usize,
+    kind: ScheduleKind,
+) -> PipelineBuilder<Net, Batch> {
     let (model, trace) = traced();
     let chunks = match kind {
         ScheduleKind::Zbv | ScheduleKind::DualPipeV | ScheduleKind::Interleaved1F1B => 2,
@@ -77,7 +86,7 @@ pub(crate) fn builder(ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, 
     let machine = Machine::local(ranks).unwrap();
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
     let plan = Plan::auto(&trace, &machine).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    Pipeline::new(&model, &trace, &plan.replicas(replicas))
         .optimizer(AdamWConfig::new())
         .clip(Clipping::GlobalNorm(0.05))
         .average(0.9)

@@ -189,7 +189,7 @@ mod tests {
         plan.stages[0].modules = vec!["\"]; evil [label=\"".to_owned()];
         let dot = plan.to_dot();
         assert!(dot.contains(" -> stage_2 ["), "{dot}");
-        assert!(dot.contains(&format!("stage_{} [", usize::MAX)), "{dot}");
+        assert!(dot.contains(&format!("stage_{} [", u32::MAX)), "{dot}");
         assert!(
             dot.contains("label=\"a\\\"b\\\\c&amp;amp;\u{fffd}\""),
             "{dot}"

@@ -1,6 +1,8 @@
 //! The purpose and the costs of a plan as named lines, for every view.
 
-use tinderbox_schedule::Placement;
+use std::collections::BTreeSet;
+
+use tinderbox_schedule::{LinkCosts, Placement};
 
 use super::PlanFile;
 use super::escape::visible;
@@ -24,7 +26,7 @@ pub(super) fn purpose(plan: &PlanFile) -> Vec<Fact> {
     vec![
         ("model", vec![model]),
         ("program", vec![program]),
-        ("machine", machine(&plan.machine)),
+        ("machine", machine(&plan.machine, plan.step.replicas)),
         ("schedule", vec![schedule(plan)]),
         ("partitioner", choice(plan)),
     ]
@@ -64,8 +66,11 @@ pub(super) fn digest(digest: &str) -> String {
 }
 
 /// The machine in two lines: its ranks, and the costs of messages and actions.
-fn machine(machine: &Machine) -> Vec<String> {
+fn machine(machine: &Machine, replicas: usize) -> Vec<String> {
     let mut ranks = count_text(machine.ranks(), "rank");
+    if replicas > 1 {
+        ranks = format!("{replicas} replicas of {ranks}");
+    }
     if machine.chunks() > 1 {
         let placement = match machine.placement() {
             Placement::Loop => "loop",
@@ -92,16 +97,28 @@ fn machine(machine: &Machine) -> Vec<String> {
             format!(", at {least} to {most} of full speed")
         }
     };
-    let latency = time_text(machine.link.latency);
-    let transfer = match machine.link.ticks_per_mib {
-        0 => String::new(),
-        time => format!(" and {} per MiB", time_text(time)),
+    let message = |link: LinkCosts| {
+        let latency = time_text(link.latency);
+        match link.ticks_per_mib {
+            0 => latency,
+            time => format!("{latency} and {} per MiB", time_text(time)),
+        }
     };
     let action = time_text(machine.action_ns);
-    vec![
+    let within = message(machine.link);
+    let mut lines = vec![
         format!("{ranks}, {limit}{some}{speed}"),
-        format!("a message takes {latency}{transfer}, an action {action} besides its work"),
-    ]
+        format!("a message takes {within}, an action {action} besides its work"),
+    ];
+    if let Some(network) = &machine.network {
+        let machines: BTreeSet<usize> = network.machine_of.iter().copied().collect();
+        let machines = count_text(machines.len(), "machine");
+        let between = message(network.link);
+        lines.push(format!(
+            "on {machines}; between two, a message takes {between}"
+        ));
+    }
+    lines
 }
 
 fn extremes(values: impl Iterator<Item = u64> + Clone) -> Option<(u64, u64)> {

@@ -70,11 +70,13 @@ pub struct PlanStage {
     /// The parameters that it owns: it materializes, updates and saves them.
     pub parameters: Vec<ParameterPath>,
     /// Parameters of other stages that it reads too. It holds a copy, which its owner keeps equal.
-    pub replicas: Vec<ParameterPath>,
+    #[serde(rename = "replicas")]
+    pub copies: Vec<ParameterPath>,
     /// Bytes of the parameters that it owns.
     pub parameter_bytes: u64,
-    /// Bytes of its replicas.
-    pub replica_bytes: u64,
+    /// Bytes of its copies.
+    #[serde(rename = "replica_bytes")]
+    pub copy_bytes: u64,
     /// Forward FLOPs of one micro-batch.
     pub forward_flops: u64,
     /// Backward FLOPs of one micro-batch.
@@ -105,12 +107,12 @@ impl PlanStage {
     /// Returns whether the stage holds a parameter, as its owner or as a copy.
     #[must_use]
     pub fn holds(&self, path: &ParameterPath) -> bool {
-        self.parameters.contains(path) || self.replicas.contains(path)
+        self.parameters.contains(path) || self.copies.contains(path)
     }
 
-    /// Returns the bytes of the parameters that the stage holds, replicas included.
+    /// Returns the bytes of the parameters that the stage holds, copies included.
     pub(super) const fn held_bytes(&self) -> u64 {
-        self.parameter_bytes.saturating_add(self.replica_bytes)
+        self.parameter_bytes.saturating_add(self.copy_bytes)
     }
 }
 
@@ -227,6 +229,10 @@ impl PlanFile {
             });
         }
         let plan: Self = serde_json::from_str(text).map_err(json)?;
+        if !plan.step.replicas.is_power_of_two() {
+            let replicas = plan.step.replicas;
+            return Err(PlanFileError::Replicas { replicas });
+        }
         let mut stages = plan.stages.iter().enumerate();
         if plan.stages.is_empty() || !stages.all(|(k, stage)| stage.stage.index() == k) {
             return Err(PlanFileError::Stages);
@@ -276,7 +282,7 @@ impl PlanFile {
         ranks
     }
 
-    /// Returns the number of ranks.
+    /// Returns the number of ranks of a replica.
     #[must_use]
     pub fn ranks(&self) -> usize {
         let ranks = self
@@ -292,7 +298,11 @@ impl PlanFile {
         let stages = self.stages.iter().map(|stage| stage.costs);
         let boundaries = self.boundaries.iter();
         let messages = boundaries.map(|boundary| (boundary.edge, boundary.bytes));
-        self.machine.costs(stages.collect(), messages.collect())
+        let costs = self.machine.costs(stages.collect(), messages.collect());
+        Costs {
+            replicas: self.step.replicas,
+            ..costs
+        }
     }
 
     /// Returns the dependencies between stages: boundaries and ties.
@@ -301,13 +311,11 @@ impl PlanFile {
         let ties = self.ties.iter().flat_map(|tie| {
             let owner = tie.owner;
             let copies = tie.copies.iter();
-            copies.map(move |replica| Tie {
-                owner,
-                replica: *replica,
-            })
+            copies.map(move |copy| Tie { owner, copy: *copy })
         });
         let edges = self.boundaries.iter().map(|boundary| boundary.edge);
-        Dependencies::new(self.stages.len(), edges, ties)
+        let dependencies = Dependencies::new(self.stages.len(), edges, ties);
+        self.step.with_replicas(dependencies)
     }
 
     /// Returns the schedule of the prediction; `None` where the lists in the file are invalid, or the
@@ -341,6 +349,7 @@ impl PlanFile {
         }
         let step = Step {
             micro_batches,
+            replicas: 1,
             ..self.step.clone()
         };
         let map = self.stage_to_rank();

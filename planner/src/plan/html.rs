@@ -241,7 +241,7 @@ fn content(
     let lists = [
         list(&all, modules.collect()),
         list(&own, parameters(&stage.parameters)),
-        list("parameters of other stages", parameters(&stage.replicas)),
+        list("parameters of other stages", parameters(&stage.copies)),
     ];
     let tag = match stage.recompute {
         true => " <span class=\"tag\">recomputes</span>",

@@ -46,8 +46,8 @@ impl fmt::Display for StageText<'_> {
             stage.stage, stage.rank
         )?;
         let mut parameters = count_text(stage.parameters.len(), "parameter");
-        if !stage.replicas.is_empty() {
-            parameters = format!("{parameters} (+{} shared)", stage.replicas.len());
+        if !stage.copies.is_empty() {
+            parameters = format!("{parameters} (+{} shared)", stage.copies.len());
         }
         let costs = &stage.costs;
         writeln!(

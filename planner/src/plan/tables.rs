@@ -152,7 +152,7 @@ pub(super) fn stages(plan: &PlanFile) -> Table {
     let stages = || plan.stages.iter();
     let flops = |stage: &PlanStage| stage.forward_flops.saturating_add(stage.backward_flops);
     let all = stages().map(flops).fold(0, u64::saturating_add);
-    let parameters = stages().map(|stage| match stage.replicas.len() {
+    let parameters = stages().map(|stage| match stage.copies.len() {
         0 => stage.parameters.len().to_string(),
         shared => format!("{} (+{shared} shared)", stage.parameters.len()),
     });

@@ -10,7 +10,7 @@ use crate::{Block, Machine, Step, Work};
 /// one. Messages and the overhead of actions are left out. Linear in the readers of values.
 #[must_use]
 pub fn lower_bound(work: &Work, machine: &Machine, step: &Step) -> u64 {
-    let micro_batches = step.micro_batches as u64;
+    let micro_batches = step.per_replica() as u64;
     let fastest = machine
         .rank_models()
         .iter()
@@ -27,7 +27,7 @@ pub fn lower_bound(work: &Work, machine: &Machine, step: &Step) -> u64 {
     let largest = fastest.time(largest).saturating_mul(micro_batches);
     // A stage's time is rounded down on its rank, by less than a nanosecond for each program.
     let stages = machine.ranks().saturating_mul(machine.chunks());
-    let programs = stages.saturating_mul(step.micro_batches).saturating_mul(3);
+    let programs = stages.saturating_mul(step.per_replica()).saturating_mul(3);
     u64::try_from(spread)
         .unwrap_or(u64::MAX)
         .max(largest)

@@ -100,9 +100,10 @@ pub fn partition_costs(
         } else {
             add(&mut cost.activation_bytes, own);
         }
-        cost.update = machine
-            .rates
-            .update_ns(trained[stage], step.optimizer_states);
+        // Each replica updates its part.
+        let updated = trained[stage] / step.replicas.max(1) as u64;
+        cost.update = machine.rates.update_ns(updated, step.optimizer_states);
+        cost.exchanged_bytes = step.exchanged(trained[stage]);
         let times = [
             &mut cost.update,
             &mut cost.forward,
@@ -118,9 +119,13 @@ pub fn partition_costs(
     }
     let Edges(messages) = edges;
     let edges: Vec<Edge> = messages.keys().copied().collect();
+    let dependencies = Dependencies::new(stages, edges, ties);
     PartitionCosts {
-        dependencies: Dependencies::new(stages, edges, ties),
-        costs: machine.costs(costs, messages),
+        dependencies: step.with_replicas(dependencies),
+        costs: Costs {
+            replicas: step.replicas,
+            ..machine.costs(costs, messages)
+        },
         bytes,
     }
 }
@@ -181,13 +186,14 @@ fn hold_parameters(
             add(&mut held.parameters, parameter.held_bytes());
             if stage != owner {
                 // The parts of its gradient are sent down micro-batch by micro-batch.
-                let [owner, replica] = [owner, stage].map(StageIndex::new);
-                ties.insert(Tie { owner, replica });
+                let [owner, copy] = [owner, stage].map(StageIndex::new);
+                ties.insert(Tie { owner, copy });
             } else if parameter.is_trainable {
-                add(&mut held.gradients, parameter.bytes);
+                let gradients = parameter.bytes.saturating_mul(step.gradients_held());
+                add(&mut held.gradients, gradients);
                 add(&mut trained[stage], parameter.bytes);
                 let state = parameter.bytes.saturating_mul(step.optimizer_states);
-                add(&mut held.optimizer, state);
+                add(&mut held.optimizer, state / step.replicas.max(1) as u64);
             }
         }
     }

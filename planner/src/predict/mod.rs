@@ -41,9 +41,9 @@ pub struct Prediction {
     pub bottleneck: StageIndex,
     /// The nanoseconds of `F` and `B` of the slowest stage.
     pub bottleneck_ns: u64,
-    /// Bytes that cross between ranks in a step.
+    /// Bytes that cross between ranks in a step, of all replicas.
     pub crossing_bytes: u64,
-    /// Each rank.
+    /// Each rank of a replica.
     pub ranks: Vec<RankPrediction>,
 }
 
@@ -137,13 +137,19 @@ pub fn predict_costs(
     });
     let crossing = crossing.map(|(_, bytes)| *bytes);
     let per_micro_batch = crossing.fold(0, u64::saturating_add);
+    // All replicas but one send the gradients of a parameter, and get its new value.
+    let exchanged = costs.costs.stages.iter().map(|stage| stage.exchanged_bytes);
+    let exchanged = exchanged.fold(0, u64::saturating_add);
+    let exchanged = exchanged.saturating_mul(2 * (step.replicas.max(1) as u64 - 1));
     let prediction = Prediction {
         step_ns: timeline.makespan(),
         lower_bound_ns,
         idle_permille: (timeline.idle_share() * 1000.0).round() as u64,
         bottleneck: StageIndex::new(slowest.map_or(0, |(index, _)| index)),
         bottleneck_ns: slowest.map_or(0, |(_, stage)| time(stage)),
-        crossing_bytes: per_micro_batch.saturating_mul(step.micro_batches as u64),
+        crossing_bytes: per_micro_batch
+            .saturating_mul(step.micro_batches as u64)
+            .saturating_add(exchanged),
         ranks: ranks.collect(),
     };
     Ok(Predicted {

@@ -40,7 +40,7 @@ pub(crate) fn schedule_of(
         };
         let found = auto(
             stage_to_rank,
-            step.micro_batches,
+            step.per_replica(),
             dependencies,
             &searched,
             options,

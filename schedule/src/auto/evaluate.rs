@@ -5,7 +5,7 @@
 
 use crate::task::Compute;
 
-use super::problem::{Lists, NOT_MADE, Problem, Turn, count, next};
+use super::problem::{Lists, NOT_MADE, Problem, Sent, Turn, count, next};
 
 /// No message: the action began when the previous one on its rank ended.
 pub(super) const NO_MESSAGE: usize = usize::MAX;
@@ -215,7 +215,7 @@ impl<'a> Evaluator<'a> {
             let message = made.message + k;
             self.made_at[message] = position;
             self.arrivals[message] = match made.sent {
-                Some(sent) => self.transfer(rank, sent.link, sent.transfer),
+                Some(sent) => self.transfer(rank, sent),
                 None => 0,
             };
             let reader = &mut self.ranks[made.reader];
@@ -227,9 +227,9 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Sends a message and returns the time at which it arrives.
-    fn transfer(&mut self, rank: usize, link: usize, ticks: u64) -> u64 {
-        let (free, link_free) = (&mut self.ranks[rank].free, &mut self.link_free[link]);
-        self.problem.send(free, link_free, ticks)
+    fn transfer(&mut self, rank: usize, sent: Sent) -> u64 {
+        let (free, link_free) = (&mut self.ranks[rank].free, &mut self.link_free[sent.link]);
+        self.problem.send(free, link_free, sent)
     }
 
     /// Runs the actions after the last backward of a stage: reduces, and updates unless they wait for another stage.
@@ -252,8 +252,8 @@ impl<'a> Evaluator<'a> {
             }
             for to in (0..problem.ranks).filter(|to| *to != rank) {
                 if !problem.stages_of[to].is_empty() {
-                    let link = rank * problem.ranks + to;
-                    self.norm_arrivals[stage * problem.ranks + to] = self.transfer(rank, link, 0);
+                    let sent = problem.sent(rank, to, 0);
+                    self.norm_arrivals[stage * problem.ranks + to] = self.transfer(rank, sent);
                 }
             }
         }
@@ -267,9 +267,9 @@ impl<'a> Evaluator<'a> {
         let state = &mut self.ranks[rank];
         state.free = state.free.saturating_add(time);
         for (index, tie) in problem.dependencies.ties().iter().enumerate() {
-            let to = problem.rank_of[tie.replica.index()];
+            let to = problem.rank_of[tie.copy.index()];
             if tie.owner.index() == stage && to != rank {
-                self.tie_arrivals[index] = self.transfer(rank, rank * problem.ranks + to, 0);
+                self.tie_arrivals[index] = self.transfer(rank, problem.sent(rank, to, 0));
             }
         }
     }
@@ -294,7 +294,7 @@ impl<'a> Evaluator<'a> {
             }
         }
         for (index, tie) in problem.dependencies.ties().iter().enumerate() {
-            let rank = problem.rank_of[tie.replica.index()];
+            let rank = problem.rank_of[tie.copy.index()];
             if problem.rank_of[tie.owner.index()] != rank {
                 let arrival = self.tie_arrivals[index];
                 let state = &mut self.ranks[rank];

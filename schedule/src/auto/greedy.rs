@@ -277,9 +277,7 @@ impl Run<'_> {
         let k = count(&mut self.counts[turn.stage()], turn.compute);
         for made in problem.made(turn.stage(), turn.compute) {
             self.arrivals[made.message + k] = match made.sent {
-                Some(sent) => {
-                    problem.send(&mut free, &mut self.link_free[sent.link], sent.transfer)
-                }
+                Some(sent) => problem.send(&mut free, &mut self.link_free[sent.link], sent),
                 None => 0,
             };
             self.is_stale[made.reader] = true;

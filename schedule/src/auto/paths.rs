@@ -109,12 +109,11 @@ fn arcs(problem: &Problem<'_>) -> Vec<Arc> {
     let edges = problem.dependencies.edges().iter().map(|edge| {
         let [from, to] = [edge.from.stage.index(), edge.to.stage.index()];
         let bytes = costs.message_bytes.get(edge).copied().unwrap_or(0);
-        let sent = costs
-            .link
-            .transfer(bytes)
-            .saturating_add(costs.link.latency);
+        let [sender, reader] = [problem.rank_of[from], problem.rank_of[to]];
+        let link = problem.link(sender, reader);
+        let sent = link.transfer(bytes).saturating_add(link.latency);
         let actions = costs.overhead.saturating_mul(2);
-        let is_apart = problem.rank_of[from] != problem.rank_of[to];
+        let is_apart = sender != reader;
         Arc {
             from: (from, kind(edge.from.compute)),
             to: (to, kind(edge.to.compute)),

@@ -4,7 +4,7 @@ use crate::action::Action;
 use crate::dependencies::Dependencies;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::Schedule;
-use crate::simulate::Costs;
+use crate::simulate::{Costs, LinkCosts};
 use crate::task::{Compute, Task};
 
 /// One entry of a rank's list during the search: a program of a stage, without its micro-batch.
@@ -70,6 +70,8 @@ pub(super) struct Sent {
     pub link: usize,
     /// Ticks that the link is busy.
     pub transfer: u64,
+    /// Ticks from then to the arrival.
+    pub latency: u64,
 }
 
 /// Returns the bytes that a rank with some stages holds whatever its list is: the resident ones, and the maximum that
@@ -195,12 +197,28 @@ impl<'a> Problem<'a> {
         both.saturating_add(self.costs.overhead)
     }
 
+    /// Returns the costs of the link between two ranks.
+    pub fn link(&self, from: usize, to: usize) -> LinkCosts {
+        let [from, to] = [from, to].map(RankIndex::new);
+        self.costs.link_between(from, to, self.ranks)
+    }
+
     /// Sends a message of a rank that is free at a time, and returns when it arrives.
-    pub fn send(&self, free: &mut u64, link_free: &mut u64, ticks: u64) -> u64 {
+    pub fn send(&self, free: &mut u64, link_free: &mut u64, sent: Sent) -> u64 {
         *free = free.saturating_add(self.costs.overhead);
-        *link_free = (*link_free).max(*free).saturating_add(ticks);
-        let arrival = link_free.saturating_add(self.costs.link.latency);
+        *link_free = (*link_free).max(*free).saturating_add(sent.transfer);
+        let arrival = link_free.saturating_add(sent.latency);
         arrival.min(NOT_MADE - 1)
+    }
+
+    /// Returns the transfer of a message of some bytes.
+    pub fn sent(&self, from: usize, to: usize, bytes: u64) -> Sent {
+        let costs = self.link(from, to);
+        Sent {
+            link: from * self.ranks + to,
+            transfer: costs.transfer(bytes),
+            latency: costs.latency,
+        }
     }
 
     /// Returns the bytes that a rank may hold for its micro-batches; zero if the resident bytes exceed the limit.
@@ -244,10 +262,8 @@ impl<'a> Problem<'a> {
                 let bytes = self.costs.message_bytes.get(&edge).copied();
                 Made {
                     message: message(edge),
-                    sent: (reader != self.rank_of[stage]).then(|| Sent {
-                        link: self.rank_of[stage] * self.ranks + reader,
-                        transfer: self.costs.link.transfer(bytes.unwrap_or(0)),
-                    }),
+                    sent: (reader != self.rank_of[stage])
+                        .then(|| self.sent(self.rank_of[stage], reader, bytes.unwrap_or(0))),
                     reader,
                 }
             });
@@ -263,8 +279,8 @@ impl<'a> Problem<'a> {
         for stage in 0..self.stages() {
             let ties = self.dependencies.ties().iter();
             let shared = ties.filter(|tie| tie.owner.index() == stage);
-            let shared = shared.map(|tie| tie.replica.index());
-            let together = shared.filter(|&replica| self.rank_of[replica] == self.rank_of[stage]);
+            let shared = shared.map(|tie| tie.copy.index());
+            let together = shared.filter(|&copy| self.rank_of[copy] == self.rank_of[stage]);
             let mut waits: Vec<usize> = together.chain([stage]).collect();
             waits.sort_unstable();
             waits.dedup();

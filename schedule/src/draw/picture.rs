@@ -210,7 +210,9 @@ fn drawn<'a>(list: &'a RankTimeline, chunks: &[usize]) -> Vec<Drawn<'a>> {
     let action = |span: &'a Span| {
         let kind = match span.action {
             Action::Update { .. } => Some(Kind::Update),
-            Action::Reduce { .. } => Some(Kind::Reduce),
+            Action::Reduce { .. } | Action::Sum { .. } | Action::Gather { .. } => {
+                Some(Kind::Reduce)
+            }
             Action::Send(_) => Some(Kind::Send),
             Action::Compute(_) | Action::Overlap(_) | Action::Receive(_) => None,
         };

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
 use crate::dependencies::Edge;
+use crate::index::{RankIndex, StageIndex};
 use crate::link_model::LinkModel;
 use crate::task::{Compute, Task};
 
@@ -42,6 +43,18 @@ pub struct StageCosts {
     /// The maximum bytes that one of its programs holds in addition to what is kept and sent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub transient_bytes: u64,
+    /// The bytes of its gradients, and of the parameters that are updated by them, which replicas exchange.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub exchanged_bytes: u64,
+}
+
+const fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+const fn is_one(replicas: &usize) -> bool {
+    *replicas == 1
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
@@ -72,6 +85,7 @@ impl StageCosts {
             weight_gradient_bytes: 1,
             resident_bytes: 0,
             transient_bytes: 0,
+            exchanged_bytes: 0,
         }
     }
 
@@ -121,6 +135,15 @@ impl LinkCosts {
     }
 }
 
+/// Links between the machines of the ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// The machine of each rank, of all replicas.
+    pub machine_of: Vec<usize>,
+    /// The costs of a link between ranks of two machines.
+    pub link: LinkCosts,
+}
+
 /// The costs of a step. A tick is any unit of time; measured costs are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
@@ -129,8 +152,14 @@ pub struct Costs {
     /// Bytes of the message of each edge, per micro-batch; 0 for an edge that is not listed.
     #[serde(with = "edge_list", default)]
     pub message_bytes: BTreeMap<Edge, u64>,
-    /// The costs of every link.
+    /// The costs of every link, or with a [network](Self::network), of those between ranks of one machine.
     pub link: LinkCosts,
+    /// The links between machines; `None` for ranks of one machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// The number of replicas, whose ranks follow each other.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub replicas: usize,
     /// The overhead of each action, in ticks.
     pub overhead: u64,
     /// Ticks of an overlapped pair per thousand ticks of its two programs one after the other; a
@@ -157,9 +186,52 @@ impl Costs {
                 ticks_per_mib: 0,
                 model: LinkModel::Unbounded,
             },
+            network: None,
+            replicas: 1,
             overhead: 0,
             overlap_permille: 1000,
         }
+    }
+
+    /// Returns the costs of the link between two ranks of a replica, of `ranks`: of several replicas, those of the slowest.
+    #[must_use]
+    pub fn link_between(&self, from: RankIndex, to: RankIndex, ranks: usize) -> LinkCosts {
+        let replicas = (0..self.replicas).map(|replica| replica * ranks);
+        let pairs = replicas.map(|first| (first + from.index(), first + to.index()));
+        self.slowest(pairs)
+    }
+
+    /// Returns the costs of the slowest link between a rank and its replicas.
+    fn exchange_link(&self, rank: RankIndex, ranks: usize) -> LinkCosts {
+        let of = |replica: usize| replica * ranks + rank.index();
+        let pairs = (1..self.replicas).map(|replica| (of(replica - 1), of(replica)));
+        self.slowest(pairs)
+    }
+
+    /// Returns the costs of a link between two machines if any of these pairs of ranks is on two.
+    fn slowest(&self, mut pairs: impl Iterator<Item = (usize, usize)>) -> LinkCosts {
+        let Some(network) = &self.network else {
+            return self.link;
+        };
+        let machine = |rank: usize| network.machine_of.get(rank);
+        match pairs.any(|(from, to)| machine(from) != machine(to)) {
+            true => LinkCosts {
+                model: self.link.model,
+                ..network.link
+            },
+            false => self.link,
+        }
+    }
+
+    /// Returns the ticks in which a rank sends what it gives to its replicas of a stage's gradients, or of its updated
+    /// parameters, and the ticks until it has arrived then.
+    pub(super) fn exchange(&self, stage: StageIndex, rank: RankIndex, ranks: usize) -> (u64, u64) {
+        let link = self.exchange_link(rank, ranks);
+        let stage = self.stages.get(stage.index()).copied().unwrap_or_default();
+        let replicas = self.replicas.max(1) as u64;
+        let sent = u128::from(stage.exchanged_bytes) * u128::from(replicas - 1);
+        let sent = u64::try_from(sent / u128::from(replicas)).unwrap_or(u64::MAX);
+        (link.transfer(sent), link.latency)
     }
 
     /// Returns the ticks of an action on its rank, without waiting; a receive has none.
@@ -171,7 +243,7 @@ impl Costs {
             Action::Compute(one) => task(one),
             Action::Overlap([forward, backward]) => self.overlapped(task(forward), task(backward)),
             Action::Update { stage: index } => stage(index.index()).update,
-            Action::Send(_) | Action::Receive(_) | Action::Reduce { .. } => 0,
+            _ => 0,
         };
         work.saturating_add(self.overhead)
     }

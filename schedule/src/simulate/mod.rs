@@ -5,7 +5,7 @@ mod measured;
 mod memory;
 mod timeline;
 
-pub use costs::{ComputeTimes, Costs, LinkCosts, StageCosts};
+pub use costs::{ComputeTimes, Costs, LinkCosts, Network, StageCosts};
 pub(crate) use memory::most_waiting;
 pub use memory::{check_memory, peak_activations, peak_bytes};
 pub use timeline::{RankTimeline, Span, TimeUnit, Timeline};
@@ -15,19 +15,24 @@ use std::collections::BTreeMap;
 use crate::action::{Action, Message};
 use crate::dependencies::Dependencies;
 use crate::error::VerifyError;
-use crate::index::RankIndex;
+use crate::index::{RankIndex, StageIndex};
 use crate::link_model::LinkModel;
 use crate::lists::{Form, Schedule};
 use crate::lower::lower;
 use crate::transfers::lower_over;
-use crate::verify::{Need, Verified, bytes_of, verified, verify};
+use crate::verify::{Need, bytes_of, verify, visit};
 
 /// Simulates a schedule in ticks: each rank runs its actions in order, each as soon as possible.
 ///
 /// A compute-only schedule is lowered first, for links of the costs' [model](LinkCosts::model). A send waits as the model
 /// says, then passes its message to the link; the link transfers the messages from one rank to another one after the other,
 /// those of a [queue](crate::LinkModel::Queue) in both directions. In a rendezvous the sender waits until the message is
-/// transferred. A receive waits for its message. Linear in actions, times the logarithm of the number of messages.
+/// transferred. A receive waits for its message. Linear in actions, times the logarithm of the number of messages, and with a
+/// [network](Costs::network) in messages times replicas.
+///
+/// Of several [replicas](Costs::replicas) one is simulated, over the slowest of their links: a sum waits for the gradients of
+/// the others, which end their backwards at the same time, and a gather for their parameters. What a rank exchanges with
+/// its replicas is transferred beside its other messages.
 ///
 /// # Errors
 ///
@@ -58,39 +63,73 @@ pub fn simulate(
             &lowered
         }
     };
-    let verified = verified(schedule, dependencies, model, &costs.message_bytes)?;
-    Ok(run(schedule, costs, &verified))
+    let mut run = Run::new(schedule, costs);
+    visit(
+        schedule,
+        dependencies,
+        model,
+        &costs.message_bytes,
+        |rank, position, need| run.act(rank, position, need),
+    )?;
+    Ok(run.finish())
 }
 
-/// Computes the times of every action, in an order in which the lists can run.
-fn run(schedule: &Schedule, costs: &Costs, verified: &Verified) -> Timeline {
-    let mut ranks = vec![RankTimeline::default(); schedule.world_size()];
-    let mut link_free: BTreeMap<(RankIndex, RankIndex), u64> = BTreeMap::new();
-    // Of a queue, when the message was queued; of other links, when it arrives.
-    let mut sent: BTreeMap<Message, u64> = BTreeMap::new();
-    let link = costs.link;
-    let is_queue = link.model == LinkModel::Queue;
-    for &(rank, position) in &verified.order {
+/// The times of the actions so far, which come in an order in which the lists can run.
+struct Run<'a> {
+    schedule: &'a Schedule,
+    costs: &'a Costs,
+    ranks: Vec<RankTimeline>,
+    link_free: BTreeMap<(RankIndex, RankIndex), u64>,
+    /// Of a queue, when the message was queued; of other links, when it arrives.
+    sent: BTreeMap<Message, u64>,
+    /// When each rank has sent what it gives to its replicas.
+    exchange_free: Vec<u64>,
+    /// When what each stage exchanges has arrived.
+    exchanged: BTreeMap<StageIndex, u64>,
+}
+
+impl<'a> Run<'a> {
+    fn new(schedule: &'a Schedule, costs: &'a Costs) -> Self {
+        let timeline = |actions: &Vec<Action>| RankTimeline {
+            spans: Vec::with_capacity(actions.len()),
+            ..RankTimeline::default()
+        };
+        Self {
+            schedule,
+            costs,
+            ranks: schedule.ranks.iter().map(timeline).collect(),
+            link_free: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            exchange_free: vec![0; schedule.world_size()],
+            exchanged: BTreeMap::new(),
+        }
+    }
+
+    /// Computes the times of an action; of a send, with what it waits for.
+    fn act(&mut self, rank: RankIndex, position: usize, need: Option<Need>) {
+        let (schedule, costs) = (self.schedule, self.costs);
         let action = schedule.actions(rank)[position];
-        let mut start = ranks[rank.index()].spans.last().map_or(0, |span| span.end);
-        let transfer = |message| link.transfer(bytes_of(message, &costs.message_bytes));
+        let spans = &self.ranks[rank.index()].spans;
+        let mut start = spans.last().map_or(0, |span| span.end);
+        let link = |other| costs.link_between(rank, other, schedule.world_size());
         let end = match action {
             Action::Send(message) => {
                 // A verified message has its receiver.
                 let to = schedule.rank_of(message.receiver()).unwrap_or(rank);
-                let need = verified.waits.need(rank.index(), position);
+                let link = link(to);
                 if let Some(need) = need {
                     // The sender is notified by a message of the receiver.
-                    let notified = time_of(need, &ranks).saturating_add(link.latency);
+                    let notified = time_of(need, &self.ranks).saturating_add(link.latency);
                     start = start.max(notified);
                 }
                 let mut end = start.saturating_add(costs.overhead);
-                if is_queue {
-                    sent.insert(message, end);
+                if link.model == LinkModel::Queue {
+                    self.sent.insert(message, end);
                 } else {
-                    let free = link_free.entry((rank, to)).or_default();
-                    *free = (*free).max(end).saturating_add(transfer(message));
-                    sent.insert(message, free.saturating_add(link.latency));
+                    let transfer = link.transfer(bytes_of(message, &costs.message_bytes));
+                    let free = self.link_free.entry((rank, to)).or_default();
+                    *free = (*free).max(end).saturating_add(transfer);
+                    self.sent.insert(message, free.saturating_add(link.latency));
                     if need.is_some_and(|need| !need.has_run) {
                         end = *free;
                     }
@@ -98,38 +137,57 @@ fn run(schedule: &Schedule, costs: &Costs, verified: &Verified) -> Timeline {
                 end
             }
             Action::Receive(message) => {
-                let mut arrival = sent.remove(&message).unwrap_or(0);
-                if is_queue {
+                let mut arrival = self.sent.remove(&message).unwrap_or(0);
+                if costs.link.model == LinkModel::Queue {
                     let from = schedule.rank_of(message.sender()).unwrap_or(rank);
-                    let free = link_free
-                        .entry((rank.min(from), rank.max(from)))
-                        .or_default();
-                    *free = (*free)
-                        .max(arrival)
-                        .max(start)
-                        .saturating_add(transfer(message));
+                    let link = link(from);
+                    let transfer = link.transfer(bytes_of(message, &costs.message_bytes));
+                    let pair = (rank.min(from), rank.max(from));
+                    let free = self.link_free.entry(pair).or_default();
+                    *free = (*free).max(arrival).max(start).saturating_add(transfer);
                     arrival = free.saturating_add(link.latency);
                 }
                 start.max(arrival).saturating_add(costs.overhead)
             }
+            Action::Sum { stage } | Action::Gather { stage } => {
+                let arrival = self.exchanged.get(&stage).copied().unwrap_or(0);
+                start.max(arrival).saturating_add(costs.time(&action))
+            }
             _ => start.saturating_add(costs.time(&action)),
         };
-        ranks[rank.index()].spans.push(Span { action, start, end });
+        if let Action::Reduce { stage, .. } | Action::Update { stage } = action
+            && costs.replicas > 1
+        {
+            let (busy, latency) = costs.exchange(stage, rank, schedule.world_size());
+            let free = &mut self.exchange_free[rank.index()];
+            *free = end.max(*free).saturating_add(busy);
+            self.exchanged.insert(stage, free.saturating_add(latency));
+        }
+        self.ranks[rank.index()]
+            .spans
+            .push(Span { action, start, end });
     }
-    for (timeline, bytes) in ranks.iter_mut().zip(memory::bytes_of_all(schedule, costs)) {
-        for (span, (during, after)) in timeline.spans.iter().zip(bytes) {
-            for point in [(span.start, during), (span.end, after)] {
-                if timeline.bytes.last().is_none_or(|last| last.1 != point.1) {
-                    timeline.bytes.push(point);
+
+    /// Returns the step, with the bytes of each rank.
+    fn finish(mut self) -> Timeline {
+        let bytes = memory::bytes_of_all(self.schedule, self.costs);
+        for (timeline, bytes) in self.ranks.iter_mut().zip(bytes) {
+            timeline.bytes.reserve(timeline.spans.len() / 2);
+            for (span, (during, after)) in timeline.spans.iter().zip(bytes) {
+                for point in [(span.start, during), (span.end, after)] {
+                    if timeline.bytes.last().is_none_or(|last| last.1 != point.1) {
+                        timeline.bytes.push(point);
+                    }
                 }
             }
+            timeline.bytes.shrink_to_fit();
         }
-    }
-    Timeline {
-        name: schedule.name.clone(),
-        unit: TimeUnit::Ticks,
-        stage_to_rank: schedule.stage_to_rank.clone(),
-        ranks,
+        Timeline {
+            name: self.schedule.name.clone(),
+            unit: TimeUnit::Ticks,
+            stage_to_rank: self.schedule.stage_to_rank.clone(),
+            ranks: self.ranks,
+        }
     }
 }
 
@@ -217,6 +275,54 @@ mod tests {
             check_peaks(&lower(&one_f_one_b(p, m), &chain), &expected);
             check_peaks(&forward_only(p, m), &vec![1; p]);
         }
+    }
+
+    /// Derived by hand, for two replicas whose ranks are on two machines: stage 1 has its gradients at 4 and exchanges half of
+    /// 2 MiB in 10 ticks and 3 of latency, stage 0 at 6.
+    #[test]
+    fn replicas_exchange_over_the_network() {
+        let schedule = one_f_one_b(2, 1);
+        let dependencies = Dependencies::chain(2).with_replicas();
+        let mut costs = Costs::uniform(2, TIMES[0]);
+        for stage in &mut costs.stages {
+            (stage.exchanged_bytes, stage.update) = (2 << 20, 2);
+        }
+        costs.replicas = 2;
+        let makespan = |costs: &Costs| {
+            simulate(&schedule, &dependencies, costs)
+                .unwrap()
+                .makespan()
+        };
+        // F, F, B, B, and the update of stage 0.
+        assert_eq!(makespan(&costs), 8);
+        let link = LinkCosts {
+            latency: 3,
+            ticks_per_mib: 10,
+            ..LinkCosts::default()
+        };
+        // The ranks of each replica are on one machine.
+        costs.network = Some(Network {
+            machine_of: vec![0, 0, 1, 1],
+            link,
+        });
+        let found = simulate(&schedule, &dependencies, &costs).unwrap();
+        let ends = |action: &str| {
+            let action: Action = action.parse().unwrap();
+            let mut spans = found.ranks.iter().flat_map(|rank| &rank.spans);
+            spans.find(|span| span.action == action).unwrap().end
+        };
+        let words = ["1R1", "1S", "1U", "1G", "0R0", "0S", "0U", "0G"];
+        assert_eq!(words.map(ends), [4, 17, 19, 32, 6, 19, 21, 34]);
+        // Both replicas are divided between the machines: their messages cross, and the exchange does not.
+        costs.network = Some(Network {
+            machine_of: vec![0, 1, 0, 1],
+            link,
+        });
+        assert_eq!(makespan(&costs), 8 + 2 * 3);
+        assert_eq!(
+            costs.link_between(RankIndex::new(0), RankIndex::new(1), 2),
+            link
+        );
     }
 
     /// Derived by hand: 5 B held all the time, 10 B from F to I, then 3 or 12 B until W.

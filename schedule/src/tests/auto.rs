@@ -190,7 +190,7 @@ fn errors_say_what_is_missing() {
     rank 1 holds 71 bytes with one micro-batch in flight, and 70 is its limit: make the micro-batches smaller, give the rank fewer layers, or raise its limit
     there is no schedule for these stages: a schedule of 3 stages and 0 micro-batches has nothing to run: give it at least one of each
     there is no schedule for these stages: the stage-to-rank map has 2 entries for 3 stages: give one per stage
-    there is no schedule for these stages: stage 2 is on rank 1099511627776, but there are lists for 3 ranks: add the list or correct the stage-to-rank map
+    there is no schedule for these stages: stage 2 is on rank 4294967295, but there are lists for 3 ranks: add the list or correct the stage-to-rank map
     there is no schedule for these stages: there are costs of 2 stages for a schedule of 3: give one per stage
     there is no schedule for these stages: deadlock, no rank of this cycle can continue: `0F0` (rank 0, position 0) waits for `2F0` (rank 2, position 0), `2F0` (rank 2, position 0) waits for `1F0` (rank 1, position 0), `1F0` (rank 1, position 0) waits for `0F0` (rank 0, position 0); move one of the awaited actions before the action at which its own rank waits
     ");

@@ -29,7 +29,7 @@ fn counts_and_maps() {
     };
     let tie = Tie {
         owner: stage(0),
-        replica: stage(9),
+        copy: stage(9),
     };
     let texts = [
         refusal_of(|s| s.micro_batches = 0, &chain),
@@ -154,7 +154,7 @@ fn ties() {
     // On one rank there is no message, but the update must be after the other stage's last use of the old values.
     let tie = Tie {
         owner: stage(0),
-        replica: stage(1),
+        copy: stage(1),
     };
     let shared = |text| {
         let schedule = Schedule::parse("shared", text).unwrap();

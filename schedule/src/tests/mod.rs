@@ -7,6 +7,7 @@ mod grid;
 mod mutations;
 mod oracle;
 mod properties;
+mod replicas;
 mod waiting;
 
 use super::{
@@ -58,11 +59,11 @@ fn rich(stages: usize) -> Dependencies {
         });
         ties.push(Tie {
             owner: first,
-            replica: last,
+            copy: last,
         });
         ties.push(Tie {
             owner: last,
-            replica: first,
+            copy: first,
         });
     }
     Dependencies::new(stages, edges, ties)

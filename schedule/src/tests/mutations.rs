@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::oracle::completes;
 use super::{rich, v_shaped, zero_bubble};
 use crate::{
-    Dependencies, Form, Schedule, ScheduleKind, VerifyError, forward_only, gpipe, lower,
-    one_f_one_b, verify,
+    Dependencies, Form, Schedule, ScheduleKind, ScheduleMode, VerifyError, forward_only, gpipe,
+    lower, one_f_one_b, verify,
 };
 
 /// Tries all drops, duplicates and swaps, and returns how many swaps were accepted and rejected.
@@ -101,6 +101,12 @@ fn small_schedules_exhaustively() {
             accepted += counts.0;
             refused += counts.1;
             check_swaps_of_compute(&schedule, &dependencies);
+            if schedule.mode == ScheduleMode::Training {
+                let replicated = dependencies.clone().with_replicas();
+                check(&lower(&schedule, &replicated), &replicated);
+                let clipped = replicated.with_global_norm();
+                check(&lower(&schedule, &clipped), &clipped);
+            }
         }
     }
     // Both answers occur, so the comparison with the oracle tests each.

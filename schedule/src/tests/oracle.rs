@@ -60,6 +60,18 @@ fn needs(
         let compute = Compute::WeightGradient;
         end(Endpoint { stage, compute }, micro_batch)
     };
+    // The actions of a letter on the rank of a stage.
+    let of_rank = |stage: StageIndex, letter: char| -> Vec<Action> {
+        let of_letter = all.iter().filter(|a| {
+            let word = a.to_string();
+            let word = word.trim_start_matches(|c: char| c.is_ascii_digit());
+            word.starts_with(letter) && !word.contains(['<', '>'])
+        });
+        of_letter
+            .filter(|a| together(a.stage(), stage))
+            .copied()
+            .collect()
+    };
     match *action {
         Action::Overlap(tasks) => {
             let each = tasks.map(Action::Compute);
@@ -113,18 +125,32 @@ fn needs(
             list
         }
         Action::Send(Message::Values { edge, micro_batch }) => vec![end(edge.from, micro_batch)],
-        Action::Send(Message::Norm { from, .. }) => all
-            .iter()
-            .filter(|a| matches!(a, Action::Reduce { .. }) && a.stage() == from)
-            .copied()
-            .collect(),
-        Action::Receive(message @ Message::Norm { .. }) => vec![Action::Send(message)],
-        Action::Send(Message::Tie(tie)) => vec![Action::Update { stage: tie.owner }],
+        Action::Send(Message::Norm { from, .. }) => {
+            let reduces = all
+                .iter()
+                .filter(|a| matches!(a, Action::Reduce { .. }) && a.stage() == from);
+            reduces.copied().chain(of_rank(from, 'S')).collect()
+        }
+        Action::Receive(message @ Message::Norm { to, .. }) => {
+            let sums = of_rank(to, 'S').into_iter();
+            sums.chain([Action::Send(message)]).collect()
+        }
+        Action::Send(Message::Tie(tie)) => {
+            let gathers = of_rank(tie.owner, 'G').into_iter();
+            let own = gathers.filter(|gather| gather.stage() == tie.owner);
+            own.chain([Action::Update { stage: tie.owner }]).collect()
+        }
         Action::Receive(message @ Message::Values { .. }) => vec![Action::Send(message)],
         Action::Receive(message @ Message::Tie(tie)) => {
-            vec![Action::Send(message), Action::Update { stage: tie.replica }]
+            let mut list = vec![Action::Send(message), Action::Update { stage: tie.copy }];
+            if dependencies.has_replicas() {
+                list.extend(of_rank(tie.copy, 'U'));
+            }
+            list
         }
         Action::Reduce { stage, .. } => gradients(stage),
+        Action::Sum { stage } => of_rank(stage, 'R'),
+        Action::Gather { stage } => of_rank(stage, 'U'),
         Action::Update { stage } => {
             let reduces = all.iter().filter(|a| matches!(a, Action::Reduce { .. }));
             let wanted = |a: &&Action| match dependencies.has_global_norm() {
@@ -132,14 +158,16 @@ fn needs(
                 false => a.stage() == stage,
             };
             let mut list: Vec<_> = reduces.filter(wanted).copied().collect();
+            let sums = of_rank(stage, 'S').into_iter();
+            list.extend(sums.filter(|sum| sum.stage() == stage));
             let norms = all.iter().filter(|a| match a {
                 Action::Receive(Message::Norm { to, .. }) => together(*to, stage),
                 _ => false,
             });
             list.extend(norms);
             for tie in dependencies.ties().iter().filter(|tie| tie.owner == stage) {
-                if together(tie.owner, tie.replica) {
-                    list.extend(gradients(tie.replica));
+                if together(tie.owner, tie.copy) {
+                    list.extend(gradients(tie.copy));
                 }
             }
             list

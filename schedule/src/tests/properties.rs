@@ -105,9 +105,9 @@ fn absurd_counts_are_refused_without_allocating() {
 }
 
 fn any_word() -> impl Strategy<Value = String> {
-    let letter = prop::sample::select(vec!["F", "B", "I", "W", "R", "U", "N"]);
+    let letter = prop::sample::select(vec!["F", "B", "I", "W", "R", "S", "U", "G", "N"]);
     let side = (0..4_usize, letter, 0..3_usize).prop_map(|(stage, letter, k)| match letter {
-        "U" | "N" => format!("{stage}{letter}"),
+        "S" | "U" | "G" | "N" => format!("{stage}{letter}"),
         _ => format!("{stage}{letter}{k}"),
     });
     (

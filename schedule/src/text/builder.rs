@@ -60,7 +60,8 @@ impl Builder {
         if action.tasks().is_empty() {
             self.form = Form::Lowered;
         }
-        if matches!(action, Action::Reduce { .. } | Action::Update { .. }) {
+        let is_message = matches!(action, Action::Send(_) | Action::Receive(_));
+        if action.tasks().is_empty() && !is_message {
             self.mode = ScheduleMode::Training;
         }
     }

@@ -311,7 +311,7 @@ mod tests {
         row 1, column 5: `"0F1` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
         row 1, column 5: `(0F1;1B0;2B0)OVERLAP_F_B` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
         row 1, column 5: `(0F1)OVERLAP_F_B` is not a cell of a schedule: an overlapped pair is of two programs: write `2F5&1B3`, in CSV `(2F5;1B3)OVERLAP_F_B`
-        row 1, column 5: `0F99999999999999999999` is not a cell of a schedule: numbers go up to 18446744073709551615
+        row 1, column 5: `0F99999999999999999999` is not a cell of a schedule: numbers go up to 4294967295
         row 1, column 1: `rank` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
         row 2, column 2: this is an action of stage 2, but no row runs stage 1: number the stages from 0 without a gap
         "#);

@@ -82,7 +82,7 @@ pub enum WordFault {
     )]
     CellShape,
     /// A letter that no action has.
-    #[error("no action has the letter {letter}: write F, B, I or W, or R, U or N")]
+    #[error("no action has the letter {letter}: write F, B, I or W, or R, S, U, G or N")]
     Letter {
         /// The letter.
         letter: char,
@@ -112,7 +112,7 @@ pub enum WordFault {
     #[error("numbers have no sign: stages and micro-batches count from 0")]
     Sign,
     /// A number that does not fit `usize`.
-    #[error("numbers go up to {}", usize::MAX)]
+    #[error("numbers go up to {}", u32::MAX)]
     TooLarge,
     /// Several actions without a space.
     #[error("it looks like several actions: put a space between them")]

@@ -1,4 +1,4 @@
-//! The numbers of a word: digits only, no sign, within `usize`.
+//! The numbers of a word: digits only, no sign, within 32 bits.
 
 use super::error::WordFault;
 use crate::index::StageIndex;
@@ -56,5 +56,6 @@ pub(super) fn last_number(
 
 /// Returns the value of one or more digits.
 fn value(digits: &str) -> Result<usize, WordFault> {
-    digits.parse().map_err(|_| WordFault::TooLarge)
+    let value: u32 = digits.parse().map_err(|_| WordFault::TooLarge)?;
+    Ok(value as usize)
 }

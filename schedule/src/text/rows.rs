@@ -165,22 +165,22 @@ mod tests {
             "0F0\r\n\u{3000}1F0\u{a0}1\u{e9}0 1F1",
             "0F0 -",
             "- -",
-            "0F0 18446744073709551615F0",
+            "0F0 4294967295F0",
             "0F0 0B0\n2F0 2B0\n3F0 3B0",
             "1F0",
-            "0F0 18446744073709551616F0",
+            "0F0 4294967296F0",
         ];
         insta::assert_snapshot!(refusals(&texts), @"
         row 2, column 5: `nonsense` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`
         row 3, column 7: `0f1` is not an action: letters are upper case: write `0F1`
         row 1, column 1: `0F0,` is not an action: words are separated by spaces only: remove the commas, or read the text as CSV
-        row 2, column 6: `1é0` is not an action: no action has the letter é: write F, B, I or W, or R, U or N
+        row 2, column 6: `1é0` is not an action: no action has the letter é: write F, B, I or W, or R, S, U, G or N
         row 1, column 5: `-` is not an action: it marks a rank without actions: make it the only word of its row
         row 1, column 1: `-` is not an action: it marks a rank without actions: make it the only word of its row
-        row 1, column 5: this is an action of stage 18446744073709551615, but no row runs stage 1: number the stages from 0 without a gap
+        row 1, column 5: this is an action of stage 4294967295, but no row runs stage 1: number the stages from 0 without a gap
         row 2, column 1: this is an action of stage 2, but no row runs stage 1: number the stages from 0 without a gap
         row 1, column 1: this is an action of stage 1, but no row runs stage 0: number the stages from 0 without a gap
-        row 1, column 5: `18446744073709551616F0` is not an action: numbers go up to 18446744073709551615
+        row 1, column 5: `4294967296F0` is not an action: numbers go up to 4294967295
         ");
     }
 }

@@ -29,11 +29,13 @@ impl fmt::Display for Action {
                 write!(f, "{}{k}<{}{k}", edge.to, edge.from)
             }
             Self::Send(Message::Tie(tie)) => tie.fmt(f),
-            Self::Receive(Message::Tie(tie)) => write!(f, "{}U<{}U", tie.replica, tie.owner),
+            Self::Receive(Message::Tie(tie)) => write!(f, "{}U<{}U", tie.copy, tie.owner),
             Self::Send(Message::Norm { from, to }) => write!(f, "{from}N>{to}N"),
             Self::Receive(Message::Norm { from, to }) => write!(f, "{to}N<{from}N"),
             Self::Reduce { stage, group } => write!(f, "{stage}R{group}"),
+            Self::Sum { stage } => write!(f, "{stage}S"),
             Self::Update { stage } => write!(f, "{stage}U"),
+            Self::Gather { stage } => write!(f, "{stage}G"),
         }
     }
 }
@@ -86,7 +88,9 @@ pub(super) fn parse_word(word: &str) -> Result<Action, WordFault> {
     match parse_side(word)? {
         Side::Task(task) => Ok(Action::Compute(task)),
         Side::Reduce(stage, group) => Ok(Action::Reduce { stage, group }),
+        Side::Sum(stage) => Ok(Action::Sum { stage }),
         Side::Update(stage) => Ok(Action::Update { stage }),
+        Side::Gather(stage) => Ok(Action::Gather { stage }),
         Side::Norm(_) => Err(WordFault::Norm),
     }
 }
@@ -97,8 +101,12 @@ enum Side {
     Task(Task),
     /// `2R2`.
     Reduce(StageIndex, GroupIndex),
+    /// `2S`.
+    Sum(StageIndex),
     /// `2U`.
     Update(StageIndex),
+    /// `2G`.
+    Gather(StageIndex),
     /// `2N`, in a message only.
     Norm(StageIndex),
 }
@@ -109,9 +117,11 @@ fn parse_side(text: &str) -> Result<Side, WordFault> {
     let letter = rest.next().ok_or(WordFault::Shape)?;
     let number = rest.as_str();
     match letter {
+        'S' if number.is_empty() => Ok(Side::Sum(stage)),
         'U' if number.is_empty() => Ok(Side::Update(stage)),
+        'G' if number.is_empty() => Ok(Side::Gather(stage)),
         'N' if number.is_empty() => Ok(Side::Norm(stage)),
-        'U' | 'N' => Err(match split_digits(number) {
+        'S' | 'U' | 'G' | 'N' => Err(match split_digits(number) {
             (_, "") => WordFault::OncePerStep { letter },
             _ => WordFault::Shape,
         }),
@@ -159,7 +169,7 @@ fn message(from: Side, to: Side) -> Result<Message, WordFault> {
                 micro_batch: from.micro_batch,
             })
         }
-        (Side::Update(owner), Side::Update(replica)) => Ok(Message::Tie(Tie { owner, replica })),
+        (Side::Update(owner), Side::Update(copy)) => Ok(Message::Tie(Tie { owner, copy })),
         (Side::Norm(from), Side::Norm(to)) => Ok(Message::Norm { from, to }),
         _ => Err(WordFault::Ends),
     }
@@ -192,7 +202,7 @@ fn is_glued(word: &str) -> bool {
     let mut letters = 0;
     let mut before = ' ';
     for c in word.chars() {
-        let is_letter = "FBIWRU".contains(c);
+        let is_letter = "FBIWRSUG".contains(c);
         let follows = is_letter && before.is_ascii_digit();
         if !c.is_ascii_digit() && !follows {
             return false;
@@ -212,8 +222,8 @@ mod tests {
     #[test]
     fn words_survive_a_round_trip() {
         for word in [
-            "0F0", "12B345", "1I2", "1W2", "0F2>1F2", "1F2<0F2", "3B0>0W0", "2R2", "2R0", "7U",
-            "0U>3U", "3U<0U", "2F5&1B3", "2F5&2I3", "0N>1N", "1N<0N",
+            "0F0", "12B345", "1I2", "1W2", "0F2>1F2", "1F2<0F2", "3B0>0W0", "2R2", "2R0", "7S",
+            "7U", "7G", "0U>3U", "3U<0U", "2F5&1B3", "2F5&2I3", "0N>1N", "1N<0N",
         ] {
             assert_eq!(word.parse::<Action>().unwrap().to_string(), word);
         }
@@ -278,11 +288,11 @@ mod tests {
             "0F99999999999999999999999",
         ];
         insta::assert_snapshot!(refusals(&words), @"
-        `0X0` is not an action: no action has the letter X: write F, B, I or W, or R, U or N
-        `0é0` is not an action: no action has the letter é: write F, B, I or W, or R, U or N
+        `0X0` is not an action: no action has the letter X: write F, B, I or W, or R, S, U, G or N
+        `0é0` is not an action: no action has the letter é: write F, B, I or W, or R, S, U, G or N
         `0f0` is not an action: letters are upper case: write `0F0`
         `0f2>1f2` is not an action: letters are upper case: write `0F2>1F2`
-        `0x0` is not an action: no action has the letter x: write F, B, I or W, or R, U or N
+        `0x0` is not an action: no action has the letter x: write F, B, I or W, or R, S, U, G or N
         `F0` is not an action: the stage is missing: begin with its number, such as in `0F2`
         `F` is not an action: the stage is missing: begin with its number, such as in `0F2`
         `0F` is not an action: the number after the letter is missing: write it out, such as in `0F0`
@@ -293,7 +303,7 @@ mod tests {
         `0F+1` is not an action: numbers have no sign: stages and micro-batches count from 0
         `0F-1` is not an action: numbers have no sign: stages and micro-batches count from 0
         `-1F0` is not an action: numbers have no sign: stages and micro-batches count from 0
-        `0F99999999999999999999999` is not an action: numbers go up to 18446744073709551615
+        `0F99999999999999999999999` is not an action: numbers go up to 4294967295
         ");
     }
 
@@ -333,7 +343,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_word_is_an_action_or_refused(word in "[0-9FBIWRUN<>&]{0,9}|\\PC{0,12}|.{0,80}") {
+        fn any_word_is_an_action_or_refused(word in "[0-9FBIWRSUGN<>&]{0,9}|\\PC{0,12}|.{0,80}") {
             match word.parse::<Action>() {
                 // Leading zeros of a number are read and not written.
                 Ok(action) => prop_assert_eq!(action.to_string().parse::<Action>().unwrap(), action),

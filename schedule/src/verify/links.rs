@@ -32,9 +32,9 @@ impl Need {
 }
 
 /// What the sends and receives of lowered lists wait for.
-pub(crate) struct Waits {
-    /// Per rank and position; nothing for actions that wait for no other rank.
-    needs: Vec<Vec<Option<Need>>>,
+pub(super) struct Waits {
+    /// Per rank and position; nothing for actions that wait for no other rank. `None` for links on which only receives wait.
+    needs: Option<Vec<Vec<Option<Need>>>>,
 }
 
 impl Waits {
@@ -49,40 +49,49 @@ impl Waits {
         message_bytes: &BTreeMap<Edge, u64>,
     ) -> Result<Self, VerifyError> {
         let schedule = table.schedule;
+        if schedule.form != Form::Lowered || link.is_unbounded() {
+            return Ok(Self { needs: None });
+        }
         let rows = schedule.ranks.iter().map(|list| vec![None; list.len()]);
-        let mut waits = Self {
-            needs: rows.collect(),
-        };
-        if schedule.form != Form::Lowered {
-            return Ok(waits);
-        }
+        let mut needs: Vec<Vec<Option<Need>>> = rows.collect();
         for at in schedule.places() {
-            let Action::Receive(message) = at.action else {
-                continue;
-            };
-            let sent = table.position(&Action::Send(message));
-            waits.needs[at.rank.index()][at.position] = sent.map(|position| Need {
-                rank: table.rank(message.sender()).index(),
-                position,
-                has_run: true,
-            });
+            needs[at.rank.index()][at.position] = sent(table, at.action);
         }
-        if !link.is_unbounded() {
-            let pairs = Pairs::new(table, message_bytes);
-            if link == LinkModel::Queue {
-                pairs.check_queues(schedule)?;
-            }
-            for transfers in pairs.directed.values() {
-                transfers.add_waits(link, &mut waits.needs);
-            }
+        let pairs = Pairs::new(table, message_bytes);
+        if link == LinkModel::Queue {
+            pairs.check_queues(schedule)?;
         }
-        Ok(waits)
+        for transfers in pairs.directed.values() {
+            transfers.add_waits(link, &mut needs);
+        }
+        Ok(Self { needs: Some(needs) })
     }
 
     /// Returns what an action waits for.
-    pub(crate) fn need(&self, rank: usize, position: usize) -> Option<Need> {
-        self.needs[rank][position]
+    pub(super) fn need(&self, table: &Table<'_>, rank: usize, position: usize) -> Option<Need> {
+        match &self.needs {
+            Some(needs) => needs[rank][position],
+            None => sent(table, table.schedule.ranks[rank][position]),
+        }
     }
+
+    /// Returns what a send waits for.
+    pub(super) fn of_send(&self, rank: usize, position: usize) -> Option<Need> {
+        self.needs.as_ref()?[rank][position]
+    }
+}
+
+/// Returns the send that a receive waits for.
+fn sent(table: &Table<'_>, action: Action) -> Option<Need> {
+    let Action::Receive(message) = action else {
+        return None;
+    };
+    let position = table.position(&Action::Send(message))?;
+    Some(Need {
+        rank: table.rank(message.sender()).index(),
+        position,
+        has_run: true,
+    })
 }
 
 /// A message with its place in both lists.

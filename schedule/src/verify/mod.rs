@@ -14,7 +14,8 @@ use crate::link_model::LinkModel;
 use crate::lists::{Form, Schedule, ScheduleMode};
 use crate::task::Compute;
 
-pub(crate) use links::{Need, Waits, bytes_of};
+use links::Waits;
+pub(crate) use links::{Need, bytes_of};
 use table::Table;
 
 /// Checks that every rank can run its list to the end, and that the step is then complete.
@@ -52,24 +53,18 @@ pub fn verify_over(
     link: LinkModel,
     message_bytes: &BTreeMap<Edge, u64>,
 ) -> Result<(), VerifyError> {
-    verified(schedule, dependencies, link, message_bytes).map(|_| ())
+    visit(schedule, dependencies, link, message_bytes, |_, _, _| {})
 }
 
-/// What a valid schedule does.
-pub(crate) struct Verified {
-    /// Rank and position of every action, in an order in which the ranks can run them: every action is after what it waits
-    /// for.
-    pub(crate) order: Vec<(RankIndex, usize)>,
-    pub(crate) waits: Waits,
-}
-
-/// Verifies a schedule for links of a model.
-pub(crate) fn verified(
+/// Verifies a schedule for links of a model. Visits every action by rank and position, in an order in which the ranks can run
+/// them, each after what it waits for; of a send, with that.
+pub(crate) fn visit(
     schedule: &Schedule,
     dependencies: &Dependencies,
     link: LinkModel,
     message_bytes: &BTreeMap<Edge, u64>,
-) -> Result<Verified, VerifyError> {
+    visitor: impl FnMut(RankIndex, usize, Option<Need>),
+) -> Result<(), VerifyError> {
     check_counts(schedule, dependencies)?;
     let table = Table::build(schedule, dependencies)?;
     table.check_backwards()?;
@@ -77,6 +72,9 @@ pub(crate) fn verified(
     if schedule.mode == ScheduleMode::Training && schedule.form == Form::Lowered {
         table.check_updates()?;
         table.check_ties()?;
+        if dependencies.has_replicas() {
+            table.check_replicas()?;
+        }
         if dependencies.has_global_norm() {
             table.check_norms()?;
         }
@@ -84,11 +82,10 @@ pub(crate) fn verified(
     // A deadlock that every link has is reported first.
     if link == LinkModel::Queue {
         let waits = Waits::new(&table, LinkModel::Unbounded, message_bytes)?;
-        symbolic::run(&table, &waits, LinkModel::Unbounded)?;
+        symbolic::run(&table, &waits, LinkModel::Unbounded, |_, _, _| {})?;
     }
     let waits = Waits::new(&table, link, message_bytes)?;
-    let order = symbolic::run(&table, &waits, link)?;
-    Ok(Verified { order, waits })
+    symbolic::run(&table, &waits, link, visitor)
 }
 
 /// Checks everything except the lists.
@@ -98,7 +95,12 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
         micro_batches,
         ..
     } = *schedule;
-    if stages == 0 || micro_batches == 0 {
+    // A replica may have nothing to do but to take part in the sums.
+    let is_idle = micro_batches == 0
+        && !(dependencies.has_replicas()
+            && schedule.form == Form::Lowered
+            && schedule.mode == ScheduleMode::Training);
+    if stages == 0 || is_idle {
         return Err(VerifyError::Empty {
             stages,
             micro_batches,
@@ -134,7 +136,7 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
         }
     }
     for &tie in dependencies.ties() {
-        if !joins(tie.owner, tie.replica) {
+        if !joins(tie.owner, tie.copy) {
             return Err(VerifyError::Tie { tie, stages });
         }
     }
@@ -258,12 +260,65 @@ impl Table<'_> {
     /// Checks that every stage has its reduce and update after its last backward.
     fn check_updates(&self) -> Result<(), VerifyError> {
         for stage in (0..self.schedule.stages).map(StageIndex::new) {
-            let last = self.last_backward(stage);
             let reduce = self.require(Action::reduce(stage))?;
             let update = self.require(Action::Update { stage })?;
-            self.order(stage, last, update, Rule::UpdateAfterBackward)?;
-            self.order(stage, last, reduce, Rule::ReduceAfterBackward)?;
+            if let Some(last) = self.last_backward(stage) {
+                self.order(stage, last, update, Rule::UpdateAfterBackward)?;
+                self.order(stage, last, reduce, Rule::ReduceAfterBackward)?;
+            }
             self.order(stage, reduce, update, Rule::UpdateAfterReduce)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that no rank waits for other replicas before it has sent what they may wait for. Their lists may be others.
+    fn check_replicas(&self) -> Result<(), VerifyError> {
+        let schedule = self.schedule;
+        for rank in (0..schedule.world_size()).map(RankIndex::new) {
+            let stages: Vec<StageIndex> = schedule.stages_of(rank).collect();
+            let Some(lowest) = stages.first().copied() else {
+                continue;
+            };
+            let of = |action: fn(StageIndex) -> Action| {
+                let all = stages.iter().map(|stage| self.require(action(*stage)));
+                all.collect::<Result<Vec<usize>, _>>()
+            };
+            let sums = of(|stage| Action::Sum { stage })?;
+            let updates = of(|stage| Action::Update { stage })?;
+            let gathers = of(|stage| Action::Gather { stage })?;
+            let messages = |is_one: fn(&Action) -> bool| {
+                let actions = schedule.actions(rank).iter().enumerate();
+                let found = actions.filter(|(_, action)| is_one(action));
+                found.map(|(position, _)| position).collect::<Vec<usize>>()
+            };
+            let norms = messages(|action| {
+                matches!(
+                    action,
+                    Action::Send(Message::Norm { .. }) | Action::Receive(Message::Norm { .. })
+                )
+            });
+            let ties = messages(|action| matches!(action, Action::Receive(Message::Tie(_))));
+            let before = |first: &[usize], second: &[usize], rule| match (
+                first.iter().max(),
+                second.iter().min(),
+            ) {
+                (Some(first), Some(second)) => self.order(lowest, *first, *second, rule),
+                _ => Ok(()),
+            };
+            before(&of(Action::reduce)?, &sums, Rule::SumAfterReduces)?;
+            before(&sums, &norms, Rule::NormsAfterSums)?;
+            for (sum, update) in sums.iter().zip(&updates) {
+                self.order(lowest, *sum, *update, Rule::UpdateAfterSum)?;
+            }
+            before(&updates, &gathers, Rule::GatherAfterUpdates)?;
+            before(&updates, &ties, Rule::GatherAfterUpdates)?;
+        }
+        for tie in self.dependencies.ties() {
+            if schedule.are_apart(tie.owner, tie.copy) {
+                let gather = self.require(Action::Gather { stage: tie.owner })?;
+                let send = self.require(Action::Send(Message::Tie(*tie)))?;
+                self.order(tie.owner, gather, send, Rule::SendAfterGather)?;
+            }
         }
         Ok(())
     }
@@ -271,16 +326,17 @@ impl Table<'_> {
     /// Checks that every tie sends new values to a stage after its last use of the old ones.
     fn check_ties(&self) -> Result<(), VerifyError> {
         for &tie in self.dependencies.ties() {
-            let Tie { owner, replica } = tie;
+            let Tie { owner, copy } = tie;
             let update = self.require(Action::Update { stage: owner })?;
-            if self.schedule.are_apart(owner, replica) {
+            if self.schedule.are_apart(owner, copy) {
                 let (send, receive) = self.pair(Message::Tie(tie))?;
                 self.order(owner, update, send, Rule::SendAfterUpdate)?;
-                let own = self.require(Action::Update { stage: replica })?;
-                self.order(replica, own, receive, Rule::ReceiveAfterUpdate)?;
+                let own = self.require(Action::Update { stage: copy })?;
+                self.order(copy, own, receive, Rule::ReceiveAfterUpdate)?;
             } else {
-                let last = self.last_backward(replica);
-                self.order(owner, last, update, Rule::UpdateAfterReplica)?;
+                if let Some(last) = self.last_backward(copy) {
+                    self.order(owner, last, update, Rule::UpdateAfterCopy)?;
+                }
             }
         }
         Ok(())
@@ -288,9 +344,9 @@ impl Table<'_> {
 
     /// Returns where the last backward of a stage ends; the one of the last micro-batch, because gradients
     /// are summed in order.
-    fn last_backward(&self, stage: StageIndex) -> usize {
-        let last = MicroBatchIndex::new(self.schedule.micro_batches - 1);
-        self.end_of_backward(stage, last).unwrap_or(0)
+    fn last_backward(&self, stage: StageIndex) -> Option<usize> {
+        let last = MicroBatchIndex::new(self.schedule.micro_batches.checked_sub(1)?);
+        self.end_of_backward(stage, last)
     }
 
     /// Returns where the backward of a micro-batch ends.

@@ -10,7 +10,8 @@ use crate::lists::Form;
 use super::links::{Need, Waits};
 use super::table::Table;
 
-/// Runs the lists and returns rank and position of every action in an order in which they can run.
+/// Runs the lists, and visits rank and position of every action in an order in which they can run; of a send, with what it
+/// waits for.
 ///
 /// A rank that waits is checked again only when the action that it waits for has run, so
 /// the cost is linear in actions and edges times micro-batches, times the logarithm of the number
@@ -25,10 +26,10 @@ pub(super) fn run(
     table: &Table<'_>,
     waits: &Waits,
     link: LinkModel,
-) -> Result<Vec<(RankIndex, usize)>, VerifyError> {
+    mut visitor: impl FnMut(RankIndex, usize, Option<Need>),
+) -> Result<(), VerifyError> {
     let lists = &table.schedule.ranks;
     let mut heads = vec![0; lists.len()];
-    let mut order = Vec::with_capacity(table.schedule.action_count());
     // Per rank, the ranks that wait for it: the head at which it satisfies the wait, then the waiting rank.
     let mut waiting = vec![BTreeSet::new(); lists.len()];
     let mut ready: Vec<usize> = (0..lists.len()).rev().collect();
@@ -39,7 +40,8 @@ pub(super) fn run(
                 waiting[need.rank].insert((head, rank));
                 break;
             }
-            order.push((RankIndex::new(rank), heads[rank]));
+            let need = waits.of_send(rank, heads[rank]);
+            visitor(RankIndex::new(rank), heads[rank], need);
             heads[rank] += 1;
         }
         while let Some(&(head, waiter)) = waiting[rank].first()
@@ -49,13 +51,16 @@ pub(super) fn run(
             ready.push(waiter);
         }
     }
-    if order.len() == table.schedule.action_count() {
-        Ok(order)
-    } else {
-        Err(VerifyError::Deadlock {
+    match heads
+        .iter()
+        .zip(lists)
+        .all(|(head, list)| *head == list.len())
+    {
+        true => Ok(()),
+        false => Err(VerifyError::Deadlock {
             cycle: find_cycle(table, waits, &heads),
             link,
-        })
+        }),
     }
 }
 
@@ -66,7 +71,7 @@ fn blocker(table: &Table<'_>, waits: &Waits, heads: &[usize], rank: usize) -> Op
     let is_open = |need: &Need| !need.is_met(heads[need.rank]);
     match table.schedule.form {
         // In a lowered list only sends and receives wait.
-        Form::Lowered => waits.need(rank, head).filter(is_open),
+        Form::Lowered => waits.need(table, rank, head).filter(is_open),
         Form::ComputeOnly => action.tasks().iter().find_map(|task| {
             let mut needs = table.producers(*task).map(|(rank, position)| Need {
                 rank: rank.index(),
@@ -132,7 +137,10 @@ mod tests {
                 let table = Table::build(&schedule, &chain).unwrap();
                 let mut done = HashSet::new();
                 let waits = Waits::new(&table, LinkModel::Unbounded, &BTreeMap::new()).unwrap();
-                for (rank, position) in run(&table, &waits, LinkModel::Unbounded).unwrap() {
+                let mut order = Vec::new();
+                let visitor = |rank, position, _| order.push((rank, position));
+                run(&table, &waits, LinkModel::Unbounded, visitor).unwrap();
+                for (rank, position) in order {
                     let action = schedule.ranks[rank.index()][position];
                     for task in action.tasks() {
                         assert!(

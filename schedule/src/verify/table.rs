@@ -9,6 +9,9 @@ use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::{Form, Place, Schedule, ScheduleMode};
 use crate::task::{Compute, Task};
 
+/// The position of an action that is in no list. No list is so long.
+const ABSENT: u32 = u32::MAX;
+
 /// The positions of all actions in the lists of their ranks.
 ///
 /// That the table exists proves: every action is on the rank of its stage, within the counts, known
@@ -17,7 +20,7 @@ pub(super) struct Table<'a> {
     pub(super) schedule: &'a Schedule,
     pub(super) dependencies: &'a Dependencies,
     /// Those of programs, then those of sends and receives of values, by [`Table::index`].
-    positions: Vec<Option<usize>>,
+    positions: Vec<u32>,
     /// Those of the actions that run once per step.
     once: BTreeMap<Action, usize>,
     /// The lowest stage of each rank that has one.
@@ -41,7 +44,7 @@ impl<'a> Table<'a> {
         let mut table = Self {
             schedule,
             dependencies,
-            positions: vec![None; programs + messages],
+            positions: vec![ABSENT; programs + messages],
             once: BTreeMap::new(),
             lowest,
         };
@@ -101,6 +104,9 @@ impl<'a> Table<'a> {
             Action::Send(message) | Action::Receive(message) if !self.is_sent(message) => {
                 Err(VerifyError::UnknownMessage { at })
             }
+            Action::Sum { .. } | Action::Gather { .. } if !self.dependencies.has_replicas() => {
+                Err(VerifyError::NoReplicas { at })
+            }
             Action::Overlap(tasks) => tasks
                 .iter()
                 .try_for_each(|task| self.enter_first(at, Action::Compute(*task))),
@@ -112,7 +118,10 @@ impl<'a> Table<'a> {
     fn enter_first(&mut self, at: Place, action: Action) -> Result<(), VerifyError> {
         use Message::Values;
         let known = match (self.index(&action), action) {
-            (Some(index), _) => self.positions[index].replace(at.position),
+            (Some(index), _) => {
+                let position = std::mem::replace(&mut self.positions[index], at.position as u32);
+                (position != ABSENT).then_some(position as usize)
+            }
             (None, Action::Send(Values { .. }) | Action::Receive(Values { .. })) => {
                 return Err(VerifyError::UnknownMessage { at });
             }
@@ -148,7 +157,10 @@ impl<'a> Table<'a> {
     /// Returns where an action runs, in the list of the rank of its stage.
     pub(super) fn position(&self, action: &Action) -> Option<usize> {
         match self.index(action) {
-            Some(index) => self.positions[index],
+            Some(index) => {
+                let position = self.positions[index];
+                (position != ABSENT).then_some(position as usize)
+            }
             None => self.once.get(action).copied(),
         }
     }
@@ -215,7 +227,10 @@ fn is_allowed(action: &Action, mode: ScheduleMode, form: Form) -> bool {
         Action::Compute(task) => mode == ScheduleMode::Training || task.compute == Compute::Forward,
         Action::Overlap(_) => mode == ScheduleMode::Training,
         Action::Send(_) | Action::Receive(_) => true,
-        Action::Reduce { .. } | Action::Update { .. } => mode == ScheduleMode::Training,
+        Action::Reduce { .. }
+        | Action::Sum { .. }
+        | Action::Update { .. }
+        | Action::Gather { .. } => mode == ScheduleMode::Training,
     };
     in_mode && (form == Form::Lowered || !action.tasks().is_empty())
 }

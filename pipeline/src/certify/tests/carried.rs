@@ -12,6 +12,7 @@ use crate::CertifyError;
 use crate::cut::{Cutting, Layout, Phase, StagePrograms};
 use crate::lists::StepLists;
 use crate::schedule::{Compute, Dependencies, RankIndex, forward_only_on, lower};
+use crate::sum::Groups;
 use crate::trace::{JointGraph, Traceable};
 use crate::{Carried, Cut, Outputs, Plan};
 
@@ -64,8 +65,12 @@ impl Chain {
         let dependencies = Dependencies::new(2, edges, []);
         let lists = forward_only_on(&[0, 1].map(RankIndex::new), 2);
         certify_lists(&CertifiedStep {
-            lists: &StepLists::of(lower(&lists, &dependencies)),
+            replicas: vec![(&StepLists::of(lower(&lists, &dependencies)), 0)],
             micro_batches: vec![programs; 2],
+            groups: Groups {
+                micro_batches: 2,
+                groups: 1,
+            },
             table: &self.table,
             layout: &self.layout,
             global_norm: false,

@@ -15,6 +15,7 @@ use crate::CertifyError;
 use crate::cut::{Cutting, Phase, StagePrograms};
 use crate::lists::StepLists;
 use crate::schedule::{Compute, Dependencies, Schedule, lower};
+use crate::sum::Groups;
 use crate::trace::JointGraph;
 use models::Model;
 
@@ -70,7 +71,11 @@ fn run_each(
     global_norm: bool,
 ) -> Result<(), CertifyError> {
     certify_lists(&CertifiedStep {
-        lists: &StepLists::of(schedule.clone()),
+        replicas: vec![(&StepLists::of(schedule.clone()), 0)],
+        groups: Groups {
+            micro_batches: micro_batches.len(),
+            groups: 1,
+        },
         micro_batches,
         table: model.trace.parameters(),
         layout: &model.layout,

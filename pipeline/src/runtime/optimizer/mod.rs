@@ -8,6 +8,7 @@ mod groups;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
+use std::ops::Range;
 
 use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::optim::{DynOptimizer, DynState, StateSink, StateSource};
@@ -19,6 +20,7 @@ use tinderbox_deferred::{Observer, ParameterPath};
 use tinderbox_fake::{DynTensor, dtype_name, read_now};
 
 use super::clip::any_rank;
+use super::pieces::Piece;
 use super::rank::guarded;
 use super::restore::{SavedOptimizer, StateFields, StateTensor};
 use crate::RestoreError;
@@ -36,6 +38,19 @@ pub struct SavedState {
     pub tensors: Vec<(String, TensorData)>,
     /// The name and value of every scalar.
     pub scalars: Vec<(String, Scalar)>,
+    /// The tensors, by name, of which `tensors` has some rows only, because [replicas](crate::Plan::replicas) divide the
+    /// parameter: the shape of the whole tensor, and the first row. The scalars of such a parameter are those of the first
+    /// part.
+    pub parts: BTreeMap<String, StatePart>,
+}
+
+/// Which part of a tensor a saved state has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatePart {
+    /// The shape of the whole tensor.
+    pub shape: Vec<u64>,
+    /// The first position in the first dimension.
+    pub first_row: u64,
 }
 
 /// The prefix of every name of a saved state.
@@ -118,6 +133,60 @@ impl OptimizerState {
         tried.unwrap_or(false)
     }
 
+    /// Whether the optimizer updates each row of a parameter of this rank by itself, so that parts of the rows have the
+    /// bits of the whole: tried in two steps on a few rows. Its state must be tensors of the parameter's shape, and
+    /// numbers.
+    pub(super) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
+        const ROWS: usize = 4;
+        let shape = |rows| {
+            [rows]
+                .into_iter()
+                .chain((1..rank).map(|_| 3))
+                .collect::<Vec<usize>>()
+        };
+        let numbers = |seed: f32, rows: Range<usize>| {
+            let row: usize = shape(1).iter().product();
+            let numbers = rows.start * row..rows.end * row;
+            let numbers = numbers.map(|k| ((k as f32 + seed) * 12.9898).sin() * (1.0 + k as f32));
+            let data = TensorData::new(numbers.collect::<Vec<f32>>(), shape(rows.len()));
+            DynTensor::from_data(data, &Device::flex())
+        };
+        // The tensors of the state and the value after the steps, then the numbers of the state.
+        let after = |rows: Range<usize>| {
+            let mut state = None;
+            let mut value = numbers(0.5, rows.clone());
+            for step in [1.0, 2.0] {
+                let gradient = any_rank(numbers(step, rows.clone())).into_bridge();
+                let stepped =
+                    optimizer.step_dyn(rank, 0.1, any_rank(value).into_bridge(), gradient, state);
+                (value, state) = (DispatchTensor::from(stepped.0).into(), stepped.1);
+            }
+            let mut sink = StateSink::default();
+            if let Some(state) = &state {
+                optimizer.state_flatten(PREFIX, state, &mut sink);
+            }
+            let mut tensors: Vec<TensorData> =
+                sink.tensors.into_iter().map(|(_, data)| data).collect();
+            tensors.push(any_rank(value).into_data());
+            (tensors, sink.scalars)
+        };
+        let tried = guarded(|| {
+            let (whole, first, second) = (after(0..ROWS), after(0..1), after(1..ROWS));
+            let is_joined =
+                |((whole, first), second): ((&TensorData, &TensorData), &TensorData)| {
+                    let joined = [first.as_bytes(), second.as_bytes()].concat();
+                    whole.shape().to_vec() == shape(ROWS) && whole.as_bytes() == joined
+                };
+            let tensors = whole.0.iter().zip(&first.0).zip(&second.0);
+            let scalars = |saved: &[(String, Scalar)]| format!("{saved:?}");
+            whole.0.len() == first.0.len()
+                && { tensors }.all(is_joined)
+                && scalars(&whole.1) == scalars(&first.1)
+                && scalars(&whole.1) == scalars(&second.1)
+        });
+        tried.unwrap_or(false)
+    }
+
     /// Returns the parameter's next value.
     pub(super) fn step(
         &mut self,
@@ -147,24 +216,31 @@ impl OptimizerState {
         self.states[position] = state.map(|state| with_value(state, value, decay));
     }
 
-    /// Copies the state of all parameters to the host.
-    fn save<'a>(
-        &self,
-        paths: impl Iterator<Item = &'a ParameterPath>,
-    ) -> Result<SavedState, ExecutionError> {
-        let mut sink = StateSink::default();
-        for ((path, state), rule) in paths.zip(&self.states).zip(&self.rules) {
-            if let Some(state) = state {
-                let prefix = format!("{PREFIX}{path}");
-                rule.optimizer.state_flatten(&prefix, state, &mut sink);
+    /// Copies the state of all pieces to the host.
+    fn save(&self, pieces: &[(ParameterPath, Piece)]) -> Result<SavedState, ExecutionError> {
+        let mut saved = SavedState::default();
+        for (((path, piece), state), rule) in pieces.iter().zip(&self.states).zip(&self.rules) {
+            let Some(state) = state else {
+                continue;
+            };
+            let mut sink = StateSink::default();
+            let prefix = format!("{PREFIX}{path}");
+            rule.optimizer.state_flatten(&prefix, state, &mut sink);
+            for (name, data) in sink.tensors {
+                if !piece.is_whole() {
+                    let part = StatePart {
+                        shape: piece.shape.clone(),
+                        first_row: piece.rows.start,
+                    };
+                    saved.parts.insert(name.clone(), part);
+                }
+                saved.tensors.push((name, read_now(data)?));
+            }
+            if piece.rows.start == 0 {
+                saved.scalars.extend(sink.scalars);
             }
         }
-        let tensors = sink.tensors.into_iter();
-        let tensors = tensors.map(|(name, data)| Ok((name, read_now(data)?)));
-        Ok(SavedState {
-            tensors: tensors.collect::<Result<_, _>>()?,
-            scalars: sink.scalars,
-        })
+        Ok(saved)
     }
 
     /// Fails if the saved state of a parameter is of another optimizer. Reads no values: it rebuilds a
@@ -221,11 +297,12 @@ impl OptimizerState {
     /// state is dropped before the new one is read.
     pub(super) fn restore(
         &mut self,
-        (position, path, rank): (usize, &ParameterPath, usize),
+        (position, path, piece): (usize, &ParameterPath, &Piece),
         saved: &dyn SavedOptimizer,
         device: &Device,
         observer: &dyn Observer,
     ) -> Result<(), RestoreError> {
+        let rank = piece.shape.len();
         self.states[position] = None;
         let fields = saved.fields(path);
         if fields.is_empty() {
@@ -236,6 +313,12 @@ impl OptimizerState {
             path: path.clone(),
             source,
         })?;
+        // What is saved is whole; a state of another shape is refused below.
+        let cut = |data: TensorData| match piece.is_whole() {
+            true => data,
+            false => rows_of(data, piece),
+        };
+        let data = data.into_iter().map(cut).collect();
         let state = self.rebuilt((position, path, rank), &fields, data, device);
         let state = state.ok_or_else(|| other_optimizer(path, &fields))?;
         self.states[position] = Some(state);
@@ -262,6 +345,25 @@ impl OptimizerState {
     }
 }
 
+/// The rows of a piece, of a tensor of its parameter's state.
+fn rows_of(data: TensorData, piece: &Piece) -> TensorData {
+    if data
+        .shape()
+        .iter()
+        .map(|size| *size as u64)
+        .ne(piece.shape.iter().copied())
+    {
+        return data;
+    }
+    let (dtype, row) = (
+        data.dtype(),
+        data.as_bytes().len() as u64 / piece.shape[0].max(1),
+    );
+    let bytes = (piece.rows.start * row) as usize..(piece.rows.end * row) as usize;
+    let shape: Vec<usize> = piece.size().iter().map(|size| *size as usize).collect();
+    TensorData::from_bytes_vec(data.as_bytes()[bytes].to_vec(), shape, dtype)
+}
+
 fn other_optimizer(path: &ParameterPath, fields: &StateFields) -> RestoreError {
     RestoreError::OptimizerState {
         path: path.clone(),
@@ -273,12 +375,15 @@ fn other_optimizer(path: &ParameterPath, fields: &StateFields) -> RestoreError {
 #[derive(Clone, Debug)]
 pub struct OptimizerSnapshot {
     optimizer: Option<OptimizerState>,
-    paths: Vec<ParameterPath>,
+    pieces: Vec<(ParameterPath, Piece)>,
 }
 
 impl OptimizerSnapshot {
-    pub(super) fn new(optimizer: Option<OptimizerState>, paths: Vec<ParameterPath>) -> Self {
-        Self { optimizer, paths }
+    pub(super) fn new(
+        optimizer: Option<OptimizerState>,
+        pieces: Vec<(ParameterPath, Piece)>,
+    ) -> Self {
+        Self { optimizer, pieces }
     }
 
     /// Returns the state, copied to the host; empty without an optimizer.
@@ -288,7 +393,7 @@ impl OptimizerSnapshot {
     /// When the device fails.
     pub fn to_host(&self) -> Result<SavedState, ExecutionError> {
         match &self.optimizer {
-            Some(optimizer) => optimizer.save(self.paths.iter()),
+            Some(optimizer) => optimizer.save(&self.pieces),
             None => Ok(SavedState::default()),
         }
     }

@@ -66,7 +66,7 @@ impl StepModel {
     /// search.
     pub(super) fn new(step: &Step, ranks: usize, chunks: usize, lists: Option<&Schedule>) -> Self {
         let [ranks, chunks, micro_batches] =
-            [ranks, chunks, step.micro_batches].map(|count| (count as u64).min(1 << 26));
+            [ranks, chunks, step.per_replica()].map(|count| (count as u64).min(1 << 26));
         let mut kind = lists.map(|_| step.schedule);
         if kind == Some(ScheduleKind::DualPipeV) && micro_batches < 2 * ranks {
             kind = Some(ScheduleKind::Zbv);

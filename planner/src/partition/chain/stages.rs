@@ -15,6 +15,8 @@ pub(super) struct Place {
     pub(super) limit_bytes: u64,
     /// Whether the stage before is on another rank.
     receives: bool,
+    /// The time of messages from the stage before.
+    link: LinkCosts,
     /// Whether the stage after is on another rank.
     sends: bool,
     flights: Vec<Flight>,
@@ -37,7 +39,6 @@ pub(super) struct Stages {
     /// The kind of each place.
     pub(super) kind_of: Vec<usize>,
     pub(super) model: StepModel,
-    link: LinkCosts,
     action_ns: u64,
     may_recompute: bool,
 }
@@ -55,11 +56,19 @@ impl Stages {
             rank: machine.rank(*rank),
             limit_bytes: machine.rank(*rank).memory_bytes.unwrap_or(u64::MAX),
             receives: stage > 0 && map[stage - 1] != *rank,
+            link: match stage {
+                0 => machine.link,
+                _ => machine.link_between(map[stage - 1], *rank),
+            },
             sends: map.get(stage + 1).is_some_and(|next| next != rank),
             flights: flights(lists, StageIndex::new(stage)),
         });
         let places: Vec<Place> = places.collect();
-        let kind = |place: &Place| (place.rank.speed_permille, place.receives, place.sends);
+        let kind = |place: &Place| {
+            let speed = place.rank.speed_permille;
+            let link = (place.link.latency, place.link.ticks_per_mib);
+            (speed, place.receives, place.sends, link)
+        };
         let mut kinds: Vec<usize> = Vec::new();
         let kind_of = places.iter().enumerate().map(|(at, place)| {
             let known = kinds
@@ -77,7 +86,6 @@ impl Stages {
             kind_of,
             places,
             model: StepModel::new(step, machine.ranks(), machine.chunks(), lists),
-            link: machine.link,
             action_ns: machine.action_ns.min(LONGEST_NS >> 8),
             may_recompute: step.may_recompute,
         }
@@ -131,8 +139,8 @@ impl Stages {
             // Some heads decrease as `I` grows; recomputation must not count as a gain.
             sum = sum.max(stage(false).1);
         }
-        sum += message_ns(self.link, into) + message_ns(self.link, back);
-        let busy = self.link.transfer(into).max(self.link.transfer(back));
+        sum += message_ns(at.link, into) + message_ns(at.link, back);
+        let busy = at.link.transfer(into).max(at.link.transfer(back));
         (most.max(self.model.link(busy.min(LONGEST_NS))), sum)
     }
 

@@ -35,7 +35,7 @@ pub(super) fn metis(
     if staged.is_empty() {
         return Err(PlannerError::MetisStages { most });
     }
-    let in_flight = step.micro_batches.min(ranks);
+    let in_flight = step.per_replica().min(ranks);
     let moved = staged
         .iter()
         .map(|staged| moved(&graph, machine, step, staged, in_flight).1);

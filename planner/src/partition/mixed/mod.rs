@@ -63,7 +63,7 @@ pub(super) fn mixed(
     };
     // Named schedules have as many micro-batches in flight as there are ranks; where memory is limited,
     // a search may find lists with fewer for faster partitions.
-    let mut in_flight = step.micro_batches.min(machine.ranks()).max(1);
+    let mut in_flight = step.per_replica().min(machine.ranks()).max(1);
     let mut candidates: Vec<Partition> = finder.moved_chain(work).into_iter().collect();
     loop {
         for candidate in finder.candidates(in_flight) {

@@ -60,7 +60,7 @@ fn pages_have_all_parts() {
         );
         assert_eq!(count(&page, "details"), 2 * plan.stages.len());
         for stage in &plan.stages {
-            for path in stage.parameters.iter().chain(&stage.replicas) {
+            for path in stage.parameters.iter().chain(&stage.copies) {
                 assert!(page.contains(&format!("<li>{path} ")), "{path}");
             }
             for program in &stage.programs {

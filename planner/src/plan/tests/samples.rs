@@ -308,9 +308,9 @@ fn stage(
             .map(|block| work.blocks[*block].name.clone())
             .collect(),
         parameters: of(true).map(|parameter| path(work, parameter)).collect(),
-        replicas: of(false).map(|parameter| path(work, parameter)).collect(),
+        copies: of(false).map(|parameter| path(work, parameter)).collect(),
         parameter_bytes: bytes(true),
-        replica_bytes: bytes(false),
+        copy_bytes: bytes(false),
         forward_flops,
         backward_flops: 2 * forward_flops,
         boundary_bytes: sent.map(|boundary| boundary.bytes).sum(),

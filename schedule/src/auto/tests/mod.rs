@@ -55,6 +55,7 @@ fn any_stage() -> impl Strategy<Value = StageCosts> {
     let times = (0..20_u64, 0..30_u64, 0..20_u64, 0..20_u64, 0..5_u64);
     let bytes = (0..6_u64, 0..8_u64, 0..9_u64);
     (times, bytes).prop_map(|(times, bytes)| StageCosts {
+        exchanged_bytes: 0,
         forward: times.0,
         backward: times.1,
         input_gradient: times.2,
@@ -82,7 +83,7 @@ fn dependencies(stages: usize, is_rich: bool, has_norm: bool) -> Dependencies {
         }
         ties.push(Tie {
             owner: first,
-            replica: last,
+            copy: last,
         });
     }
     let set = Dependencies::new(stages, edges, ties);
@@ -114,6 +115,13 @@ fn any_step() -> impl Strategy<Value = Step> {
                     ticks_per_mib: links.1,
                     model: crate::LinkModel::Unbounded,
                 },
+                network: (links.2 == 1).then(|| crate::Network {
+                    machine_of: (0..ranks).map(|rank| rank % 2).collect(),
+                    link: LinkCosts {
+                        latency: 3 * links.0 + 1,
+                        ..LinkCosts::default()
+                    },
+                }),
                 overhead: links.2,
                 overlap_permille: overlap,
                 ..Costs::of_stages(stages.iter().map(|(stage, _)| *stage).collect())

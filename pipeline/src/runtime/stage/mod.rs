@@ -1,5 +1,7 @@
 //! One stage on its rank: parameters, gradients, optimizer and programs.
 
+mod gradients;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,19 +11,20 @@ use tinderbox_deferred::{
     Executable, Executor, MaterializeError, MaterializeOptions, Observer, ParameterPath,
     PartialModule, Reload, RunContext, Source, materialize_parameters,
 };
-use tinderbox_fake::{DynTensor, dtype_name};
+use tinderbox_fake::DynTensor;
 
 use super::carry::{CarriedTensors, CarriedValues};
-use super::clip::{SquareSums, each};
+use super::changed::Recorded;
 use super::indices::IndexPlaces;
 use super::optimizer::{OptimizerSnapshot, OptimizerState};
+use super::pieces::{Piece, Pieces, trained};
 use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
-use super::settings::GradientHook;
-use super::step::{LearningRates, check_length};
+use super::step::check_length;
 use super::weights::CountProgram;
 use crate::certify::CertifiedPrograms;
 use crate::schedule::{Compute, StageIndex};
+use crate::sum::TreeSum;
 use crate::trace::LossOver;
 use crate::{ActionError, RestoreError};
 
@@ -51,7 +54,7 @@ struct LoadedPrograms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     Owned(usize),
-    Replica(usize),
+    Copy(usize),
 }
 
 /// The parameters, gradients and optimizer of one stage.
@@ -60,17 +63,26 @@ pub struct Stage {
     index: StageIndex,
     setup: Arc<RankSetup>,
     owned: PartialModule,
-    replicas: PartialModule,
+    copies: PartialModule,
     places: HashMap<usize, Place>,
     optimizer: Option<OptimizerState>,
     /// The owned parameters that do not train now.
     frozen: BTreeSet<usize>,
     /// The values of parameters that are replaced by their averages, by position in the table.
     averaged: Option<Vec<(usize, DynTensor)>>,
+    /// Which replica updates what.
+    pieces: Pieces,
+    /// The sums of the gradients of this replica's micro-batches, by owned parameter.
+    sums: Vec<TreeSum<DynTensor>>,
+    /// The complete gradients of the pieces that it updates.
     gradients: Vec<Option<DynTensor>>,
+    /// New values of its pieces that are not whole parameters, until all of them are there.
+    updated_rows: Vec<Option<DynTensor>>,
+    /// What it held after the last step, if that is checked and the program has changed nothing since.
+    pub(super) recorded: Option<Recorded>,
     /// New values of running states, by position in the table, until the update of the step.
     updated_states: BTreeMap<usize, DynTensor>,
-    /// Gradients of the last step, if the settings keep them; they need additional memory of their
+    /// Gradients of its pieces in the last step, if the settings keep them; they need additional memory of their
     /// size.
     kept_gradients: Option<Vec<Option<DynTensor>>>,
     /// Parameters in the dtype in which programs read them, if it is not their own, from the first
@@ -109,29 +121,38 @@ impl Stage {
             )
         };
         let owned = hold(layout.owned(index))?;
-        let replicas = hold(layout.replicas(index))?;
+        let copies = hold(layout.copies(index))?;
         let held = parameters.iter().enumerate();
         let places = held.filter_map(|(position, parameter)| {
             let own = owned.position(&parameter.path).map(Place::Owned);
-            let replica = || replicas.position(&parameter.path).map(Place::Replica);
-            Some((position, own.or_else(replica)?))
+            let copy = || copies.position(&parameter.path).map(Place::Copy);
+            Some((position, own.or_else(copy)?))
         });
         let places = places.collect();
-        let count = owned.len();
+        let pieces = Pieces::new(&trained(setup, &owned), settings.replicas);
+        let own = pieces.of(setup.replica);
         let optimizer = settings.optimizers.as_ref().map(|optimizers| {
-            let rules = owned.paths().map(|path| optimizers.of(path).clone());
+            let rules = own
+                .iter()
+                .map(|piece| optimizers.of(owned.path(piece.place)).clone());
             OptimizerState::new(rules.collect())
         });
+        let count = own.len();
+        let sums = vec![TreeSum::default(); owned.len()];
         Ok(Self {
             index,
             setup: setup.clone(),
             owned,
-            replicas,
+            copies,
             places,
+            pieces,
             optimizer,
             frozen: BTreeSet::new(),
             averaged: None,
+            sums,
             gradients: vec![None; count],
+            updated_rows: vec![None; count],
+            recorded: None,
             updated_states: BTreeMap::new(),
             kept_gradients: settings.keep_gradients.then(|| vec![None; count]),
             cast: HashMap::new(),
@@ -151,13 +172,13 @@ impl Stage {
     }
 
     /// Returns its copies of parameters that other stages own.
-    pub fn replicas(&self) -> &PartialModule {
-        &self.replicas
+    pub fn copies(&self) -> &PartialModule {
+        &self.copies
     }
 
     /// Returns the bytes of all parameters that it holds, copies included.
     pub fn parameter_bytes(&self) -> u64 {
-        self.owned.bytes() + self.replicas.bytes()
+        self.owned.bytes() + self.copies.bytes()
     }
 
     /// Returns the bytes of the copies of parameters in a second dtype, for a forward in mixed
@@ -175,17 +196,51 @@ impl Stage {
     /// its micro-batches, clipped if the pipeline clips, and changed by [the
     /// function](crate::PipelineBuilder::on_gradients) for gradients. Empty unless the pipeline
     /// [keeps](crate::PipelineBuilder::keep_gradients) them, and after a skipped step.
+    ///
+    /// With [replicas](crate::Plan::replicas), each has the sums over all of them for the parameters that it updates. A large
+    /// parameter may be divided: the parts are rows, in the order of the replicas.
     pub fn gradients(&self) -> impl Iterator<Item = (&ParameterPath, &DynTensor)> {
-        let pairs = self.owned.paths().zip(self.kept_gradients.iter().flatten());
-        pairs.filter_map(|(path, gradient)| Some((path, gradient.as_ref()?)))
+        let pairs = self
+            .own_pieces()
+            .iter()
+            .zip(self.kept_gradients.iter().flatten());
+        pairs.filter_map(|(piece, gradient)| {
+            Some((self.owned.path(piece.place), gradient.as_ref()?))
+        })
+    }
+
+    /// Whether its replica is the first, or the only one.
+    pub(super) fn is_of_first_replica(&self) -> bool {
+        self.setup.replica == 0
+    }
+
+    /// The parameters that it holds, copies included, by position in the table.
+    pub(super) fn held(&self) -> impl Iterator<Item = (usize, DynTensor)> {
+        let mut places: Vec<(usize, Place)> = self.places.iter().map(|(p, of)| (*p, *of)).collect();
+        places.sort_unstable_by_key(|(position, _)| *position);
+        places
+            .into_iter()
+            .map(|(position, place)| (position, self.value(place)))
+    }
+
+    /// The pieces that it updates.
+    pub(super) fn own_pieces(&self) -> &[Piece] {
+        self.pieces.of(self.setup.replica)
+    }
+
+    /// Which replica updates what.
+    pub(super) fn pieces(&self) -> &Pieces {
+        &self.pieces
     }
 
     /// Returns the current state of its optimizer without a copy: later steps do not change it. It is empty
     /// [with averages](crate::Pipeline::with_averages).
     pub fn optimizer_snapshot(&self) -> OptimizerSnapshot {
+        let pieces = self.own_pieces().iter();
+        let pieces = pieces.map(|piece| (self.owned.path(piece.place).clone(), piece.clone()));
         OptimizerSnapshot::new(
             self.optimizer.clone().filter(|_| self.averaged.is_none()),
-            self.owned.paths().cloned().collect(),
+            pieces.collect(),
         )
     }
 
@@ -202,13 +257,14 @@ impl Stage {
         state: &dyn SavedOptimizer,
     ) -> Result<(), RestoreError> {
         let RankSetup { table, device, .. } = &*self.setup;
-        for module in [&self.owned, &self.replicas] {
+        for module in [&self.owned, &self.copies] {
             let reload = Reload::new(table, module, device);
             reload.check(table, source, self.setup.settings.memory)?;
         }
         if let Some(optimizer) = &self.optimizer {
-            for (position, (path, value)) in self.owned.values().enumerate() {
-                let parameter = (position, path, value.shape().num_dims());
+            for (position, piece) in self.own_pieces().iter().enumerate() {
+                let path = self.owned.path(piece.place);
+                let parameter = (position, path, piece.shape.len());
                 optimizer.check(parameter, &state.fields(path), device)?;
             }
         }
@@ -223,16 +279,22 @@ impl Stage {
         state: &dyn SavedOptimizer,
     ) -> Result<(), RestoreError> {
         self.cast.clear();
+        self.recorded = None;
         self.drop_gradients();
         let setup = &*self.setup;
-        for module in [&mut self.owned, &mut self.replicas] {
+        for module in [&mut self.owned, &mut self.copies] {
             let reload = Reload::new(&setup.table, module, &setup.device);
             reload.run(module, source, &*setup.progress)?;
         }
         if let Some(optimizer) = &mut self.optimizer {
-            for (position, (path, value)) in self.owned.values().enumerate() {
-                let parameter = (position, path, value.shape().num_dims());
-                optimizer.restore(parameter, state, &setup.device, &*setup.progress)?;
+            for (position, piece) in self.pieces.of(setup.replica).iter().enumerate() {
+                let path = self.owned.path(piece.place);
+                optimizer.restore(
+                    (position, path, piece),
+                    state,
+                    &setup.device,
+                    &*setup.progress,
+                )?;
             }
         }
         Ok(())
@@ -296,7 +358,7 @@ impl Stage {
     fn value(&self, place: Place) -> DynTensor {
         match place {
             Place::Owned(index) => self.owned.value(index),
-            Place::Replica(index) => self.replicas.value(index),
+            Place::Copy(index) => self.copies.value(index),
         }
     }
 
@@ -318,19 +380,6 @@ impl Stage {
         cast
     }
 
-    /// Adds the gradient of a micro-batch, in the dtype of the parameter.
-    pub(super) fn accumulate(&mut self, position: usize, gradient: DynTensor) {
-        if let Some(Place::Owned(place)) = self.places.get(&position).copied()
-            && !self.frozen.contains(&place)
-        {
-            let gradient = gradient.cast_float(self.owned.value(place).dtype());
-            self.gradients[place] = Some(match self.gradients[place].take() {
-                Some(sum) => sum + gradient,
-                None => gradient,
-            });
-        }
-    }
-
     /// Gives a running state the value that the forward of a micro-batch computed.
     pub(super) fn update_state(&mut self, position: usize, value: DynTensor) {
         // What a batch alone gives has the dtype of the forward.
@@ -345,79 +394,12 @@ impl Stage {
             return Ok(());
         };
         let value = value.to_device(&self.setup.device)?;
+        self.recorded = None;
         match place {
             Place::Owned(index) => self.owned.replace(index, value)?,
-            Place::Replica(index) => self.replicas.replace(index, value)?,
+            Place::Copy(index) => self.copies.replace(index, value)?,
         }
         self.cast.remove(&place);
-        Ok(())
-    }
-
-    /// Ends a step without an update: running states keep their values from before it.
-    pub(super) fn drop_gradients(&mut self) {
-        self.clear_gradients();
-        self.kept_gradients
-            .iter_mut()
-            .for_each(|kept| kept.fill(None));
-    }
-
-    /// Drops gradients and values of running states of an unfinished step.
-    pub(super) fn clear_gradients(&mut self) {
-        self.gradients.fill(None);
-        self.updated_states.clear();
-    }
-
-    /// The squares of the gradients, in the order of the parameters.
-    pub(super) fn square_sums(&self) -> SquareSums {
-        SquareSums::of(&self.gradients)
-    }
-
-    /// The bytes of the gradients that it holds.
-    pub(super) fn gradient_bytes(&self) -> u64 {
-        self.gradients.iter().flatten().map(DynTensor::bytes).sum()
-    }
-
-    /// Runs the optimizer on every parameter that has a gradient, each clipped by `clip`, and replaces the running
-    /// states that forwards have updated.
-    pub(super) fn update(
-        &mut self,
-        lr: &LearningRates,
-        mut clip: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
-    ) -> Result<(), ActionError> {
-        let setup = self.setup.clone();
-        let hook = setup.settings.gradient_hook.as_deref();
-        let rates: Vec<f64> = self.owned.paths().map(|path| lr.of(path)).collect();
-        for (place, lr) in rates.into_iter().enumerate() {
-            let mut gradient = self.gradients[place].take().map(&mut clip).transpose()?;
-            let of_optimizer = self.optimizer.as_ref().and_then(|o| o.clipping(place));
-            if let Some(config) = of_optimizer {
-                gradient = gradient
-                    .map(|gradient| each(config, gradient))
-                    .transpose()?;
-            }
-            if let Some(hook) = hook {
-                let path = self.owned.path(place);
-                gradient = gradient
-                    .map(|gradient| hooked(hook, path, gradient))
-                    .transpose()?;
-            }
-            if let Some(kept) = &mut self.kept_gradients {
-                kept[place] = gradient.clone();
-            }
-            let Some(optimizer) = &mut self.optimizer else {
-                continue;
-            };
-            if let Some(gradient) = gradient {
-                let value = optimizer.step(place, lr, self.owned.value(place), gradient);
-                self.owned.replace(place, value)?;
-                self.cast.remove(&Place::Owned(place));
-            } else if let Some(decay) = setup.settings.average_decay {
-                optimizer.average_unchanged(place, self.owned.value(place), decay);
-            }
-        }
-        for (position, value) in std::mem::take(&mut self.updated_states) {
-            self.set(position, value)?;
-        }
         Ok(())
     }
 
@@ -436,18 +418,19 @@ impl Stage {
     /// Returns the averages of owned parameters, by position in the table, and keeps the values of these parameters. As
     /// long as it keeps them, the state of the optimizer is not saved.
     pub(super) fn averages(&mut self) -> Vec<(usize, DynTensor)> {
-        let owned = self
-            .places
-            .iter()
-            .filter_map(|(position, place)| match place {
-                Place::Owned(place) => Some((*position, *place)),
-                Place::Replica(_) => None,
-            });
-        let with_average = owned.filter_map(|(position, place)| {
-            let average = self.optimizer.as_ref()?.average(place)?;
-            let value = self.owned.value(place);
+        let owned = self.places.iter();
+        let owned = owned.filter_map(|(position, place)| match place {
+            Place::Owned(place) => Some((*place, *position)),
+            Place::Copy(_) => None,
+        });
+        let positions: HashMap<usize, usize> = owned.collect();
+        let pieces = self.own_pieces().iter().enumerate();
+        let with_average = pieces.filter_map(|(at, piece)| {
+            let average = self.optimizer.as_ref()?.average(at)?;
+            let position = positions[&piece.place];
+            let value = self.owned.value(piece.place);
             let average = average.cast_float(value.dtype());
-            Some(((position, value), (position, average)))
+            Some(((position, piece.of(value)), (position, average)))
         });
         let (values, averages) = with_average.unzip();
         self.averaged = Some(values);
@@ -459,9 +442,9 @@ impl Stage {
         self.averaged.take().unwrap_or_default()
     }
 
-    /// The parameters of which a replica stage holds copies.
-    pub(super) fn shared_with(&self, replica: StageIndex) -> Vec<DynTensor> {
-        let shared = self.setup.layout.shared(self.index, replica);
+    /// The parameters of which a copy stage holds copies.
+    pub(super) fn shared_with(&self, copy: StageIndex) -> Vec<DynTensor> {
+        let shared = self.setup.layout.shared(self.index, copy);
         let values = shared.map(|position| self.value(self.place(position)));
         values.collect()
     }
@@ -476,36 +459,10 @@ impl Stage {
         let shared: Vec<usize> = setup.layout.shared(owner, self.index).collect();
         check_length(shared.len(), values.len())?;
         for (position, value) in shared.into_iter().zip(values) {
-            if let Place::Replica(_) = self.place(position) {
+            if let Place::Copy(_) = self.place(position) {
                 self.set(position, value)?;
             }
         }
         Ok(())
-    }
-}
-
-/// What a hook makes of a gradient.
-fn hooked(
-    hook: &GradientHook,
-    path: &ParameterPath,
-    gradient: DynTensor,
-) -> Result<DynTensor, ActionError> {
-    let text = |tensor: &DynTensor| {
-        format!(
-            "{}{:?}",
-            dtype_name(tensor.dtype()),
-            tensor.shape().as_slice()
-        )
-    };
-    let expected = text(&gradient);
-    let changed = hook(path, gradient);
-    let found = text(&changed);
-    match found == expected {
-        true => Ok(changed),
-        false => Err(ActionError::Gradient {
-            path: path.clone(),
-            expected,
-            found,
-        }),
     }
 }

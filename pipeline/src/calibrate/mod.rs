@@ -1,5 +1,7 @@
 //! Measures a machine for planning.
 
+mod processes;
+
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -11,6 +13,8 @@ use tinderbox_planner::{Machine, RankModel, Rates};
 
 use crate::profile::Repeated;
 use crate::schedule::{Action, LinkCosts, Message, ScheduleKind, Timeline};
+pub use processes::calibrate_world;
+
 use crate::{CalibrateError, Outputs, Pipeline, Plan, ProfileError, Traceable};
 
 /// Rows and columns of the matrices whose product is timed: 128 MFLOP of f32.

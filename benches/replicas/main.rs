@@ -1,0 +1,60 @@
+//! What replicas compute, and what they cost.
+//!
+//! `cargo bench --bench replicas` prints one figure per line. Processes are this program itself, joined by gRPC on loopback,
+//! and by MPI if it is built with `--features mpi` and `TINDERBOX_MPIRUN` is the command that starts its ranks. If
+//! `TINDERBOX_BENCH_PYTHON` is a Python with PyTorch, `DistributedDataParallel` over gloo trains the same layers. What is
+//! compared alternates in one run; a ratio is the median of the ratios of neighbouring measurements.
+
+mod bits;
+#[path = "../schedule/cases.rs"]
+#[allow(dead_code, reason = "the bench of schedules uses the rest")]
+mod cases;
+#[path = "../processes/processes.rs"]
+#[allow(dead_code, reason = "the bench of processes uses the rest")]
+mod processes;
+mod simulated;
+mod state;
+mod steps;
+
+/// The variable that makes this program a rank of a figure.
+const ROLE: &str = "TINDERBOX_BENCH_ROLE";
+
+fn main() {
+    tinderbox_pages::keep_freed_blocks();
+    match std::env::var(ROLE).as_deref() {
+        Ok("bits") => return bits::rank(),
+        Ok(other) => panic!("no role {other}"),
+        Err(_) => {}
+    }
+    println!(
+        "{} cores; medians of {} turns",
+        std::thread::available_parallelism().map_or(1, usize::from),
+        turns(),
+    );
+    // First, because it prints the most memory that this process has had.
+    simulated::figures();
+    bits::figures();
+    steps::figures();
+    state::figures();
+}
+
+/// The number of rounds: enough for medians that are robust against one disturbance, or the value of
+/// `TINDERBOX_BENCH_TURNS`.
+fn turns() -> usize {
+    const TURNS: usize = 15;
+    let set = std::env::var("TINDERBOX_BENCH_TURNS").ok();
+    set.and_then(|turns| turns.parse().ok())
+        .unwrap_or(TURNS)
+        .max(1)
+}
+
+/// Prints a figure.
+fn figure(name: &str, value: f64, unit: &str) {
+    println!("figure replicas.{name} {value:.4} {unit}");
+}
+
+/// Returns the median.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

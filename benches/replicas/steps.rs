@@ -1,0 +1,107 @@
+//! The speed of replicas, and of the order of sums.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use tinderbox::{GradientSum, Machine, ScheduleKind, World};
+
+use crate::cases::{Case, Run};
+use crate::processes::Processes;
+use crate::{figure, median, turns};
+
+const CASE: Case = Case::PEERS;
+
+/// The variable with a Python that has PyTorch.
+const PYTHON: &str = "TINDERBOX_BENCH_PYTHON";
+
+fn start(replicas: usize, sum: GradientSum) -> Run {
+    let machine = Machine::local(1).expect("there is a rank");
+    let kind = ScheduleKind::OneFOneB.into();
+    CASE.start(machine, kind, &World::alone(), replicas, sum)
+}
+
+/// Prints the speedup of two replicas with one thread each over one rank with one thread, and the cost of a tree of sums.
+pub fn figures() {
+    let mut alone = start(1, GradientSum::Sequential);
+    let mut tree = start(1, GradientSum::Tree(8));
+    let mut two = start(2, GradientSum::Tree(8));
+    let (mut speedups, mut costs, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    for turn in 0..=turns() {
+        let [of_one, of_two] = [alone.step(), two.step()];
+        let [again, of_tree] = [alone.step(), tree.step()];
+        // The first step loads programs and allocates memory.
+        if turn > 0 {
+            speedups.push(of_one / of_two);
+            costs.push(of_tree / again);
+            times.push(of_two);
+        }
+    }
+    figure("step_2x1_ms", median(times) * 1e3, "ms");
+    figure("speedup_2x1", median(speedups), "ratio");
+    figure("tree_cost", median(costs), "ratio");
+    parts(&mut two);
+    torch(&mut two);
+}
+
+/// Prints the milliseconds of a replica's step by kinds of actions: what is beside `F` and `B` is the exchange.
+fn parts(two: &mut Run) {
+    let mut of_kinds: BTreeMap<char, Vec<f64>> = BTreeMap::new();
+    for _ in 0..turns() {
+        let mut sums: BTreeMap<char, f64> = BTreeMap::new();
+        for span in &two.measured().1.ranks[0].spans {
+            let word = span.action.to_string();
+            let kind = word.chars().find(char::is_ascii_alphabetic).unwrap_or('?');
+            *sums.entry(kind).or_default() += span.duration() as f64 / 1e6;
+        }
+        for (kind, sum) in sums {
+            of_kinds.entry(kind).or_default().push(sum);
+        }
+    }
+    let parts = of_kinds.into_iter();
+    let parts = parts.map(|(kind, times)| format!("{kind} {:.1} ms", median(times)));
+    println!(
+        "a step of one of two replicas: {}",
+        parts.collect::<Vec<_>>().join(", ")
+    );
+}
+
+/// Prints how long a step of PyTorch's data parallelism takes, in steps of two replicas.
+fn torch(two: &mut Run) {
+    let Some(python) = python() else {
+        return println!(
+            "NOT RUN: torch.nn.parallel, because {PYTHON} is not set, and no python3 has torch"
+        );
+    };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/replicas/torch_ddp.py");
+    let sizes = [
+        ("CASE_LAYERS", CASE.layers),
+        ("CASE_WIDTH", CASE.width),
+        ("CASE_SAMPLES", CASE.samples),
+        ("CASE_MICRO_BATCHES", CASE.micro_batches),
+    ];
+    let step = |processes: &mut Processes| {
+        processes.say("step");
+        processes.numbers().into_iter().fold(0.0, f64::max)
+    };
+    let mut of_two = Processes::start_python(&python, script, &sizes, 2);
+    let mut of_one = Processes::start_python(&python, script, &sizes, 1);
+    let (mut ratios, mut speedups) = (Vec::new(), Vec::new());
+    for turn in 0..=turns() {
+        let times = [two.step(), step(&mut of_two), step(&mut of_one)];
+        if turn > 0 {
+            ratios.push(times[1] / times[0]);
+            speedups.push(times[2] / times[1]);
+        }
+    }
+    figure("torch_step_vs_2x1", median(ratios), "ratio");
+    figure("torch_speedup_2x1", median(speedups), "ratio");
+}
+
+/// Returns a Python that has PyTorch.
+fn python() -> Option<String> {
+    let python = std::env::var(PYTHON).unwrap_or_else(|_| "python3".to_owned());
+    let mut command = Command::new(&python);
+    command.args(["-c", "import torch.nn.parallel"]);
+    let found = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    found.is_ok_and(|status| status.success()).then_some(python)
+}

@@ -1,0 +1,193 @@
+//! Measures ranks that are processes, and the links between them.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use bytes::Bytes;
+use tinderbox_planner::{Machine, RankModel};
+use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError};
+
+use super::{TURNS, calibrate, median, nanoseconds};
+use crate::CalibrateError;
+use crate::schedule::{LinkCosts, Network, RankIndex};
+
+/// Round trips of a measurement of a link.
+const TRIPS: usize = 20;
+
+/// How long the other end of a link may be silent.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Measures a machine, or several, whose ranks are the processes of a world, each with `threads` threads: what
+/// [`calibrate`] measures, of every process while all others run too, and the latency and the rate of the links between
+/// processes of one machine and of two. All processes call this, and get the same. Takes some ten seconds.
+///
+/// The speed of a rank is that of its matrix products, in units of the first rank's.
+///
+/// # Errors
+///
+/// As [`calibrate`], and [`CalibrateError::World`] when a process is lost.
+pub fn calibrate_world(
+    world: &World,
+    device: &Device,
+    threads: usize,
+) -> Result<Machine, CalibrateError> {
+    let name = tinderbox_world::machine();
+    let names = world.all_gather(name.clone())?;
+    let machine_of = numbered(&names);
+    let own = calibrate(device, 1, threads);
+    world.agree(own.as_ref().map(drop))?;
+    let own = own?;
+    let all = world.all_gather(own.to_json())?;
+    let all = all.iter().map(|json| Machine::from_json(json));
+    let all: Vec<Machine> = all.collect::<Result<_, _>>()?;
+
+    let link = Link::open(world);
+    let measure = |is_between: bool| -> Result<Option<LinkCosts>, CalibrateError> {
+        let mut others = (1..world.size()).filter(|rank| (machine_of[*rank] != 0) == is_between);
+        match others.next() {
+            None => Ok(None),
+            Some(other) => Ok(Some(link.measure(world, RankIndex::new(other))?)),
+        }
+    };
+    let (within, between) = (measure(false)?, measure(true)?);
+
+    let first = &all[0];
+    let ranks = all.iter().zip(&machine_of).map(|(machine, of)| {
+        let sharers = machine_of.iter().filter(|other| *other == of).count() as u64;
+        let flops = u128::from(machine.rates.flops_per_s) * 1000;
+        let speed = flops / u128::from(first.rates.flops_per_s.max(1));
+        let memory = machine
+            .rank_models()
+            .first()
+            .and_then(|rank| rank.memory_bytes);
+        RankModel {
+            memory_bytes: memory.map(|bytes| bytes / sharers),
+            speed_permille: u64::try_from(speed).unwrap_or(u64::MAX).max(1),
+        }
+    });
+    let mut machine = Machine::of_ranks(ranks.collect())?;
+    (machine.rates, machine.action_ns) = (first.rates, first.action_ns);
+    machine.link = within.or(between).unwrap_or(first.link);
+    machine.network = between.map(|link| Network { machine_of, link });
+    // What was measured is the first process' own.
+    let json = world.from_first(|| Ok::<_, CalibrateError>(machine.to_json()))?;
+    Ok(Machine::from_json(&json)?)
+}
+
+/// The number of each machine, in the order of their first ranks.
+fn numbered(names: &[String]) -> Vec<usize> {
+    let mut known: Vec<&String> = Vec::new();
+    let number = names.iter().map(|name| {
+        let position = known.iter().position(|other| *other == name);
+        position.unwrap_or_else(|| {
+            known.push(name);
+            known.len() - 1
+        })
+    });
+    number.collect()
+}
+
+/// Passes pieces of frames to the thread that measures.
+struct Inbox(Mutex<Sender<Vec<Buffer>>>);
+
+impl Handler for Inbox {
+    fn received(&self, _: RankIndex, _: &[u8], pieces: Vec<Buffer>) {
+        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The measurement may have failed.
+        let _ = sender.send(pieces);
+    }
+
+    /// The next call of the world reports it.
+    fn failed(&self, _: &Failure) {}
+}
+
+struct Link {
+    channel: Channel,
+    received: Receiver<Vec<Buffer>>,
+}
+
+impl Link {
+    fn open(world: &World) -> Self {
+        let (sender, received) = channel();
+        let channel = world.open(Arc::new(Inbox(Mutex::new(sender))));
+        Self { channel, received }
+    }
+
+    /// Measures the link between the first rank and another one, while the others wait.
+    fn measure(&self, world: &World, other: RankIndex) -> Result<LinkCosts, CalibrateError> {
+        world.barrier()?;
+        let measured = match world.rank() {
+            rank if rank.index() == 0 => self.trips(world, other, true),
+            rank if rank == other => self.trips(world, RankIndex::new(0), false),
+            _ => Ok([Duration::ZERO; 2]),
+        };
+        // After a failure, all learn of it here.
+        world.barrier()?;
+        let [small, large] = measured?;
+        Ok(LinkCosts {
+            latency: nanoseconds(small),
+            ticks_per_mib: nanoseconds(large.saturating_sub(small)),
+            ..LinkCosts::default()
+        })
+    }
+
+    /// The times of one way of a few bytes, and of a MiB.
+    fn trips(
+        &self,
+        world: &World,
+        other: RankIndex,
+        begins: bool,
+    ) -> Result<[Duration; 2], CalibrateError> {
+        let mut medians = [Duration::ZERO; 2];
+        for (length, found) in [8, 1 << 20].into_iter().zip(&mut medians) {
+            let piece = Bytes::from(vec![1; length]);
+            let mut times = Vec::new();
+            // The first turn allocates memory.
+            for _ in 0..=TURNS {
+                let started = Instant::now();
+                for _ in 0..TRIPS {
+                    if begins {
+                        self.channel.send(other, &[1], vec![piece.clone()]);
+                    }
+                    self.receive(world)?;
+                    if !begins {
+                        self.channel.send(other, &[1], vec![piece.clone()]);
+                    }
+                }
+                times.push(started.elapsed() / (2 * TRIPS as u32));
+            }
+            times.remove(0);
+            *found = median(times);
+        }
+        Ok(medians)
+    }
+
+    fn receive(&self, world: &World) -> Result<(), CalibrateError> {
+        const LOOK: Duration = Duration::from_millis(100);
+        let started = Instant::now();
+        loop {
+            match self.received.recv_timeout(LOOK) {
+                Ok(_) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return Err(CalibrateError::Silent),
+                Err(RecvTimeoutError::Timeout) => match world.failure() {
+                    Some(failure) => return Err(WorldError::Failed(failure).into()),
+                    None if started.elapsed() > SILENCE => return Err(CalibrateError::Silent),
+                    None => {}
+                },
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_numbered_by_their_first_ranks() {
+        let names = ["b", "b", "a", "b", "c", "a"].map(str::to_owned);
+        assert_eq!(numbered(&names), [0, 0, 1, 0, 2, 1]);
+    }
+}

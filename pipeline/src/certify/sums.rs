@@ -1,0 +1,83 @@
+//! The order in which the gradients of all replicas are summed.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use twox_hash::XxHash3_64;
+
+use super::lists::CertifiedStep;
+use crate::CertifyError;
+use crate::sum::TreeSum;
+
+/// A sum of gradients of micro-batches: a hash of its terms and their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Term(u64);
+
+impl Term {
+    pub(super) fn of(micro_batch: usize) -> Self {
+        Self(XxHash3_64::oneshot(&(micro_batch as u64).to_le_bytes()))
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&other.0.to_le_bytes());
+        Self(XxHash3_64::oneshot(&bytes))
+    }
+}
+
+/// Joins the sums of the replicas as the ranks do, and compares each with its definition: groups of micro-batches, each added
+/// one after the other, joined by a binary tree. `replicas` are the sums of each replica by parameter.
+pub(super) fn certify_sums(
+    step: &CertifiedStep<'_>,
+    replicas: &[Vec<Option<Term>>],
+) -> Result<(), CertifyError> {
+    // Most parameters have gradients of the same micro-batches.
+    let mut defined: BTreeMap<Vec<usize>, Option<Term>> = BTreeMap::new();
+    for (position, parameter) in step.table.iter().enumerate() {
+        let programs = step.micro_batches.iter().enumerate();
+        let added = programs.filter(|(_, programs)| programs.gradients.contains(&position));
+        let added: Vec<usize> = added.map(|(k, _)| k).collect();
+        let expected = *defined.entry(added).or_insert_with_key(|added| {
+            tree(0..step.groups.groups, &|group| of_group(step, group, added))
+        });
+        let mut sum = TreeSum::default();
+        for (replica, sums) in replicas.iter().enumerate() {
+            if let Some(term) = sums[position] {
+                sum.add(replica, term, Term::plus);
+            }
+        }
+        if sum.finish(Term::plus) != expected {
+            return Err(CertifyError::SumOrder {
+                path: parameter.path.clone(),
+                groups: step.groups.groups,
+                replicas: replicas.len(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The sum of a subtree of groups.
+fn tree(groups: Range<usize>, of_group: &impl Fn(usize) -> Option<Term>) -> Option<Term> {
+    if groups.len() == 1 {
+        return of_group(groups.start);
+    }
+    let middle = groups.start + groups.len() / 2;
+    let halves = (
+        tree(groups.start..middle, of_group),
+        tree(middle..groups.end, of_group),
+    );
+    match halves {
+        (Some(first), Some(second)) => Some(first.plus(second)),
+        (first, second) => first.or(second),
+    }
+}
+
+/// The sum of the micro-batches of a group, one after the other.
+fn of_group(step: &CertifiedStep<'_>, group: usize, added: &[usize]) -> Option<Term> {
+    let (count, groups) = (step.micro_batches.len(), step.groups.groups);
+    let of_group = group * count / groups..(group + 1) * count / groups;
+    let terms = added.iter().filter(|k| of_group.contains(k));
+    terms.map(|k| Term::of(*k)).reduce(Term::plus)
+}

@@ -1,0 +1,342 @@
+//! Finds values that changed in memory between two steps, and repairs them from another replica.
+
+use std::collections::BTreeSet;
+
+use burn::module::Module;
+use serde::{Deserialize, Serialize};
+use tinderbox_deferred::ParameterPath;
+use tinderbox_fake::DynTensor;
+
+use super::digest::{ReadError, of_value};
+use super::pipeline::{Condition, Pipeline};
+use super::remote::To;
+use super::stage::Stage;
+use crate::PipelineError;
+use crate::batch::Batch;
+use crate::schedule::RankIndex;
+
+/// The digests of what a stage holds after a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Recorded {
+    /// Of the parameters that it holds, with their positions in the table.
+    parameters: Vec<(usize, u64)>,
+    /// Of the state of the optimizer.
+    state: u64,
+}
+
+impl Stage {
+    /// Records the digests of what it holds, until the next change by the program.
+    fn record(&mut self) -> Result<(), ReadError> {
+        self.recorded = Some(self.digests()?);
+        Ok(())
+    }
+
+    fn digests(&self) -> Result<Recorded, ReadError> {
+        let mut parameters = Vec::new();
+        for (position, value) in self.held() {
+            parameters.push((position, of_value(&value)?));
+        }
+        let saved = self.optimizer_snapshot().to_host()?;
+        let mut state = 0_u64;
+        for (_, data) in &saved.tensors {
+            let digest = twox_hash::XxHash3_64::oneshot(data.as_bytes());
+            state = state.rotate_left(1) ^ digest;
+        }
+        Ok(Recorded { parameters, state })
+    }
+
+    /// The positions of parameters that differ from what was recorded, and whether the state of the optimizer does.
+    fn changed(&self) -> Result<(Vec<usize>, bool), ReadError> {
+        let Some(recorded) = &self.recorded else {
+            return Ok((Vec::new(), false));
+        };
+        let now = self.digests()?;
+        let pairs = recorded.parameters.iter().zip(&now.parameters);
+        let changed = pairs.filter(|(before, now)| before != now);
+        let changed = changed.map(|((position, _), _)| *position);
+        Ok((changed.collect(), recorded.state != now.state))
+    }
+}
+
+/// A parameter that had changed in the memory of a rank, and was repaired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repaired {
+    /// The number of training steps done then.
+    pub step: u64,
+    /// The rank.
+    pub rank: RankIndex,
+    /// The parameter.
+    pub path: ParameterPath,
+}
+
+/// What a rank has found.
+#[derive(Serialize, Deserialize)]
+struct Found {
+    rank: usize,
+    /// Positions in the table.
+    parameters: Vec<usize>,
+    state: bool,
+}
+
+impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
+    /// Returns the parameters that [checks of memory](crate::PipelineBuilder::check_memory) have repaired so far.
+    pub fn repaired(&self) -> &[Repaired] {
+        &self.repaired
+    }
+
+    /// Records what the ranks hold after a step, if the next one is checked.
+    pub(super) fn record_memory(&mut self) -> Result<(), PipelineError> {
+        if !self.checks_memory() {
+            return Ok(());
+        }
+        let recorded = self.on_ranks(|_, stages| {
+            let mut stages = stages.iter_mut();
+            stages.try_for_each(Stage::record)
+        })?;
+        recorded
+            .into_iter()
+            .try_for_each(|one| one.map_err(unreadable))
+    }
+
+    fn checks_memory(&self) -> bool {
+        let every = self.settings.check_memory;
+        every.is_some_and(|every| self.step.is_multiple_of(every))
+    }
+
+    /// Compares what the ranks hold with what they recorded, and repairs what a replica still has.
+    pub(super) fn check_memory(&mut self) -> Result<(), PipelineError> {
+        if !self.checks_memory() {
+            return Ok(());
+        }
+        let found = self.on_ranks(|rank, stages| {
+            let mut found = Found {
+                rank: rank.index(),
+                parameters: Vec::new(),
+                state: false,
+            };
+            for stage in stages {
+                let (parameters, state) = stage.changed()?;
+                found.parameters.extend(parameters);
+                found.state |= state;
+            }
+            Ok(found)
+        })?;
+        let found = found.into_iter().collect::<Result<Vec<Found>, ReadError>>();
+        let found = found.map_err(unreadable)?;
+        let all = self.crew.exchange(To::All, found, Vec::new())?;
+        let found: Vec<Found> = all.into_iter().flat_map(|(found, _)| found).collect();
+        let bad = found.iter().flat_map(|one| {
+            let positions = one.parameters.iter();
+            positions.map(|position| (one.rank, *position))
+        });
+        let bad: BTreeSet<(usize, usize)> = bad.collect();
+        if let Some(rank) = found.iter().find(|one| one.state).map(|one| one.rank) {
+            return Err(self.damaged(rank, None));
+        }
+        match bad.is_empty() {
+            true => Ok(()),
+            false => self.repair(&bad),
+        }
+    }
+
+    /// Replaces parameters of ranks, by position in the table, by those of ranks at the same place of other replicas.
+    fn repair(&mut self, bad: &BTreeSet<(usize, usize)>) -> Result<(), PipelineError> {
+        let ranks = self.plan.ranks().max(1);
+        let mut donors = BTreeSet::new();
+        for (rank, position) in bad {
+            let same = (0..self.settings.replicas).map(|replica| replica * ranks + rank % ranks);
+            let donor = { same }.find(|other| !bad.contains(&(*other, *position)));
+            let donor = donor.ok_or_else(|| self.damaged(*rank, Some(*position)))?;
+            donors.insert((donor, *position));
+        }
+        let given = self.on_ranks(move |rank, stages| {
+            let of_rank = donors.iter().filter(|(donor, _)| *donor == rank.index());
+            let values = of_rank.filter_map(|(_, position)| {
+                let mut held = stages.iter().flat_map(Stage::held);
+                held.find(|(held, _)| held == position)
+            });
+            values.collect::<Vec<(usize, DynTensor)>>()
+        })?;
+        let (positions, values): (Vec<usize>, Vec<DynTensor>) = given.into_iter().flatten().unzip();
+        let all = self.crew.exchange(To::All, positions, values)?;
+        let values = all
+            .into_iter()
+            .flat_map(|(positions, values)| positions.into_iter().zip(values));
+        let values: Vec<(usize, DynTensor)> = values.collect();
+        let wanted = bad.clone();
+        let set = self.on_ranks(move |rank, stages| {
+            for stage in stages {
+                for (position, value) in &values {
+                    if wanted.contains(&(rank.index(), *position)) {
+                        stage.set(*position, value.clone())?;
+                    }
+                }
+            }
+            Ok::<(), crate::ActionError>(())
+        })?;
+        for result in set {
+            result.map_err(|source| unreadable(Box::new(source)))?;
+        }
+        let table = self.model.parameters().clone();
+        for (rank, position) in bad {
+            let path = table.iter().as_slice()[*position].path.clone();
+            tracing::warn!(
+                rank,
+                step = self.step,
+                parameter = %path,
+                "a value had changed in memory since the last step, and was replaced by that of another replica"
+            );
+            self.repaired.push(Repaired {
+                step: self.step,
+                rank: RankIndex::new(*rank),
+                path,
+            });
+        }
+        Ok(())
+    }
+
+    /// The error of a change that can't be repaired. The values are wrong, so nothing goes on with them.
+    fn damaged(&mut self, rank: usize, position: Option<usize>) -> PipelineError {
+        self.condition = Condition::Stopped;
+        let table = self.model.parameters().iter().as_slice();
+        PipelineError::Damaged {
+            rank: RankIndex::new(rank),
+            step: self.step,
+            path: position.map(|position| table[position].path.clone()),
+        }
+    }
+}
+
+fn unreadable(source: ReadError) -> PipelineError {
+    PipelineError::Unreadable {
+        what: "a value to check",
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::AdamWConfig;
+    use burn::tensor::{Device, Float, Tensor};
+    use tinderbox_deferred::Deferred;
+
+    use super::*;
+    use crate::{ActionError, GradientSum, Machine, Outputs, Plan, Traceable};
+
+    type Layers = Pipeline<Vec<Linear>, Tensor<2>>;
+
+    fn start(replicas: usize) -> Layers {
+        let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+            (0..4)
+                .map(|_| LinearConfig::new(6, 6).init(device))
+                .collect()
+        });
+        let model = model.unwrap();
+        let example = Tensor::<2>::ones([2, 6], &Device::flex());
+        let trace = model.trace(&example, |layers: &Vec<Linear>, x| {
+            let y = layers.iter().fold(x, |x, layer| layer.forward(x).tanh());
+            Outputs::loss(y.powf_scalar(2.0).mean())
+        });
+        let trace = trace.unwrap();
+        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+        Pipeline::new(&model, &trace, &plan.replicas(replicas))
+            .optimizer(AdamWConfig::new())
+            .micro_batches(4)
+            .gradient_sum(GradientSum::Tree(4))
+            .check_memory(1)
+            .start()
+            .unwrap()
+    }
+
+    fn batch() -> Tensor<2> {
+        Tensor::ones([4, 6], &Device::flex())
+    }
+
+    /// Flips the lowest bit of the first element of a parameter on a rank, behind the back of its stage.
+    fn flip(pipeline: &mut Layers, rank: usize, path: &'static str) {
+        let position = pipeline
+            .model()
+            .parameters()
+            .position(&ParameterPath::new(path));
+        let position = position.unwrap();
+        let flipped = pipeline.on_ranks(move |own, stages| {
+            let mut stages = stages.iter_mut().filter(|_| own.index() == rank);
+            let held = |stage: &Stage| stage.held().find(|(held, _)| *held == position);
+            let found = stages.find_map(|stage| Some((held(stage)?.1, stage)));
+            let Some((value, stage)) = found else {
+                return Ok(false);
+            };
+            let mut data = value.to_data()?;
+            let values = data.as_mut_slice::<f32>().unwrap();
+            values[0] = f32::from_bits(values[0].to_bits() ^ 1);
+            let recorded = stage.recorded.take();
+            stage.set(position, DynTensor::from_data(data, &Device::flex()))?;
+            stage.recorded = recorded;
+            Ok::<bool, ActionError>(true)
+        });
+        let flipped: Vec<bool> = flipped.unwrap().into_iter().map(Result::unwrap).collect();
+        assert_eq!(flipped.into_iter().filter(|flipped| *flipped).count(), 1);
+    }
+
+    fn values(pipeline: &mut Layers) -> Vec<u64> {
+        let digest = pipeline.digest().unwrap();
+        digest
+            .parameters
+            .into_iter()
+            .map(|(_, digest)| digest)
+            .collect()
+    }
+
+    #[test]
+    fn a_flipped_bit_is_named_and_repaired_from_the_other_replica() {
+        let mut undisturbed = start(2);
+        let mut flipped = start(2);
+        for step in 0..4 {
+            // Rank 1 is the second stage of the first replica, rank 2 the first of the second.
+            match step {
+                1 => flip(&mut flipped, 1, "3.weight"),
+                3 => flip(&mut flipped, 2, "0.bias"),
+                _ => {}
+            }
+            undisturbed.step(1e-2, batch()).unwrap();
+            flipped.step(1e-2, batch()).unwrap();
+            assert_eq!(values(&mut flipped), values(&mut undisturbed));
+        }
+        assert!(undisturbed.repaired().is_empty());
+        let repaired: Vec<(u64, usize, &str)> = flipped
+            .repaired()
+            .iter()
+            .map(|one| (one.step, one.rank.index(), one.path.as_str()))
+            .collect();
+        assert_eq!(repaired, [(1, 1, "3.weight"), (3, 2, "0.bias")]);
+    }
+
+    /// With one replica nobody has the value.
+    #[test]
+    fn a_flipped_bit_without_replicas_stops_the_pipeline() {
+        let mut pipeline = start(1);
+        pipeline.step(1e-2, batch()).unwrap();
+        flip(&mut pipeline, 0, "0.weight");
+        let error = pipeline.step(1e-2, batch()).unwrap_err();
+        insta::assert_snapshot!(error, @"rank 0: `0.weight` has changed in memory since step 1 ended, and no other replica has its value: test the machine's memory, and resume from a checkpoint");
+        assert!(matches!(
+            pipeline.step(1e-2, batch()),
+            Err(PipelineError::Stopped)
+        ));
+    }
+
+    /// What the program changes between steps is no damage.
+    #[test]
+    fn values_that_were_set_are_not_repaired() {
+        let mut pipeline = start(2);
+        pipeline.step(1e-2, batch()).unwrap();
+        let value = pipeline.parameter("1.weight").unwrap();
+        let value = value.typed::<2, Float>().unwrap().mul_scalar(0.5);
+        pipeline
+            .set_parameters([("1.weight", DynTensor::from(value))])
+            .unwrap();
+        pipeline.step(1e-2, batch()).unwrap();
+        assert!(pipeline.repaired().is_empty());
+    }
+}

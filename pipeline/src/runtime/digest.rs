@@ -1,0 +1,219 @@
+//! Digests of parameters and of the state of the optimizer.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::hash::Hasher;
+
+use burn::module::Module;
+use serde::{Deserialize, Serialize};
+use tinderbox_deferred::ParameterPath;
+use tinderbox_fake::{DynTensor, FakeError, dtype_name};
+use twox_hash::XxHash3_64;
+
+use super::clip::rows_per_sum;
+use super::pipeline::Pipeline;
+use super::remote::To;
+use super::stage::Stage;
+use crate::PipelineError;
+use crate::batch::Batch;
+
+pub(super) type ReadError = Box<dyn Error + Send + Sync>;
+
+/// Digests of every parameter and of the optimizer's state: 64 bits each, of the bytes of the values.
+///
+/// They do not depend on the number of ranks, stages and replicas, so two runs can be compared step by step, to find where
+/// they differ first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateDigest {
+    /// The number of training steps done.
+    pub step: u64,
+    /// Every parameter in the order of the table, clones left out.
+    pub parameters: Vec<(ParameterPath, u64)>,
+    /// Every tensor and number of the optimizer's state, sorted by its name, `optimizer.<path>.<field>`.
+    pub state: Vec<(String, u64)>,
+}
+
+impl StateDigest {
+    /// Returns a digest of all.
+    pub fn value(&self) -> u64 {
+        let mut hasher = XxHash3_64::with_seed(self.step);
+        for (_, digest) in &self.parameters {
+            hasher.write_u64(*digest);
+        }
+        for (_, digest) in &self.state {
+            hasher.write_u64(*digest);
+        }
+        hasher.finish()
+    }
+
+    /// Returns the name of the first parameter, or else of the first part of the optimizer's state, that differs from
+    /// another digest.
+    pub fn first_difference<'a>(&'a self, other: &'a Self) -> Option<&'a str> {
+        let parameters = |of: &'a Self| {
+            of.parameters
+                .iter()
+                .map(|(path, digest)| (path.as_str(), digest))
+        };
+        let state = |of: &'a Self| {
+            of.state
+                .iter()
+                .map(|(name, digest)| (name.as_str(), digest))
+        };
+        let (mut own, mut others) = (
+            parameters(self).chain(state(self)),
+            parameters(other).chain(state(other)),
+        );
+        loop {
+            match (own.next(), others.next()) {
+                (None, None) => return None,
+                (own, other) if own == other => {}
+                (own, other) => return own.or(other).map(|(name, _)| name),
+            }
+        }
+    }
+}
+
+/// The digests of some rows of a tensor. The rows of a replica are divided where those of a digest are.
+#[derive(Serialize, Deserialize)]
+struct Rows {
+    name: String,
+    first_row: u64,
+    /// Of the whole tensor.
+    shape: Vec<u64>,
+    dtype: String,
+    digests: Vec<u64>,
+}
+
+/// The digests of whole rows of a tensor, at most a few MiB each.
+fn of_rows(bytes: &[u8], rows: u64, shape: &[u64]) -> Vec<u64> {
+    let row = bytes.len() as u64 / rows.max(1);
+    let length = (rows_per_sum(shape) * row).max(1) as usize;
+    bytes.chunks(length).map(XxHash3_64::oneshot).collect()
+}
+
+/// The digest of a value.
+pub(super) fn of_value(value: &DynTensor) -> Result<u64, ReadError> {
+    Ok(match value.host_bytes() {
+        Some(bytes) => XxHash3_64::oneshot(bytes),
+        None => XxHash3_64::oneshot(value.to_data()?.as_bytes()),
+    })
+}
+
+impl Rows {
+    fn of(name: String, value: &DynTensor) -> Result<Self, FakeError> {
+        let shape: Vec<u64> = value.shape().iter().map(|size| *size as u64).collect();
+        let rows = shape.first().copied().unwrap_or(1);
+        let digests = match value.host_bytes() {
+            Some(bytes) => of_rows(bytes, rows, &shape),
+            None => of_rows(value.to_data()?.as_bytes(), rows, &shape),
+        };
+        Ok(Self {
+            name,
+            first_row: 0,
+            dtype: dtype_name(value.dtype()).to_owned(),
+            shape,
+            digests,
+        })
+    }
+
+    /// The rows of the parameters that a stage owns, of the first replica, and of the optimizer's state on any.
+    fn of_stage(stage: &Stage) -> Result<(Vec<Self>, Vec<Self>), ReadError> {
+        let owned = stage.parameters().values();
+        let owned = owned.filter(|_| stage.is_of_first_replica());
+        let parameters = owned.map(|(path, value)| Self::of(path.to_string(), &value));
+        let parameters = parameters.collect::<Result<Vec<_>, _>>()?;
+        let saved = stage.optimizer_snapshot().to_host()?;
+        let tensors = saved.tensors.into_iter().map(|(name, data)| {
+            let rows = data.shape().first().map_or(1, |rows| *rows as u64);
+            let part = saved.parts.get(&name);
+            let shape = match part {
+                Some(part) => part.shape.clone(),
+                None => data.shape().iter().map(|size| *size as u64).collect(),
+            };
+            Self {
+                first_row: part.map_or(0, |part| part.first_row),
+                dtype: dtype_name(data.dtype()).to_owned(),
+                digests: of_rows(data.as_bytes(), rows, &shape),
+                name,
+                shape,
+            }
+        });
+        let numbers = saved.scalars.iter().map(|(name, number)| Self {
+            name: name.clone(),
+            first_row: 0,
+            shape: Vec::new(),
+            dtype: format!("{number:?}"),
+            digests: Vec::new(),
+        });
+        Ok((parameters, tensors.chain(numbers).collect()))
+    }
+}
+
+/// The digest of each tensor, from those of its rows on all ranks.
+fn joined(all: impl Iterator<Item = Rows>) -> BTreeMap<String, u64> {
+    let mut by_name: BTreeMap<String, BTreeMap<u64, Rows>> = BTreeMap::new();
+    for rows in all {
+        by_name
+            .entry(rows.name.clone())
+            .or_default()
+            .insert(rows.first_row, rows);
+    }
+    let digest = |parts: BTreeMap<u64, Rows>| {
+        let mut hasher = XxHash3_64::with_seed(0);
+        for (first_row, rows) in parts {
+            if first_row == 0 {
+                hasher.write(rows.dtype.as_bytes());
+                rows.shape.iter().for_each(|size| hasher.write_u64(*size));
+            }
+            rows.digests
+                .iter()
+                .for_each(|digest| hasher.write_u64(*digest));
+        }
+        hasher.finish()
+    };
+    let named = by_name.into_iter();
+    named.map(|(name, parts)| (name, digest(parts))).collect()
+}
+
+impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
+    /// Returns digests of all parameters and of the optimizer's state. In a [world](crate::PipelineBuilder::world) of
+    /// processes, every process calls this and gets all.
+    ///
+    /// Cost: each rank reads its own values once, and copies the state of its optimizer to the host; the digests of a few
+    /// MiB each cross between processes.
+    ///
+    /// # Errors
+    ///
+    /// When a rank has failed, or a device can't be read.
+    pub fn digest(&mut self) -> Result<StateDigest, PipelineError> {
+        let of_ranks = self.on_ranks(|_, stages| {
+            let stages = stages.iter().map(Rows::of_stage);
+            stages.collect::<Result<Vec<_>, ReadError>>()
+        })?;
+        let mut own: (Vec<Rows>, Vec<Rows>) = (Vec::new(), Vec::new());
+        for stages in of_ranks {
+            let stages = stages.map_err(|source| PipelineError::Unreadable {
+                what: "a value to digest",
+                source,
+            })?;
+            for (parameters, state) in stages {
+                own.0.extend(parameters);
+                own.1.extend(state);
+            }
+        }
+        let all = self.crew.exchange(To::All, own, Vec::new())?;
+        let (parameters, state): (Vec<_>, Vec<_>) = all.into_iter().map(|(rows, _)| rows).unzip();
+        let of_paths = joined(parameters.into_iter().flatten());
+        let table = self.model().parameters().iter();
+        let distinct = table.filter(|parameter| parameter.clone_of.is_none());
+        let parameters = distinct.filter_map(|parameter| {
+            let digest = of_paths.get(parameter.path.as_str())?;
+            Some((parameter.path.clone(), *digest))
+        });
+        Ok(StateDigest {
+            step: self.steps(),
+            parameters: parameters.collect(),
+            state: joined(state.into_iter().flatten()).into_iter().collect(),
+        })
+    }
+}

@@ -1,0 +1,357 @@
+//! Which replica updates which part of the parameters of a stage.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::optim::grad_clipping::GradientClippingConfig;
+use burn::tensor::{DType, Device, TensorData};
+use tinderbox_deferred::{Parameter, PartialModule};
+use tinderbox_fake::{DynTensor, Region};
+
+use super::clip::{Clipping, rows_per_sum};
+use super::optimizer::OptimizerState;
+use super::rank::RankSetup;
+use crate::ActionError;
+
+/// The bytes after which a message with gradients or parameters ends.
+const BUCKET_BYTES: u64 = 25 << 20;
+
+/// A parameter that trains, as the division needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trained {
+    /// Its index among the parameters of its stage.
+    pub(super) place: usize,
+    pub(super) shape: Vec<u64>,
+    pub(super) dtype: DType,
+    /// Whether its rows can be updated one by one: its optimizer works element by element, and nothing else reads the
+    /// whole gradient.
+    pub(super) by_row: bool,
+}
+
+impl Trained {
+    fn rows(&self) -> u64 {
+        self.shape.first().copied().unwrap_or(1)
+    }
+
+    fn row_bytes(&self) -> u64 {
+        let elements: u64 = self.shape.iter().skip(1).product();
+        elements.saturating_mul(self.dtype.size() as u64)
+    }
+
+    /// The rows between two places at which it can be cut. The sums of squares of its gradient end there, so that the norm
+    /// has the same bits wherever it is cut.
+    fn step(&self) -> u64 {
+        let rows = self.rows().max(1);
+        match self.by_row {
+            true => rows_per_sum(&self.shape).min(rows),
+            false => rows,
+        }
+    }
+}
+
+/// The parameters of a stage that train, in the order of the table.
+pub(super) fn trained(setup: &RankSetup, owned: &PartialModule) -> Vec<Trained> {
+    let settings = &setup.settings;
+    let reads_whole = settings.gradient_hook.is_some()
+        || matches!(
+            &settings.clipping,
+            Some(Clipping::Each(GradientClippingConfig::Norm(_)))
+        );
+    let mut tried: HashMap<(usize, usize), bool> = HashMap::new();
+    let mut by_row = |parameter: &Parameter| {
+        let Some(optimizers) = settings
+            .optimizers
+            .as_ref()
+            .filter(|_| settings.replicas > 1)
+        else {
+            return false;
+        };
+        let rule = optimizers.of(&parameter.path);
+        let rank = parameter.shape.len();
+        let known = (Arc::as_ptr(&rule.optimizer).cast::<()>() as usize, rank);
+        let clips = matches!(&rule.clipping, Some(GradientClippingConfig::Norm(_)));
+        let works = tried
+            .entry(known)
+            .or_insert_with(|| OptimizerState::works_by_row(&*rule.optimizer, rank));
+        !reads_whole && !clips && *works
+    };
+    let parameters = setup.table.iter().filter(|parameter| parameter.trainable);
+    let trained = parameters.filter_map(|parameter| {
+        Some(Trained {
+            place: owned.position(&parameter.path)?,
+            shape: parameter.shape.clone(),
+            dtype: parameter.dtype,
+            by_row: by_row(parameter),
+        })
+    });
+    trained.collect()
+}
+
+/// A parameter, or some of its rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// The index of the parameter among those of its stage.
+    pub(super) place: usize,
+    /// The shape of the parameter.
+    pub(super) shape: Vec<u64>,
+    /// The positions in the first dimension.
+    pub(super) rows: Range<u64>,
+    dtype: DType,
+}
+
+impl Piece {
+    /// Whether it is the whole parameter.
+    pub(super) fn is_whole(&self) -> bool {
+        self.rows == (0..self.shape[0])
+    }
+
+    /// The elements of the parameter that it has.
+    pub(super) fn region(&self) -> Region {
+        let mut offset = vec![0; self.shape.len()];
+        let mut size = self.shape.clone();
+        (offset[0], size[0]) = (self.rows.start, self.rows.end - self.rows.start);
+        Region::new(offset, size).expect("a part of a tensor is smaller than it")
+    }
+
+    /// The piece of a tensor of its parameter, without a copy on the CPU.
+    pub(super) fn of(&self, whole: DynTensor) -> DynTensor {
+        match self.is_whole() {
+            true => whole,
+            false => whole.slice(&self.region()),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.region().num_elements() * self.dtype.size() as u64
+    }
+
+    /// The shape of its tensors.
+    pub(super) fn size(&self) -> Vec<u64> {
+        self.region().size().to_vec()
+    }
+}
+
+/// The pieces of a stage.
+#[derive(Clone, Debug)]
+pub(super) struct Pieces {
+    /// Those that each replica updates, in the order of the parameters.
+    of_replicas: Vec<Vec<Piece>>,
+    /// The pieces of each message from or to a replica.
+    buckets: Vec<Vec<Range<usize>>>,
+}
+
+impl Pieces {
+    /// Divides parameters among replicas: each gets an equal part of the bytes, in the order of the parameters, so that
+    /// few parameters are cut.
+    pub(super) fn new(trained: &[Trained], replicas: usize) -> Self {
+        let mut of_replicas = vec![Vec::new(); replicas];
+        let total: u64 = trained.iter().map(|one| one.rows() * one.row_bytes()).sum();
+        // At most the bytes of a machine times the number of replicas.
+        let end_of =
+            |replica: usize| (u128::from(total) * (replica as u128 + 1) / replicas as u128) as u64;
+        let (mut replica, mut before) = (0, 0);
+        for one in trained {
+            let mut first = 0;
+            let mut give = |replica: usize, rows: Range<u64>| {
+                of_replicas[replica].push(Piece {
+                    place: one.place,
+                    shape: one.shape.clone(),
+                    rows,
+                    dtype: one.dtype,
+                });
+            };
+            let end = before + one.rows() * one.row_bytes();
+            while replica + 1 < replicas && end_of(replica) < end {
+                let (wanted, step) = (end_of(replica) - before, one.step());
+                // The nearest place where it can be cut.
+                let at =
+                    (2 * wanted + step * one.row_bytes()) / (2 * step * one.row_bytes()) * step;
+                let at = at.min(one.rows());
+                if at > first {
+                    give(replica, first..at);
+                    first = at;
+                }
+                replica += 1;
+            }
+            if first < one.rows() || one.rows() == 0 {
+                give(replica, first..one.rows());
+            }
+            before = end;
+        }
+        let buckets = of_replicas.iter().map(|pieces| buckets(pieces));
+        Self {
+            buckets: buckets.collect(),
+            of_replicas,
+        }
+    }
+
+    /// The number of replicas.
+    pub(super) fn replicas(&self) -> usize {
+        self.of_replicas.len()
+    }
+
+    /// The pieces that a replica updates.
+    pub(super) fn of(&self, replica: usize) -> &[Piece] {
+        &self.of_replicas[replica]
+    }
+
+    /// The messages with the pieces of a replica, by the positions of their pieces.
+    pub(super) fn buckets(&self, replica: usize) -> &[Range<usize>] {
+        &self.buckets[replica]
+    }
+}
+
+fn buckets(pieces: &[Piece]) -> Vec<Range<usize>> {
+    let mut buckets: Vec<Range<usize>> = Vec::new();
+    let mut bytes = 0;
+    for (position, piece) in pieces.iter().enumerate() {
+        match buckets.last_mut().filter(|_| bytes < BUCKET_BYTES) {
+            Some(last) => last.end = position + 1,
+            None => {
+                buckets.push(position..position + 1);
+                bytes = 0;
+            }
+        }
+        bytes += piece.bytes();
+    }
+    buckets
+}
+
+/// Converts a value of a piece for a message; one that does not exist is a tensor without elements.
+pub(super) fn to_message(value: Option<DynTensor>) -> DynTensor {
+    value.unwrap_or_else(|| {
+        let none = TensorData::new(Vec::<f32>::new(), [0]);
+        DynTensor::from_data(none, &Device::flex())
+    })
+}
+
+/// Reads a value of a piece from a message.
+pub(super) fn from_message(
+    piece: &Piece,
+    value: DynTensor,
+) -> Result<Option<DynTensor>, ActionError> {
+    let shape: Vec<u64> = value.shape().iter().map(|size| *size as u64).collect();
+    match (value.bytes(), shape == piece.size()) {
+        (0, _) => Ok(None),
+        (_, true) => Ok(Some(value)),
+        (_, false) => Err(ActionError::PieceShape {
+            expected: piece.size(),
+            found: shape,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::clip::SUM_ELEMENTS;
+
+    fn trained(place: usize, shape: &[u64], by_row: bool) -> Trained {
+        Trained {
+            place,
+            shape: shape.to_vec(),
+            dtype: DType::F32,
+            by_row,
+        }
+    }
+
+    /// Place, first and last row of the pieces of each replica.
+    fn rows(pieces: &Pieces) -> Vec<Vec<(usize, u64, u64)>> {
+        let of_replica = |pieces: &[Piece]| {
+            let rows = pieces.iter().map(|p| (p.place, p.rows.start, p.rows.end));
+            rows.collect()
+        };
+        let all = (0..pieces.replicas()).map(|replica| of_replica(pieces.of(replica)));
+        all.collect()
+    }
+
+    const MI: u64 = SUM_ELEMENTS as u64;
+
+    #[test]
+    fn parameters_are_divided_in_their_order() {
+        let all = [
+            trained(0, &[4], true),
+            trained(1, &[2, 2], true),
+            trained(3, &[8], true),
+        ];
+        assert_eq!(
+            rows(&Pieces::new(&all, 2)),
+            [vec![(0, 0, 4), (1, 0, 2)], vec![(3, 0, 8)]]
+        );
+        // A small one is not cut, and goes to the nearest end.
+        assert_eq!(
+            rows(&Pieces::new(&all, 4)),
+            [vec![(0, 0, 4)], vec![(1, 0, 2)], vec![(3, 0, 8)], vec![]]
+        );
+        assert_eq!(rows(&Pieces::new(&[], 2)), [vec![], vec![]]);
+    }
+
+    #[test]
+    fn large_parameters_are_cut_where_sums_of_squares_end() {
+        // 1000 * 1048 elements are the most whole rows of a sum.
+        let wide = trained(0, &[8000, 1000], true);
+        assert_eq!(
+            rows(&Pieces::new(&[wide], 2)),
+            [vec![(0, 0, 4192)], vec![(0, 4192, 8000)]]
+        );
+        let rows_of_one = trained(0, &[3, 4 * MI], true);
+        assert_eq!(
+            rows(&Pieces::new(&[rows_of_one], 2)),
+            [vec![(0, 0, 2)], vec![(0, 2, 3)]]
+        );
+        // Its optimizer needs all of it.
+        let whole = trained(0, &[8000, 1000], false);
+        assert_eq!(
+            rows(&Pieces::new(&[whole, trained(1, &[2, 2], true)], 2)),
+            [vec![(0, 0, 8000)], vec![(1, 0, 2)]]
+        );
+    }
+
+    /// Any sizes: every row has one replica, and parts differ from equal ones by less than what can't be cut.
+    #[test]
+    fn every_row_belongs_to_one_replica() {
+        let sizes = [
+            [0, 5],
+            [7, 0],
+            [1, 3],
+            [5 * MI, 1],
+            [900, 4000],
+            [3, 2 * MI + 1],
+        ];
+        for (a, b) in sizes.iter().flat_map(|a| sizes.iter().map(move |b| (a, b))) {
+            for by_row in [false, true] {
+                let all = [
+                    trained(0, a, by_row),
+                    trained(1, b, true),
+                    trained(2, &[1, 1], true),
+                    trained(3, a, true),
+                ];
+                for replicas in [1, 2, 4, 8] {
+                    let pieces = Pieces::new(&all, replicas);
+                    let mut next = vec![0; 4];
+                    let mut last = (0, 0);
+                    for (replica, of) in rows(&pieces).into_iter().enumerate() {
+                        for (place, start, end) in of {
+                            assert_eq!(start, next[place]);
+                            next[place] = end;
+                            assert!(last <= (replica, place));
+                            last = (replica, place);
+                        }
+                    }
+                    let expected: Vec<u64> = all.iter().map(|one| one.rows()).collect();
+                    assert_eq!(next, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn messages_end_after_25_mib() {
+        let all: Vec<Trained> = (0..10).map(|k| trained(k, &[MI, 4], true)).collect();
+        let pieces = Pieces::new(&all, 2);
+        assert_eq!(pieces.buckets(0), [0..2, 2..4, 4..5]);
+        let bytes = |rows: &[Range<usize>]| rows.last().unwrap().end;
+        assert_eq!(bytes(pieces.buckets(1)), pieces.of(1).len());
+    }
+}

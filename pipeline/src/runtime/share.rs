@@ -1,0 +1,150 @@
+//! Training steps of which each process has only the samples of its replica.
+
+use std::ops::Range;
+
+use burn::module::Module;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use tinderbox_world::with_causes;
+
+use super::output::StepOutput;
+use super::pipeline::Pipeline;
+use super::remote::To;
+use super::round::MicroInput;
+use super::training::Work;
+use crate::batch::{Batch, samples_of, split_samples};
+use crate::schedule::RankIndex;
+use crate::{BatchError, PipelineError};
+
+/// Returns the samples of a micro-batch: the first ones have one more than the others.
+fn size(samples: usize, count: usize, micro_batch: usize) -> usize {
+    samples / count + usize::from(micro_batch < samples % count)
+}
+
+impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
+    /// Returns the samples, of a batch of all replicas with this many, that the stages of this process read: a range of
+    /// positions. Without a [world](crate::PipelineBuilder::world) of processes, or without
+    /// [replicas](crate::Plan::replicas), all of them. Empty if the batch has fewer samples than there are replicas, and none
+    /// for this one.
+    ///
+    /// A loader that counts the samples of all replicas, and reads at this position those of its share, continues with the
+    /// same samples when a run is resumed with another number of replicas.
+    pub fn share(&self, samples: usize) -> Range<usize> {
+        let count = self.micro_batches.min(samples);
+        let own = self.own_micro_batches(count);
+        let before = |end: usize| (0..end).map(|k| size(samples, count, k)).sum();
+        before(own.start)..before(own.end)
+    }
+
+    /// The micro-batches of this process.
+    fn own_micro_batches(&self, count: usize) -> Range<usize> {
+        match self.crew.own() {
+            None => 0..count,
+            Some(rank) => {
+                let replica = rank.index() / self.plan.ranks().max(1);
+                let groups = self.programs.groups(count);
+                groups.of_replica(replica, self.settings.replicas)
+            }
+        }
+    }
+
+    /// Runs one training step as [`step`](Self::step) does, over a batch of this many samples of which each process passes only
+    /// its [share](Self::share), so that none loads what it does not use. Losses and outputs are those of the whole batch.
+    ///
+    /// The ranks of a replica pass the same share, which is not compared. A share without samples may be any batch.
+    /// A batch with fewer samples than micro-batches needs a schedule that exists for as many.
+    ///
+    /// Cost: one more small message to every process, with what the micro-batches count.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](Self::step); [`BatchError::Share`] when the share has another number of samples, and
+    /// [`BatchError::ShareElsewhere`] when the share of another process can't be used: nothing was run then.
+    pub fn step_share(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        share: B,
+        samples: usize,
+    ) -> Result<StepOutput, PipelineError> {
+        self.train(&lr.into(), |pipeline, lr| {
+            if samples == 0 {
+                return Err(PipelineError::from(BatchError::Empty));
+            }
+            let count = pipeline.micro_batches.min(samples);
+            let first = pipeline.own_micro_batches(count).start;
+            let own = pipeline.split_share(&share, samples);
+            let sizes = (0..count).map(|k| size(samples, count, k));
+            pipeline.run_share(
+                lr.clone(),
+                Work {
+                    first,
+                    sizes: sizes.collect(),
+                    of_share: Some(samples),
+                    own,
+                },
+            )
+        })
+    }
+
+    /// Splits a share into the micro-batches of this process.
+    fn split_share(&self, share: &B, samples: usize) -> Result<Vec<(B, usize)>, PipelineError> {
+        let count = self
+            .own_micro_batches(self.micro_batches.min(samples))
+            .len();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let (expected, found) = (self.share(samples).len(), samples_of(share)?);
+        if expected != found {
+            return Err(PipelineError::from(BatchError::Share { expected, found }));
+        }
+        Ok(split_samples(share, found, count)?)
+    }
+
+    /// Tells the other processes what the micro-batches of this one count, or that its share can't be used, and returns what
+    /// all count.
+    pub(super) fn counts_of_all(
+        &mut self,
+        own: Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError>,
+        first: usize,
+        count: usize,
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+        let told = match &own {
+            Ok((_, counts)) => Ok((first, counts.clone())),
+            Err(error) => Err(with_causes(error)),
+        };
+        let all = self.crew.exchange(To::All, told, Vec::new())?;
+        let (micro_batches, _) = own?;
+        let mut counts = vec![None; count];
+        for (rank, (told, _)) in all.into_iter().enumerate() {
+            let rank = RankIndex::new(rank);
+            match told {
+                Err(reason) => {
+                    let elsewhere = BatchError::ShareElsewhere { rank, reason };
+                    return Err(PipelineError::from(elsewhere));
+                }
+                Ok((first, of_rank)) => {
+                    let places = counts.iter_mut().skip(first).zip(of_rank);
+                    places.for_each(|(place, count)| *place = count);
+                }
+            }
+        }
+        Ok((micro_batches, counts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_a_split_batch() {
+        for (samples, count) in [(7, 4), (8, 4), (3, 3), (9, 2), (1, 1)] {
+            let batch =
+                burn::tensor::Tensor::<2>::zeros([samples, 1], &burn::tensor::Device::flex());
+            let parts = split_samples(&batch, samples, count).unwrap();
+            let expected: Vec<usize> = parts.iter().map(|(_, size)| *size).collect();
+            let found: Vec<usize> = (0..count).map(|k| size(samples, count, k)).collect();
+            assert_eq!(found, expected);
+        }
+    }
+}

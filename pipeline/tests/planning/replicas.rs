@@ -1,0 +1,140 @@
+//! Plans with replicas: how ranks are divided, what is predicted, and which number is chosen.
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+use tinderbox_deferred::Deferred;
+use tinderbox_pipeline::schedule::LinkCosts;
+use tinderbox_pipeline::{Machine, Outputs, Plan, Planner, Trace, Traceable};
+
+#[derive(Module, Debug)]
+struct Net {
+    layers: Vec<Linear>,
+}
+
+/// Eight layers: with many samples, products take far longer than an exchange of their weights.
+fn trace(samples: usize) -> Trace<Tensor<2>> {
+    let model = Deferred::new(|device: &Device| Net {
+        layers: (0..8)
+            .map(|_| LinearConfig::new(64, 64).init(device))
+            .collect(),
+    });
+    let example = Tensor::<2>::zeros([samples, 64], &Device::flex());
+    let forward = |net: &Net, x: Tensor<2>| {
+        let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
+        Outputs::loss(y.mean())
+    };
+    model.unwrap().trace(&example, forward).unwrap()
+}
+
+/// Four ranks, the first two on one machine.
+fn machine(ns_per_mib: u64, latency: u64) -> Machine {
+    let link = LinkCosts {
+        latency,
+        ticks_per_mib: ns_per_mib,
+        ..LinkCosts::default()
+    };
+    let machine = Machine::local(4).unwrap();
+    machine.with_machines(&[2, 2], link).unwrap()
+}
+
+fn step_ns(plan: &Plan) -> u64 {
+    plan.file().prediction.step_ns
+}
+
+#[test]
+fn ranks_are_divided_among_replicas() {
+    let trace = trace(64);
+    let plan = |replicas| {
+        let planner = Planner::new(&trace, &machine(100_000, 10_000)).micro_batches(8);
+        planner.replicas(replicas).plan().unwrap()
+    };
+    for (replicas, stages) in [(1, 4), (2, 2), (4, 1)] {
+        let plan = plan(replicas);
+        assert_eq!(
+            (plan.replica_count(), plan.stages().len()),
+            (replicas, stages)
+        );
+        assert_eq!((plan.ranks(), plan.world_size()), (stages, 4));
+        assert_eq!(plan.file().step.micro_batches, 8);
+        let schedule = plan.file().schedule().unwrap();
+        assert_eq!(schedule.micro_batches, 8 / replicas);
+        let again = Plan::from_json(&plan.to_json()).unwrap();
+        assert_eq!(again, plan);
+    }
+    // Half of the optimizer's state on each replica, and the gradients of a tree.
+    let memory = |plan: &Plan| {
+        let ranks = plan.file().prediction.ranks.iter();
+        let all = ranks.map(|rank| (rank.memory.parameters, rank.memory.optimizer));
+        all.fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1))
+    };
+    let (whole, half) = (memory(&plan(1)), memory(&plan(2)));
+    assert_eq!((half.0, half.1 * 2), whole);
+    let text = plan(2).to_string();
+    assert!(text.contains("2 replicas of 2 ranks"), "{text}");
+    assert!(
+        text.contains("on 2 machines; between two, a message takes"),
+        "{text}"
+    );
+}
+
+/// What the exchange adds is in the prediction, and only where the replicas are on two machines.
+#[test]
+fn the_exchange_is_predicted() {
+    let trace = trace(64);
+    let of = |machine: &Machine, replicas| {
+        let planner = Planner::new(&trace, machine).micro_batches(8);
+        step_ns(&planner.replicas(replicas).plan().unwrap())
+    };
+    let (fast, slow) = (machine(0, 5_000), machine(1_000_000_000, 5_000));
+    assert!(of(&slow, 2) > of(&fast, 2) + 50_000_000);
+    // One machine has no link between machines.
+    let local = Machine::local(4).unwrap();
+    assert_eq!(of(&local, 2), of(&fast, 2));
+}
+
+#[test]
+fn the_fastest_number_of_replicas_is_chosen() {
+    let chosen = |samples, machine: &Machine| {
+        let trace = trace(samples);
+        let planner = Planner::new(&trace, machine).micro_batches(8);
+        let plan = planner.choose_replicas().plan().unwrap();
+        let times = [1, 2, 4].map(|replicas| {
+            let planner = Planner::new(&trace, machine).micro_batches(8);
+            planner.replicas(replicas).plan().map(|plan| step_ns(&plan))
+        });
+        let best = times.iter().filter_map(|time| time.as_ref().ok()).min();
+        assert_eq!(Some(&step_ns(&plan)), best);
+        let reasons = plan.file().choice.reasons.join("\n");
+        assert!(reasons.contains("2 replicas of 2 ranks: "), "{reasons}");
+        plan.replica_count()
+    };
+    // Without messages replicas have no bubbles.
+    assert_eq!(chosen(512, &machine(0, 5_000)), 4);
+    // A slow network is crossed by fewer bytes of activations than of gradients.
+    assert_eq!(chosen(1, &machine(1_000_000_000, 5_000)), 1);
+    // The whole model does not fit a rank.
+    let model: u64 = trace(8).parameters().bytes();
+    let small = Machine::local(4).unwrap().with_memory(3 * model);
+    assert_eq!(chosen(8, &small), 2);
+}
+
+#[test]
+fn ranks_that_can_not_be_divided_are_refused() {
+    let trace = trace(8);
+    let refused = |ranks, replicas| {
+        let machine = Machine::local(ranks).unwrap();
+        let planner = Planner::new(&trace, &machine).micro_batches(8);
+        planner.replicas(replicas).plan().unwrap_err().to_string()
+    };
+    let texts = [refused(4, 3), refused(3, 2), refused(2, 0)].join("\n");
+    insta::assert_snapshot!(texts, @r#"
+    4 ranks can't be divided among 3 replicas: use 1, 2, 4, 8 or another power of two that divides the number of ranks
+    3 ranks can't be divided among 2 replicas: use 1, 2, 4, 8 or another power of two that divides the number of ranks
+    2 ranks can't be divided among 0 replicas: use 1, 2, 4, 8 or another power of two that divides the number of ranks
+    "#);
+    let machines = Machine::local(4)
+        .unwrap()
+        .with_machines(&[2, 1], LinkCosts::default());
+    insta::assert_snapshot!(machines.unwrap_err(), @"there are 4 ranks, and the machines have 3: give each rank its machine");
+}
