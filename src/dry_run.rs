@@ -35,7 +35,8 @@ pub fn dry_run<M: Module>(
         });
         held.collect()
     });
-    let ranks: Vec<Vec<Request>> = ranks.collect();
+    let of_replica: Vec<Vec<Request>> = ranks.collect();
+    let ranks = vec![of_replica; plan.replica_count()].concat();
     source.check(table, &ranks.concat())?;
     Ok(source.dry_run(&ranks)?)
 }

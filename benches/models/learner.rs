@@ -71,8 +71,6 @@ fn start(loader: &Loader) -> Pipeline<Model, DigitBatch> {
         .expect("it starts")
 }
 
-type Run = fn(Pipeline<Model, DigitBatch>, &Loader) -> f64;
-
 fn alone(mut pipeline: Pipeline<Model, DigitBatch>, loader: &Loader) -> f64 {
     let started = Instant::now();
     let mut epochs = Epochs::new(loader.clone());

@@ -11,7 +11,7 @@ use crate::launch;
 use crate::{
     calibrate, ckpt,
     outcome::{EXIT_CODES, Outcome},
-    plan, schedule,
+    plan, run, schedule,
     terminal::{self, OutputFlags},
 };
 
@@ -42,6 +42,11 @@ pub(crate) enum Group {
     Plan {
         #[command(subcommand)]
         command: plan::Command,
+    },
+    /// Compare training runs
+    Run {
+        #[command(subcommand)]
+        command: run::Command,
     },
     /// Measure this machine, for plans that target it
     Calibrate(calibrate::Flags),

@@ -11,6 +11,7 @@ mod ckpt;
 mod launch;
 mod outcome;
 mod plan;
+mod run;
 mod schedule;
 mod terminal;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Group::Ckpt { command } => command.run(&mut out),
         Group::Schedule { command } => command.run(&mut out),
         Group::Plan { command } => command.run(&mut out),
+        Group::Run { command } => command.run(&mut out),
         Group::Calibrate(flags) => calibrate::run(flags, &mut out),
         #[cfg(unix)]
         Group::Launch(_) => Ok(Outcome::Done),

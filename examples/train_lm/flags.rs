@@ -68,6 +68,10 @@ pub struct Flags {
     /// Probability that an activation is dropped in training
     #[arg(long, default_value_t = 0.1, value_parser = probability)]
     pub dropout: f64,
+    /// File to write the digests of all parameters and of the optimizer's state to after every step, a line of JSON for each:
+    /// `tinderbox run diff` finds the first step in which two runs differ
+    #[arg(long, value_name = "FILE")]
+    pub digests: Option<PathBuf>,
     /// Directory to save checkpoints in
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,

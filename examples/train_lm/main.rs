@@ -3,6 +3,7 @@
 
 mod compare;
 mod data;
+mod digests;
 mod flags;
 mod interrupt;
 mod model;
@@ -25,6 +26,7 @@ use tinderbox::{
 use tracing::Level;
 
 use data::{Text, TokenBatch};
+use digests::Digests;
 use flags::{Flags, Precision, usage};
 use interrupt::Interrupt;
 use model::{Gpt, GptConfig};
@@ -244,6 +246,9 @@ fn train(
         ));
     }
 
+    let digests = flags.digests.as_ref().filter(|_| world.is_first());
+    let digests = digests.map(|path| Digests::open(path, first > 0));
+    let mut digests = digests.transpose()?;
     let (mut losses, mut interrupted) = (Vec::new(), None);
     let interrupt = Interrupt::listen()?;
     let progress = Progress::start(first, flags.steps, SAMPLES * LENGTH);
@@ -270,6 +275,13 @@ fn train(
         }
         if flags.print_losses {
             progress.line(&format!("step {step} loss {loss:?}"));
+        }
+        if flags.digests.is_some() {
+            // All processes take part.
+            let digest = pipeline.digest()?;
+            if let Some(digests) = &mut digests {
+                digests.add(&digest)?;
+            }
         }
         let mut saved = None;
         if let Some(saves) = &saves

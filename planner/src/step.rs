@@ -52,14 +52,14 @@ impl Step {
     }
 
     /// Returns how many gradients of its parameters a rank holds at most: replicas sum the gradients of micro-batches by a
-    /// tree of 8 groups, or of one for each replica.
+    /// tree of 8 groups, or of one for each replica, and get at most one more from each other.
     #[must_use]
     pub const fn gradients_held(&self) -> u64 {
         match self.replicas {
             0 | 1 => 1,
-            2 => 3,
-            4 => 2,
-            _ => 1,
+            2 => 4,
+            4 => 3,
+            _ => 2,
         }
     }
 

@@ -57,8 +57,8 @@ pub enum Rule {
     /// The optimizer needs the reduced gradients.
     #[display("parameters are updated after their gradients are reduced")]
     UpdateAfterReduce,
-    /// A rank that waits for other replicas has given them what they wait for.
-    #[display("a rank sends all its gradients before it waits for those of other replicas")]
+    /// A rank that waits for other replicas has given all ranks what they wait for.
+    #[display("a rank sends all its values and gradients before it waits for other replicas")]
     SumAfterReduces,
     /// The optimizer needs the sums over all replicas.
     #[display("parameters are updated after the gradients of all replicas are summed")]

@@ -98,6 +98,8 @@ impl Ordering {
         }
         let mut ranks: Vec<Rank> = lowered.ranks.iter().map(|list| Rank::new(list)).collect();
         let mut transfers = Vec::new();
+        let mut all = lowered.ranks.iter().flatten();
+        let has_sums = all.any(|action| matches!(action, Action::Sum { .. }));
         for (from, list) in lowered.ranks.iter().enumerate() {
             let ends = ends_of_backwards(&ranks[from].actions);
             for (action, actions) in with_counts(list) {
@@ -115,8 +117,9 @@ impl Ordering {
                         let end = ends.get(&(edge.from.stage, micro_batch));
                         (end.copied().filter(|_| is_kept).unwrap_or(last), 0)
                     }
-                    // The next update of the rank uses up the gradients.
-                    Message::Norm { .. } => (actions, 0),
+                    // The next update of the rank uses up the gradients. With replicas, a rank that waits for norms has
+                    // summed all of its own.
+                    Message::Norm { .. } => (actions, if has_sums { needed } else { 0 }),
                     // The receiver's own update uses the old values.
                     Message::Tie(_) => (last, needed),
                 };

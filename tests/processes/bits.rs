@@ -15,7 +15,7 @@ fn long() -> u64 {
 }
 
 fn check(ranks: usize, program: &Program) {
-    let (expected, _) = Digest::of_threads(ranks, program.steps);
+    let (expected, _) = Digest::of_threads(ranks, program);
     for (rank, reported) in Ranks::start(ranks, program).succeed().iter().enumerate() {
         let expected = expected.number().to_string();
         assert_eq!(
@@ -45,17 +45,22 @@ fn processes_see_what_threads_see() {
 #[test]
 fn replicas_see_what_one_rank_sees() {
     let _alone = alone();
-    for size in [2, 4] {
+    for (size, replicas, micro_batches) in [(2, 2, 2), (4, 2, 4), (4, 4, 4)] {
         let program = Program {
-            replicas: 2,
+            replicas,
+            micro_batches,
             steps: 5,
             ..Program::default()
         };
-        let (expected, _) = Digest::of_threads(1, program.steps);
+        let (expected, _) = Digest::of_threads(1, &program);
         for (rank, reported) in Ranks::start(size, &program).succeed().iter().enumerate() {
             let expected = expected.number().to_string();
             let seen = reported.text("seen ");
-            assert_eq!(seen, Some(&*expected), "rank {rank} of {size}");
+            assert_eq!(
+                seen,
+                Some(&*expected),
+                "rank {rank} of {size}, {replicas} replicas"
+            );
         }
     }
 }

@@ -11,6 +11,8 @@ use tinderbox::{
     Traceable, World,
 };
 
+use crate::program::Program;
+
 const WIDTH: usize = 8;
 const SAMPLES: usize = 4;
 
@@ -53,7 +55,12 @@ pub fn batch(step: u64) -> Batch {
 
 /// A pipeline whose steps have every kind of action: backwards in two parts, a value of two stages, a norm of all, and with
 /// replicas what these exchange. `ranks` are those of all replicas.
-pub fn start(replicas: usize, ranks: usize, world: &World) -> Result<Training, PipelineError> {
+pub fn start(program: &Program, ranks: usize, world: &World) -> Result<Training, PipelineError> {
+    let replicas = program.replicas.max(1);
+    let micro_batches = match program.micro_batches {
+        0 => 2,
+        micro_batches => micro_batches,
+    };
     let model = Deferred::new(Net::init).expect("the model is recorded");
     let trace = model.trace(&batch(0), |net: &Net, (x, y): Batch| {
         Outputs::loss((net.forward(x) - y).powf_scalar(2.0).mean())
@@ -64,9 +71,9 @@ pub fn start(replicas: usize, ranks: usize, world: &World) -> Result<Training, P
     Pipeline::new(&model, &trace, &plan.replicas(replicas))
         .optimizer(AdamWConfig::new())
         .clip(Clipping::GlobalNorm(0.5))
-        .gradient_sum(GradientSum::Tree(2))
+        .gradient_sum(GradientSum::Tree(micro_batches))
         .schedule(ScheduleKind::ZbH1)
-        .micro_batches(2)
+        .micro_batches(micro_batches)
         .seed(7)
         .threads_per_rank(1)
         .timeout(Duration::from_secs(20))

@@ -24,6 +24,8 @@ pub struct Program {
     pub over_mpi: bool,
     /// The number of replicas; 0 for one.
     pub replicas: usize,
+    /// The number of micro-batches, a power of two; 0 for two.
+    pub micro_batches: usize,
     pub steps: u64,
     pub fault: Option<Fault>,
     /// The seed of random delays before some actions.
@@ -95,7 +97,7 @@ fn join(over_mpi: bool) -> Result<World, Box<dyn Error>> {
 }
 
 fn run(program: &Program, world: &World, report: &Report) -> Result<(), Box<dyn Error>> {
-    let mut pipeline = start(program.replicas.max(1), world.size(), world)?;
+    let mut pipeline = start(program, world.size(), world)?;
     let saves = program.saves.as_ref().map(|directory| {
         let saves = Checkpoints::in_world(Run::local(directory), world)?;
         Ok::<_, Box<dyn Error>>(saves.every(1).keep(2, None))
@@ -141,11 +143,15 @@ impl Digest {
         digest.0
     }
 
-    /// Trains with threads, and returns the digest of all steps and of each.
-    pub fn of_threads(ranks: usize, steps: u64) -> (Self, Vec<u64>) {
-        let mut pipeline = start(1, ranks, &World::alone()).unwrap();
+    /// Trains with threads of one replica, and returns the digest of all steps and of each.
+    pub fn of_threads(ranks: usize, program: &Program) -> (Self, Vec<u64>) {
+        let program = Program {
+            replicas: 1,
+            ..program.clone()
+        };
+        let mut pipeline = start(&program, ranks, &World::alone()).unwrap();
         let (mut whole, mut each) = (Self::default(), Vec::new());
-        for step in 0..steps {
+        for step in 0..program.steps {
             let output = pipeline.step(LR, batch(step)).unwrap();
             whole.add(&output);
             each.push(Self::of(&output));

@@ -71,9 +71,9 @@ struct Step {
     /// Its number in the epoch.
     iteration: usize,
     gradient_norm: Option<f64>,
-    /// Of all ranks' time, in percent.
+    /// Of the time of all ranks of a replica, in percent.
     idle_share: Option<f64>,
-    /// The most bytes that each rank has held.
+    /// The most bytes that each rank of a replica has held.
     peak_bytes: Vec<u64>,
     /// In percent.
     flop_utilization: Option<f64>,
@@ -144,7 +144,9 @@ fn flops_per_s(plan: &PlanFile) -> Option<f64> {
         .rank_models()
         .iter()
         .map(|rank| rank.speed_permille as f64 / 1000.0);
-    is_calibrated.then(|| machine.rates.flops_per_s as f64 * speeds.sum::<f64>())
+    // The machine is that of one replica.
+    let replicas = plan.step.replicas.max(1) as f64;
+    is_calibrated.then(|| machine.rates.flops_per_s as f64 * speeds.sum::<f64>() * replicas)
 }
 
 impl StepMetric {

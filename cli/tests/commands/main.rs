@@ -5,5 +5,6 @@ mod command;
 #[cfg(unix)]
 mod launch;
 mod plan;
+mod run;
 mod schedule;
 mod support;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use bytes::Bytes;
+use tinderbox_fake::is_host;
 use tinderbox_planner::{Machine, RankModel};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError};
 
@@ -55,7 +56,9 @@ pub fn calibrate_world(
 
     let first = &all[0];
     let ranks = all.iter().zip(&machine_of).map(|(machine, of)| {
+        // Each process may have a GPU of its own.
         let sharers = machine_of.iter().filter(|other| *other == of).count() as u64;
+        let sharers = if is_host(device) { sharers } else { 1 };
         let flops = u128::from(machine.rates.flops_per_s) * 1000;
         let speed = flops / u128::from(first.rates.flops_per_s.max(1));
         let memory = machine
@@ -123,8 +126,7 @@ impl Link {
             rank if rank == other => self.trips(world, RankIndex::new(0), false),
             _ => Ok([Duration::ZERO; 2]),
         };
-        // After a failure, all learn of it here.
-        world.barrier()?;
+        world.agree(measured.as_ref().map(drop))?;
         let [small, large] = measured?;
         Ok(LinkCosts {
             latency: nanoseconds(small),

@@ -8,7 +8,7 @@ impl ListRun<'_> {
     /// Fails if a program reads a carried tensor that its stage does not replace, or has replaced.
     pub(super) fn read_carried(&self, task: Task, position: usize) -> Result<(), CertifyError> {
         let k = task.micro_batch.index();
-        if !self.step.micro_batches[k].carried.contains(&position) {
+        if !self.micro_batches[k].carried.contains(&position) {
             return Ok(());
         }
         let tensor = format!("tensor {position} of the batch");
@@ -42,7 +42,7 @@ impl ListRun<'_> {
 
     /// Fails if no stage has replaced a carried tensor.
     pub(super) fn end_carried(&self) -> Result<(), CertifyError> {
-        for (k, programs) in self.step.micro_batches.iter().enumerate() {
+        for (k, programs) in self.micro_batches.iter().enumerate() {
             for position in &programs.carried {
                 let mut stages = (0..self.schedule.stages).map(StageIndex::new);
                 if !stages.any(|stage| self.carried.contains(&(stage, k, *position))) {

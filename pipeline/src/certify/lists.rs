@@ -31,6 +31,18 @@ pub(crate) struct CertifiedStep<'a> {
     pub(crate) layout: &'a Layout,
     /// Whether an update needs the norms of the gradients of all stages.
     pub(crate) global_norm: bool,
+    /// The parameters to whose gradient any micro-batch adds.
+    pub(crate) added: BTreeSet<usize>,
+}
+
+impl<'a> CertifiedStep<'a> {
+    /// Those of micro-batches.
+    pub(crate) fn added(micro_batches: &[&'a CertifiedPrograms]) -> BTreeSet<usize> {
+        let all = micro_batches
+            .iter()
+            .flat_map(|programs| &programs.gradients);
+        all.copied().collect()
+    }
 }
 
 /// Proves that the lists combine the values of the programs to the step of the uncut graph: each
@@ -66,7 +78,7 @@ pub(super) struct ListRun<'a> {
     pub(super) lists: &'a StepLists,
     /// Its first micro-batch among those of all replicas.
     pub(super) first: usize,
-    micro_batches: &'a [&'a CertifiedPrograms],
+    pub(super) micro_batches: &'a [&'a CertifiedPrograms],
     /// The sums of the gradients of each parameter in progress, and those that are complete.
     pub(super) sums: Vec<TreeSum<Term>>,
     pub(super) complete: Vec<Option<Term>>,

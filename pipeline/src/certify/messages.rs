@@ -285,7 +285,8 @@ impl ListRun<'_> {
     fn settle(&mut self, stage: StageIndex) {
         let owned: Vec<usize> = self.copies[stage.index()].added.keys().copied().collect();
         for position in owned {
-            let changes = self.has_addends(position) || self.updaters.contains_key(&position);
+            let changes =
+                self.step.added.contains(&position) || self.updaters.contains_key(&position);
             let version = match changes {
                 true => Version::After,
                 false => Version::Before,
@@ -305,13 +306,6 @@ impl ListRun<'_> {
                     .insert(position, version);
             }
         }
-    }
-
-    /// Whether any micro-batch of any replica adds to the gradient of a parameter.
-    fn has_addends(&self, position: usize) -> bool {
-        let mut all = self.step.micro_batches.iter();
-        !self.addends[position].is_empty()
-            || all.any(|programs| programs.gradients.contains(&position))
     }
 
     /// Fails unless the norms of every stage that owns parameters are available.

@@ -36,7 +36,8 @@ pub(super) fn certify_sums(
     let mut defined: BTreeMap<Vec<usize>, Option<Term>> = BTreeMap::new();
     for (position, parameter) in step.table.iter().enumerate() {
         let programs = step.micro_batches.iter().enumerate();
-        let added = programs.filter(|(_, programs)| programs.gradients.contains(&position));
+        let added =
+            programs.filter(|(_, programs)| programs.gradients.binary_search(&position).is_ok());
         let added: Vec<usize> = added.map(|(k, _)| k).collect();
         let expected = *defined.entry(added).or_insert_with_key(|added| {
             tree(0..step.groups.groups, &|group| of_group(step, group, added))

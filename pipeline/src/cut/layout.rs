@@ -166,11 +166,6 @@ impl Layout {
         RankIndex::new(replica * self.rank_count() + self.ranks[stage.index()].index())
     }
 
-    /// The replica of a rank.
-    pub(crate) fn replica_of(&self, rank: RankIndex) -> usize {
-        rank.index() / self.rank_count().max(1)
-    }
-
     /// All stages.
     pub(crate) fn stages(&self) -> impl DoubleEndedIterator<Item = StageIndex> + use<> {
         (0..self.owned.len()).map(StageIndex::new)

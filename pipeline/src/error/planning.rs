@@ -54,6 +54,20 @@ pub enum PlanError {
         /// The number of ranks.
         ranks: usize,
     },
+    /// Manual cuts that need more ranks than a replica has.
+    #[error(
+        "the stages need {used} ranks, and each of {replicas} replicas has {ranks}: make fewer cuts, or plan for a machine \
+         of {} ranks",
+        used * replicas
+    )]
+    ReplicaRanks {
+        /// The number of ranks that the stages are placed on.
+        used: usize,
+        /// The number of replicas.
+        replicas: usize,
+        /// The number of ranks of a replica.
+        ranks: usize,
+    },
     /// A rank does not hold some parameters of a module.
     #[error(
         "rank {rank} does not hold these parameters of the module:{}",

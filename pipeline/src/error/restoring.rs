@@ -27,6 +27,19 @@ pub enum RestoreError {
         /// The names of the fields that were saved for it.
         found: Vec<String>,
     },
+    /// A saved tensor has not the shape of its parameter, though the optimizer keeps one value for each element.
+    #[error(
+        "the optimizer state `{tensor}` was saved with shape {saved:?}, but the parameter has shape {parameter:?}; if it is \
+         the part of one replica, join the parts of all first, or read the state from a checkpoint"
+    )]
+    StateShape {
+        /// The name of the tensor.
+        tensor: String,
+        /// The shape that was saved.
+        saved: Vec<u64>,
+        /// The shape of the parameter.
+        parameter: Vec<u64>,
+    },
     /// The dtype of a saved tensor differs from that in which Burn reads it.
     #[error(
         "the optimizer state `{tensor}` was saved as {saved}, but Burn reads states of optimizers in the default float \

@@ -157,9 +157,9 @@ pub enum PipelineError {
         rank: RankIndex,
         /// The stage.
         stage: Option<StageIndex>,
-        /// The micro-batch.
+        /// The micro-batch, among those of all replicas.
         micro_batch: Option<MicroBatchIndex>,
-        /// The action in the notation of schedules.
+        /// The action in the notation of schedules, whose micro-batches count from the first of the replica.
         action: String,
         /// The cause.
         source: Box<ActionError>,

@@ -92,6 +92,14 @@ pub enum BatchError {
         /// The number of samples that were passed.
         found: usize,
     },
+    /// Ranks of one replica have different shares; nothing was run.
+    #[error(
+        "rank {rank} has another share than a rank of the same replica: all of them pass the same samples"
+    )]
+    OtherShare {
+        /// The rank.
+        rank: RankIndex,
+    },
     /// The share of another process can't be used; nothing was run.
     #[error("the share of rank {rank} can't be used: {reason}")]
     ShareElsewhere {

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use tinderbox_planner::{Choice, Machine, Partition, Partitioner, PlanFileError, Step, partition};
+use tinderbox_planner::{
+    Choice, Machine, Partition, Partitioner, PlanFileError, PlannerError, Step, partition,
+};
 
 use super::Plan;
 use super::build::Planning;
@@ -198,7 +200,15 @@ impl<'a, B: Batch> Planner<'a, B> {
             self.machine.ranks().is_multiple_of(*replicas) && *replicas <= self.step.micro_batches
         });
         let plans: Vec<(usize, Result<Plan, PlanError>)> = possible
-            .map(|replicas| (replicas, self.plan_of(&planning, replicas)))
+            .map(|replicas| {
+                let plan = self.plan_of(&planning, replicas).and_then(|plan| {
+                    match plan.file().prediction.over_limit(&plan.file().machine) {
+                        Some(over) => Err(PlannerError::from(over).into()),
+                        None => Ok(plan),
+                    }
+                });
+                (replicas, plan)
+            })
             .collect();
         let reasons: Vec<String> = plans
             .iter()
@@ -275,6 +285,18 @@ impl<'a, B: Batch> Planner<'a, B> {
                 (planning.of_operations(planned.partition), planned.choice)
             }
         };
+        let used = partition
+            .stage_to_rank
+            .iter()
+            .map(|rank| rank.index() + 1)
+            .max();
+        if let Some(used) = used.filter(|used| replicas > 1 && *used > machine.ranks()) {
+            return Err(PlanError::ReplicaRanks {
+                used,
+                replicas,
+                ranks: machine.ranks(),
+            });
+        }
         if let Some(recompute) = &self.recompute {
             partition.recompute = (0..partition.stages()).map(recompute).collect();
         }

@@ -161,13 +161,15 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Sets a custom optimizer.
     ///
     /// This accepts an optimizer that a configuration of Burn has built, but Burn's `build` drops the
-    /// configured clipping. Use [`optimizer`](Self::optimizer) to keep it.
+    /// configured clipping. Use [`optimizer`](Self::optimizer) to keep it. [Replicas](Plan::replicas) do not divide the
+    /// parameters that it updates.
     #[must_use]
     pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
         self.optimizer = Some(Rule {
             description: std::any::type_name_of_val(&optimizer).to_owned(),
             optimizer: Arc::new(optimizer),
             clipping: None,
+            is_by_element: false,
         });
         self
     }
@@ -324,6 +326,9 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// flips would train the model silently wrong. A changed parameter is replaced by that of another
     /// [replica](Plan::replicas), and [reported](Pipeline::repaired); without another one, and for a change of the optimizer's
     /// state, the step fails with [`PipelineError::Damaged`]. 0, the default, checks nothing.
+    ///
+    /// Replicas that are threads of one process share the memory of their parameters on the CPU, so only processes have
+    /// another value.
     ///
     /// Cost of a checked step: two passes over parameters and state, and two copies of the state to the host.
     #[must_use]

@@ -1,6 +1,6 @@
 //! Digests of parameters and of the state of the optimizer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::hash::Hasher;
 
@@ -46,30 +46,26 @@ impl StateDigest {
         hasher.finish()
     }
 
-    /// Returns the name of the first parameter, or else of the first part of the optimizer's state, that differs from
-    /// another digest.
-    pub fn first_difference<'a>(&'a self, other: &'a Self) -> Option<&'a str> {
-        let parameters = |of: &'a Self| {
-            of.parameters
-                .iter()
-                .map(|(path, digest)| (path.as_str(), digest))
-        };
-        let state = |of: &'a Self| {
-            of.state
-                .iter()
-                .map(|(name, digest)| (name.as_str(), digest))
-        };
-        let (mut own, mut others) = (
-            parameters(self).chain(state(self)),
-            parameters(other).chain(state(other)),
-        );
-        loop {
-            match (own.next(), others.next()) {
-                (None, None) => return None,
-                (own, other) if own == other => {}
-                (own, other) => return own.or(other).map(|(name, _)| name),
-            }
-        }
+    /// Returns the names of what differs from another digest: parameters in the order of the table, then parts of the
+    /// optimizer's state, then what the other one has alone.
+    pub fn differences<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
+        let (own, others) = (self.all(), other.all());
+        let known: BTreeMap<&str, u64> = others.iter().copied().collect();
+        let names: BTreeSet<&str> = own.iter().map(|(name, _)| *name).collect();
+        let changed = own
+            .iter()
+            .filter(|(name, digest)| known.get(name) != Some(digest));
+        let added = others.iter().filter(|(name, _)| !names.contains(name));
+        changed.chain(added).map(|(name, _)| *name).collect()
+    }
+
+    /// All names, with their digests.
+    fn all(&self) -> Vec<(&str, u64)> {
+        let parameters = self.parameters.iter();
+        let parameters = parameters.map(|(path, digest)| (path.as_str(), *digest));
+        let state = self.state.iter();
+        let state = state.map(|(name, digest)| (name.as_str(), *digest));
+        parameters.chain(state).collect()
     }
 }
 
@@ -192,9 +188,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         })?;
         let mut own: (Vec<Rows>, Vec<Rows>) = (Vec::new(), Vec::new());
         for stages in of_ranks {
-            let stages = stages.map_err(|source| PipelineError::Unreadable {
-                what: "a value to digest",
-                source,
+            let stages = stages.map_err(|source| {
+                self.crew.told(PipelineError::Unreadable {
+                    what: "a value to digest",
+                    source,
+                })
             })?;
             for (parameters, state) in stages {
                 own.0.extend(parameters);

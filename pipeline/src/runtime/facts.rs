@@ -72,6 +72,11 @@ impl Facts<'_> {
             ),
             ("clipping", format!("{:?}", settings.clipping)),
             ("loss scale", format!("{:?}", self.loss_scale)),
+            (
+                "function for gradients",
+                settings.gradient_hook.is_some().to_string(),
+            ),
+            ("check of memory", format!("{:?}", settings.check_memory)),
             ("decay of averages", format!("{:?}", settings.average_decay)),
             (
                 "stop at values that are not finite",

@@ -63,27 +63,10 @@ impl Running<'_> {
     /// The squared norms of the gradients of a stage of this rank, computed once.
     pub(super) fn norms_of(&mut self, index: StageIndex) -> Result<&Norms, ActionError> {
         if !self.state.norms.contains_key(&index) {
-            let norms = match self.rank.setup.settings.replicas {
-                1 => self.norms_alone(index)?,
-                _ => self.summed_norms(index)?,
-            };
+            let norms = self.norms_of_all(index)?;
             self.state.norms.insert(index, norms);
         }
         Ok(&self.state.norms[&index])
-    }
-
-    fn norms_alone(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
-        let loss_is_finite = self.loss_is_finite()?;
-        let stage = self.rank.stage_mut(index);
-        let sums = stage.square_sums().read(|sums| sums.to_data())?;
-        let mut squares = vec![0.0; stage.parameters().len()];
-        for (piece, sums) in stage.own_pieces().iter().zip(sums) {
-            squares[piece.place] = sums.iter().sum();
-        }
-        Ok(Norms {
-            squares,
-            loss_is_finite,
-        })
     }
 
     /// Whether the losses that this rank has computed are finite, if that is checked. The stage that computes a loss has

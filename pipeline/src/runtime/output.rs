@@ -1,13 +1,16 @@
 //! The result of a step or an evaluation.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use burn::tensor::{Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError};
 
 use super::round::{Round, RoundReport};
-use crate::schedule::{MicroBatchIndex, RankIndex, RankTimeline, StageIndex, TimeUnit, Timeline};
+use crate::schedule::{
+    MicroBatchIndex, RankIndex, RankTimeline, Schedule, StageIndex, TimeUnit, Timeline,
+};
 use crate::{ActionError, OutputError, PipelineError};
 
 /// The processes of a [world](crate::PipelineBuilder::world) that get the named outputs of a step. All get the losses and
@@ -17,7 +20,8 @@ pub enum OutputsOn {
     /// All processes: every output is sent to each of them.
     #[default]
     All,
-    /// The process whose rank computes them, without a copy.
+    /// The process whose rank computes them, without a copy: with [replicas](crate::Plan::replicas), it gets those of the
+    /// micro-batches of its replica.
     Own,
 }
 
@@ -89,6 +93,38 @@ impl RankReport {
     }
 }
 
+/// A named output of the micro-batches that this process has, in their order.
+#[derive(Clone, Debug)]
+struct NamedOutput {
+    name: String,
+    micro_batches: Vec<usize>,
+    values: Vec<DynTensor>,
+}
+
+impl NamedOutput {
+    fn new(name: String, mut values: Vec<(usize, DynTensor)>) -> Self {
+        values.sort_by_key(|(micro_batch, _)| *micro_batch);
+        let (micro_batches, values) = values.into_iter().unzip();
+        Self {
+            name,
+            micro_batches,
+            values,
+        }
+    }
+
+    /// Those of some micro-batches, counted from the first of them; `None` if there are none.
+    fn of(&self, range: &Range<usize>) -> Option<Self> {
+        let place = |end: usize| self.micro_batches.partition_point(|k| *k < end);
+        let places = place(range.start)..place(range.end);
+        let micro_batches = self.micro_batches[places.clone()].iter();
+        (!places.is_empty()).then(|| Self {
+            name: self.name.clone(),
+            micro_batches: micro_batches.map(|k| k - range.start).collect(),
+            values: self.values[places].to_vec(),
+        })
+    }
+}
+
 /// The result of an evaluation. Its loss is `None` if the forward has none.
 pub type Evaluation = StepOutput<Option<f64>>;
 
@@ -111,11 +147,11 @@ pub struct StepOutput<Loss = f64> {
     /// Whether the update was skipped because the gradients of a [scaled loss](crate::LossScale) were
     /// not finite.
     pub skipped: bool,
-    /// The time of each action, of the first [replica](crate::Plan::replicas); `None` unless the pipeline
-    /// [measures](crate::PipelineBuilder::measure).
+    /// The time of each action, of one [replica](crate::Plan::replicas), the first of those with the most micro-batches;
+    /// `None` unless the pipeline [measures](crate::PipelineBuilder::measure).
     pub timeline: Option<Timeline>,
-    /// Every named output of each micro-batch, in the order of names.
-    outputs: Vec<(String, Vec<DynTensor>)>,
+    /// In the order of names.
+    outputs: Vec<NamedOutput>,
     /// The number of micro-batches of each batch.
     pub(super) batches: Vec<usize>,
     is_sum: bool,
@@ -199,9 +235,10 @@ impl<Loss> StepOutput<Loss> {
                     .filter(|(_, weight)| **weight != 0.0);
                 weighted.map(|(loss, weight)| loss * weight).sum()
             });
-            let outputs = self.outputs().filter_map(|(name, parts)| {
-                Some((name.to_owned(), parts.get(of_batch.clone())?.to_vec()))
-            });
+            let outputs = self
+                .outputs
+                .iter()
+                .filter_map(|output| output.of(&of_batch));
             Evaluation {
                 loss,
                 micro_batch_losses: losses.unwrap_or_default().to_vec(),
@@ -217,22 +254,24 @@ impl<Loss> StepOutput<Loss> {
         })
     }
 
-    /// Returns the named outputs, one tensor per micro-batch.
+    /// Returns the named outputs, one tensor per micro-batch that this process has ([`OutputsOn`]).
     pub fn outputs(&self) -> impl Iterator<Item = (&str, &[DynTensor])> {
         self.outputs
             .iter()
-            .map(|(name, values)| (name.as_str(), values.as_slice()))
+            .map(|output| (output.name.as_str(), output.values.as_slice()))
     }
 
-    /// Returns a named output, one tensor per micro-batch.
+    /// Returns a named output, one tensor per micro-batch that this process has ([`OutputsOn`]).
     pub fn output(&self, name: &str) -> Option<&[DynTensor]> {
-        self.outputs()
-            .find(|(known, _)| *known == name)
-            .map(|(_, values)| values)
+        Some(&self.named(name)?.values)
+    }
+
+    fn named(&self, name: &str) -> Option<&NamedOutput> {
+        self.outputs.iter().find(|output| output.name == name)
     }
 
     /// Returns a named output of the whole batch: its tensors of all micro-batches, joined along the first dimension
-    /// in their order. Cost: a copy if there are several.
+    /// in their order. Cost: a copy if there are several. With [`OutputsOn::Own`], those that this process has.
     ///
     /// An output of one element for each micro-batch, such as an accuracy, becomes one element for each.
     ///
@@ -252,15 +291,14 @@ impl<Loss> StepOutput<Loss> {
         &self,
         name: &str,
     ) -> Result<Tensor<D, K>, OutputError> {
-        let parts = self.output(name).ok_or_else(|| OutputError::Unknown {
+        let output = self.named(name).ok_or_else(|| OutputError::Unknown {
             name: name.to_owned(),
-            known: self
-                .outputs
-                .iter()
-                .map(|(known, _)| known.clone())
-                .collect(),
+            known: self.outputs().map(|(known, _)| known.to_owned()).collect(),
         })?;
-        let typed = parts.iter().map(|part| part.clone().typed::<D, K>());
+        let typed = output
+            .values
+            .iter()
+            .map(|part| part.clone().typed::<D, K>());
         let typed: Result<Vec<Tensor<D, K>>, FakeError> = typed.collect();
         let mut typed = typed.map_err(|source| OutputError::Type {
             name: name.to_owned(),
@@ -269,12 +307,12 @@ impl<Loss> StepOutput<Loss> {
         let shapes = typed.iter().map(|part| part.dims());
         let shapes: Vec<[usize; D]> = shapes.collect();
         let other = shapes.iter().position(|shape| shape[1..] != shapes[0][1..]);
-        if let Some(micro_batch) = other {
+        if let Some(other) = other {
             return Err(OutputError::Shapes {
                 name: name.to_owned(),
                 first: shapes[0].to_vec(),
-                micro_batch,
-                other: shapes[micro_batch].to_vec(),
+                micro_batch: output.micro_batches[other],
+                other: shapes[other].to_vec(),
             });
         }
         match typed.len() {
@@ -293,14 +331,22 @@ impl Evaluation {
         weights: &[f64],
         norm_order: &[(StageIndex, usize)],
     ) -> Self {
-        let schedule = &round.parts[0].lists.schedule;
+        let schedules = round.parts.iter().map(|part| &part.lists.schedule);
+        let schedules: Vec<&Schedule> = schedules.collect();
+        // The first of those with the most micro-batches.
+        let busiest = (0..schedules.len())
+            .rev()
+            .max_by_key(|replica| schedules[*replica].micro_batches);
+        let busiest = busiest.unwrap_or(0);
+        let schedule = schedules[busiest];
         let of_replica = schedule.world_size();
+        let timed = busiest * of_replica..(busiest + 1) * of_replica;
         let mut losses = vec![None; weights.len()];
         let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
         let (mut gradient_norm, mut stopped) = (None, None);
         let mut squares: BTreeMap<(StageIndex, usize), Vec<f64>> = BTreeMap::new();
         let mut timelines = Vec::new();
-        for (report, values) in reports {
+        for (rank, (report, values)) in reports.into_iter().enumerate() {
             for (micro_batch, loss) in report.losses {
                 // Another process could report any number.
                 if let Some(place) = losses.get_mut(micro_batch) {
@@ -316,13 +362,13 @@ impl Evaluation {
             }
             gradient_norm = gradient_norm.or(report.gradient_norm);
             stopped = stopped.or(report.stopped);
-            // The replicas run lists of the same kind.
-            timelines.extend(report.timeline.filter(|_| timelines.len() < of_replica));
+            timelines.extend(report.timeline.filter(|_| timed.contains(&rank)));
         }
         if gradient_norm.is_none() && !squares.is_empty() {
             let in_order = norm_order.iter();
-            let in_order = in_order.filter_map(|of| Some(squares.get(of)?.iter().sum::<f64>()));
-            gradient_norm = Some(in_order.sum::<f64>().sqrt());
+            let in_order = in_order.map(|of| Some(squares.get(of)?.iter().sum::<f64>()));
+            // Unknown if the gradients of some rank are not on the CPU.
+            gradient_norm = in_order.sum::<Option<f64>>().map(f64::sqrt);
         }
         let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
         // A weight of 0 adds nothing, even if the loss is NaN.
@@ -332,13 +378,9 @@ impl Evaluation {
             .filter(|(_, weight)| **weight != 0.0)
             .map(|(loss, weight)| loss * weight);
         let loss = (micro_batch_losses.len() == weights.len()).then(|| weighted.sum());
-        let in_order = |mut values: Vec<(usize, DynTensor)>| {
-            values.sort_by_key(|(micro_batch, _)| *micro_batch);
-            values.into_iter().map(|(_, value)| value).collect()
-        };
         let outputs = outputs
             .into_iter()
-            .map(|(name, values)| (name, in_order(values)))
+            .map(|(name, values)| NamedOutput::new(name, values))
             .collect();
         let timeline = round.epoch.map(|_| Timeline {
             name: schedule.name.clone(),

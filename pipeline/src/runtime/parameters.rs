@@ -183,9 +183,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 }
             });
         let whole = whole.collect::<Result<Vec<_>, FakeError>>();
-        let whole = whole.map_err(|source| PipelineError::Unreadable {
-            what: "the averages of the parameters",
-            source: Box::new(source),
+        let whole = whole.map_err(|source| {
+            self.crew.told(PipelineError::Unreadable {
+                what: "the averages of the parameters",
+                source: Box::new(source),
+            })
         })?;
         self.is_averaged = is_averaged;
         self.set(whole)

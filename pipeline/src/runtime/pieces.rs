@@ -17,26 +17,31 @@ use crate::ActionError;
 /// The bytes after which a message with gradients or parameters ends.
 const BUCKET_BYTES: u64 = 25 << 20;
 
-/// A parameter that trains, as the division needs it.
+/// A parameter, as the division needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trained {
+pub(super) struct Owned {
     /// Its index among the parameters of its stage.
     pub(super) place: usize,
     pub(super) shape: Vec<u64>,
     pub(super) dtype: DType,
+    /// Whether it has gradients. One without may have a saved state of the optimizer.
+    pub(super) trains: bool,
     /// Whether its rows can be updated one by one: its optimizer works element by element, and nothing else reads the
     /// whole gradient.
     pub(super) by_row: bool,
 }
 
-impl Trained {
+impl Owned {
     fn rows(&self) -> u64 {
         self.shape.first().copied().unwrap_or(1)
     }
 
     fn row_bytes(&self) -> u64 {
         let elements: u64 = self.shape.iter().skip(1).product();
-        elements.saturating_mul(self.dtype.size() as u64)
+        match self.trains {
+            true => elements.saturating_mul(self.dtype.size() as u64),
+            false => 0,
+        }
     }
 
     /// The rows between two places at which it can be cut. The sums of squares of its gradient end there, so that the norm
@@ -50,8 +55,8 @@ impl Trained {
     }
 }
 
-/// The parameters of a stage that train, in the order of the table.
-pub(super) fn trained(setup: &RankSetup, owned: &PartialModule) -> Vec<Trained> {
+/// The parameters that a stage owns, in the order of the table.
+pub(super) fn owned_by(setup: &RankSetup, owned: &PartialModule) -> Vec<Owned> {
     let settings = &setup.settings;
     let reads_whole = settings.gradient_hook.is_some()
         || matches!(
@@ -74,18 +79,19 @@ pub(super) fn trained(setup: &RankSetup, owned: &PartialModule) -> Vec<Trained> 
         let works = tried
             .entry(known)
             .or_insert_with(|| OptimizerState::works_by_row(&*rule.optimizer, rank));
-        !reads_whole && !clips && *works
+        // What a configuration says is tried, because wrong bits would be silent.
+        !reads_whole && !clips && rule.is_by_element && *works
     };
-    let parameters = setup.table.iter().filter(|parameter| parameter.trainable);
-    let trained = parameters.filter_map(|parameter| {
-        Some(Trained {
+    let parameters = setup.table.iter().filter_map(|parameter| {
+        Some(Owned {
             place: owned.position(&parameter.path)?,
             shape: parameter.shape.clone(),
             dtype: parameter.dtype,
-            by_row: by_row(parameter),
+            trains: parameter.trainable,
+            by_row: parameter.trainable && by_row(parameter),
         })
     });
-    trained.collect()
+    parameters.collect()
 }
 
 /// A parameter, or some of its rows.
@@ -144,14 +150,14 @@ pub(super) struct Pieces {
 impl Pieces {
     /// Divides parameters among replicas: each gets an equal part of the bytes, in the order of the parameters, so that
     /// few parameters are cut.
-    pub(super) fn new(trained: &[Trained], replicas: usize) -> Self {
+    pub(super) fn new(owned: &[Owned], replicas: usize) -> Self {
         let mut of_replicas = vec![Vec::new(); replicas];
-        let total: u64 = trained.iter().map(|one| one.rows() * one.row_bytes()).sum();
+        let total: u64 = owned.iter().map(|one| one.rows() * one.row_bytes()).sum();
         // At most the bytes of a machine times the number of replicas.
         let end_of =
             |replica: usize| (u128::from(total) * (replica as u128 + 1) / replicas as u128) as u64;
         let (mut replica, mut before) = (0, 0);
-        for one in trained {
+        for one in owned {
             let mut first = 0;
             let mut give = |replica: usize, rows: Range<u64>| {
                 of_replicas[replica].push(Piece {
@@ -247,8 +253,9 @@ mod tests {
     use super::*;
     use crate::runtime::clip::SUM_ELEMENTS;
 
-    fn trained(place: usize, shape: &[u64], by_row: bool) -> Trained {
-        Trained {
+    fn trained(place: usize, shape: &[u64], by_row: bool) -> Owned {
+        Owned {
+            trains: true,
             place,
             shape: shape.to_vec(),
             dtype: DType::F32,
@@ -326,10 +333,14 @@ mod tests {
                     trained(1, b, true),
                     trained(2, &[1, 1], true),
                     trained(3, a, true),
+                    Owned {
+                        trains: false,
+                        ..trained(4, b, false)
+                    },
                 ];
                 for replicas in [1, 2, 4, 8] {
                     let pieces = Pieces::new(&all, replicas);
-                    let mut next = vec![0; 4];
+                    let mut next = vec![0; 5];
                     let mut last = (0, 0);
                     for (replica, of) in rows(&pieces).into_iter().enumerate() {
                         for (place, start, end) in of {
@@ -348,7 +359,7 @@ mod tests {
 
     #[test]
     fn messages_end_after_25_mib() {
-        let all: Vec<Trained> = (0..10).map(|k| trained(k, &[MI, 4], true)).collect();
+        let all: Vec<Owned> = (0..10).map(|k| trained(k, &[MI, 4], true)).collect();
         let pieces = Pieces::new(&all, 2);
         assert_eq!(pieces.buckets(0), [0..2, 2..4, 4..5]);
         let bytes = |rows: &[Range<usize>]| rows.last().unwrap().end;

@@ -1,5 +1,6 @@
 //! The handle that controls a pipeline.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -132,13 +133,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 micro_batches,
                 groups: sum.groups(),
             };
-            let count = match &schedule {
-                ScheduleChoice::Written(written) => written.micro_batches,
-                _ => groups.of_replica(0, replicas).len(),
+            let counts: BTreeSet<usize> = match &schedule {
+                ScheduleChoice::Written(written) => [written.micro_batches].into(),
+                _ => (0..replicas)
+                    .map(|replica| groups.of_replica(replica, replicas).len())
+                    .collect(),
             };
             let alone = Dependencies::new(layout.ranks.len(), [], []);
-            let lists = schedule.compute(&layout.ranks, count, &alone)?;
-            verify(&lists, &alone).map_err(PipelineError::Schedule)?;
+            for count in counts {
+                let lists = schedule.compute(&layout.ranks, count, &alone)?;
+                verify(&lists, &alone).map_err(PipelineError::Schedule)?;
+            }
         }
         let ranks = builder.plan.world_size();
         let world = builder.world.as_ref();
@@ -306,7 +311,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Returns the dependencies and the costs of a step with batches like `example`, for the simulator
     /// and for [`auto`](crate::schedule::auto): its edges and ties, and the bytes of parameters,
-    /// gradients and values of micro-batches, without optimizer state and transient memory of programs.
+    /// gradients and values of micro-batches, without optimizer state and transient memory of programs. With
+    /// [replicas](Plan::replicas), those of one of them, without the sums that a rank holds in addition.
     /// Times are zero; set them from a measured step with [`Costs::with_times`].
     ///
     /// # Errors

@@ -182,10 +182,24 @@ impl<B: Batch> Programs<B> {
 
     fn parts_of(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<Part>, PipelineError> {
         let groups = self.groups(cuts.len());
+        // Micro-batches of other shapes may exchange other values.
+        let (edges, states) = (edges(cuts), states(cuts));
         let parts = (0..self.replicas).map(|replica| {
             let share = groups.of_replica(replica, self.replicas);
+            let key = (mode, share.len(), edges.clone(), states.clone());
+            let lists = self.lists_of(key).map_err(|error| match error {
+                // A written schedule is that of a replica.
+                PipelineError::MicroBatches {
+                    schedule, expected, ..
+                } => PipelineError::MicroBatches {
+                    schedule,
+                    expected: expected * self.replicas,
+                    found: cuts.len(),
+                },
+                other => other,
+            });
             Ok(Part {
-                lists: self.lists_of(mode, share.len(), cuts)?,
+                lists: lists?,
                 first: share.start,
             })
         });
@@ -193,18 +207,12 @@ impl<B: Batch> Programs<B> {
     }
 
     /// The lists for a number of micro-batches, with the dependencies of all.
-    fn lists_of(
-        &mut self,
-        mode: Mode,
-        count: usize,
-        cuts: &[&CutProgram],
-    ) -> Result<Arc<StepLists>, PipelineError> {
-        // Micro-batches of other shapes may exchange other values.
-        let key = (mode, count, edges(cuts), states(cuts));
+    fn lists_of(&mut self, key: ListsKey) -> Result<Arc<StepLists>, PipelineError> {
         if let Some(lists) = self.lists.get(&key) {
             return Ok(lists.clone());
         }
-        let dependencies = self.dependencies(mode, cuts);
+        let (mode, count, edges, states) = key.clone();
+        let dependencies = self.dependencies(mode, edges, states);
         let ranks = &self.layout.ranks;
         let lists = Arc::new(match (count, mode) {
             (0, _) => StepLists::without_micro_batches(mode, ranks, &dependencies)?,
@@ -227,12 +235,14 @@ impl<B: Batch> Programs<B> {
         parts: &[Part],
         cuts: &[&CutProgram],
     ) -> Result<(), CertifyError> {
+        let micro_batches: Vec<_> = cuts.iter().map(|cut| &cut.programs).collect();
         certify_lists(&CertifiedStep {
+            added: CertifiedStep::added(&micro_batches),
             replicas: parts
                 .iter()
                 .map(|part| (&*part.lists, part.first))
                 .collect(),
-            micro_batches: cuts.iter().map(|cut| &cut.programs).collect(),
+            micro_batches,
             groups: self.groups(cuts.len()),
             table: self.trace.parameters(),
             layout: &self.layout,
@@ -240,11 +250,16 @@ impl<B: Batch> Programs<B> {
         })
     }
 
-    /// The dependencies of a step with these programs.
-    fn dependencies(&self, mode: Mode, cuts: &[&CutProgram]) -> Dependencies {
+    /// The dependencies of a step.
+    fn dependencies(
+        &self,
+        mode: Mode,
+        edges: BTreeSet<Edge>,
+        states: BTreeSet<StageIndex>,
+    ) -> Dependencies {
         let ties = self.layout.ties().filter(|_| mode == Mode::Training);
-        let dependencies = Dependencies::new(self.layout.ranks.len(), edges(cuts), ties);
-        let dependencies = dependencies.with_states(states(cuts));
+        let dependencies = Dependencies::new(self.layout.ranks.len(), edges, ties);
+        let dependencies = dependencies.with_states(states);
         let dependencies = match mode == Mode::Training && self.replicas > 1 {
             true => dependencies.with_replicas(),
             false => dependencies,
@@ -278,7 +293,8 @@ impl<B: Batch> Programs<B> {
             }
         }
         costs.replicas = self.replicas;
-        Ok((self.dependencies(Mode::Training, &cuts), costs))
+        let (edges, states) = (edges(&cuts), states(&cuts));
+        Ok((self.dependencies(Mode::Training, edges, states), costs))
     }
 }
 

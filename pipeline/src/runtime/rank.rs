@@ -15,7 +15,7 @@ use super::settings::Settings;
 use super::stage::Stage;
 use super::step::Running;
 use crate::cut::Layout;
-use crate::schedule::{Action, RankIndex, StageIndex};
+use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::{ActionError, PipelineError};
 
 /// The inputs of a rank.
@@ -157,20 +157,20 @@ fn attempt<T>(
 ) -> Result<T, PipelineError> {
     guarded(run).unwrap_or_else(|message| {
         let source = ActionError::Panicked { message };
-        Err(action_error(rank, None, name, source))
+        Err(action_error(rank, (None, None), name, source))
     })
 }
 
 pub(super) fn action_error(
     rank: RankIndex,
-    action: Option<&Action>,
+    (stage, micro_batch): (Option<StageIndex>, Option<MicroBatchIndex>),
     text: &str,
     source: ActionError,
 ) -> PipelineError {
     PipelineError::Action {
         rank,
-        stage: action.map(Action::stage),
-        micro_batch: action.and_then(Action::micro_batch),
+        stage,
+        micro_batch,
         action: text.to_owned(),
         source: Box::new(source),
     }

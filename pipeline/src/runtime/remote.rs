@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_link::{Crossbeam, Mailbox, MailboxError, mailboxes};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with_causes};
 use twox_hash::XxHash3_64;
@@ -37,6 +37,26 @@ enum Header {
     Notice(Notice),
     /// A process has ended its pipeline, after this call and this number of gifts.
     Ended { call: u64, gifts: u64 },
+}
+
+/// A digest of the shapes of micro-batches and, if asked for, of their values.
+pub(super) fn digest_of(micro_batches: &[MicroInput], values: bool) -> Result<u64, FakeError> {
+    let mut hasher = XxHash3_64::with_seed(0);
+    for micro in micro_batches {
+        hasher.write_usize(micro.samples);
+        for input in &micro.inputs {
+            let written = postcard::to_stdvec(&TensorType::of(input));
+            // Numbers and names are always written.
+            hasher.write(&written.unwrap_or_default());
+            if values {
+                match input.host_bytes() {
+                    Some(bytes) => hasher.write(bytes),
+                    None => hasher.write(input.to_data()?.as_bytes()),
+                }
+            }
+        }
+    }
+    Ok(hasher.finish())
 }
 
 /// What a process does in one call of a pipeline: all have to do the same.
@@ -66,8 +86,7 @@ impl Notice {
         of_share: Option<usize>,
         settings: u64,
         values: bool,
-    ) -> Result<Self, tinderbox_fake::FakeError> {
-        let mut hasher = XxHash3_64::with_seed(0);
+    ) -> Result<Self, FakeError> {
         if let Some(samples) = of_share {
             return Ok(Self {
                 call,
@@ -78,20 +97,7 @@ impl Notice {
                 settings,
             });
         }
-        for micro in micro_batches {
-            hasher.write_usize(micro.samples);
-            for input in &micro.inputs {
-                let written = postcard::to_stdvec(&TensorType::of(input));
-                // Numbers and names are always written.
-                hasher.write(&written.unwrap_or_default());
-                if values {
-                    match input.host_bytes() {
-                        Some(bytes) => hasher.write(bytes),
-                        None => hasher.write(input.to_data()?.as_bytes()),
-                    }
-                }
-            }
-        }
+        let digest = digest_of(micro_batches, values)?;
         let first = micro_batches.first().map_or(&[][..], |micro| &micro.inputs);
         let first = first
             .iter()
@@ -106,7 +112,7 @@ impl Notice {
                 micro_batches.len(),
                 first.join(", ")
             ),
-            digest: hasher.finish(),
+            digest,
             settings,
         })
     }

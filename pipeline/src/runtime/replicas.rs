@@ -159,7 +159,7 @@ impl Running<'_> {
     }
 
     /// The squared norms of the gradients of a stage over all replicas, by parameter.
-    pub(super) fn summed_norms(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
+    pub(super) fn norms_of_all(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
         let own = self.rank.setup.replica;
         let parameters = self.rank.stage_mut(index).parameters().len();
         let mut norms = Norms {
@@ -171,6 +171,7 @@ impl Running<'_> {
         for replica in 0..self.rank.setup.settings.replicas {
             let of_replica = match kept.take_if(|_| replica == own) {
                 Some(squares) => squares,
+                None if replica == own => self.own_squares(index)?,
                 None => {
                     let from = self.rank_in(replica, index);
                     let tag = self.exchange_tag(LinkMessage::Squares { stage: index });
@@ -222,16 +223,25 @@ impl Running<'_> {
     pub(super) fn gather(&mut self, index: StageIndex) -> Result<(), ActionError> {
         let replicas = self.rank.setup.settings.replicas;
         let mut given = vec![Vec::new(); replicas];
-        for (from, tag) in self.awaited_parameters(index) {
-            let values = self.receive_from(from, tag)?;
-            let replica = self.rank.setup.layout.replica_of(from);
-            let pieces = self.rank.stage_mut(index).pieces().of(replica);
-            let left = &pieces[given[replica].len()..];
-            if values.len() > left.len() {
-                check_length(left.len(), values.len())?;
-            }
-            for (piece, value) in left.iter().zip(values) {
-                given[replica].push(from_message(piece, value)?);
+        for replica in self.others() {
+            let from = self.rank_in(replica, index);
+            let buckets = self
+                .rank
+                .stage_mut(index)
+                .pieces()
+                .buckets(replica)
+                .to_vec();
+            for (bucket, pieces) in buckets.into_iter().enumerate() {
+                let message = LinkMessage::Parameters {
+                    stage: index,
+                    bucket,
+                };
+                let values = self.receive_from(from, self.exchange_tag(message))?;
+                check_length(pieces.len(), values.len())?;
+                let pieces = &self.rank.stage_mut(index).pieces().of(replica)[pieces];
+                for (piece, value) in pieces.iter().zip(values) {
+                    given[replica].push(from_message(piece, value)?);
+                }
             }
         }
         self.rank.stage_mut(index).gather(given)?;

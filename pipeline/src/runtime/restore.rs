@@ -75,7 +75,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// only without progress, as described at [timeout](super::PipelineBuilder::timeout).
     ///
     /// Memory: in addition to what the pipeline holds afterwards, at most the size of the largest
-    /// parameter for each rank, and the memory of the source.
+    /// parameter for each rank, and the memory of the source; with [replicas](crate::Plan::replicas), at most the state of
+    /// the largest parameter, which each rank that updates a part of it reads whole.
     ///
     /// # Errors
     ///

@@ -1,18 +1,22 @@
 //! Training steps of which each process has only the samples of its replica.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::Mode;
 use tinderbox_world::with_causes;
 
 use super::output::StepOutput;
 use super::pipeline::Pipeline;
-use super::remote::To;
+use super::remote::{To, digest_of};
 use super::round::MicroInput;
 use super::training::Work;
 use crate::batch::{Batch, samples_of, split_samples};
 use crate::schedule::RankIndex;
+use crate::trace::LossOver;
 use crate::{BatchError, PipelineError};
 
 /// Returns the samples of a micro-batch: the first ones have one more than the others.
@@ -50,15 +54,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Runs one training step as [`step`](Self::step) does, over a batch of this many samples of which each process passes only
     /// its [share](Self::share), so that none loads what it does not use. Losses and outputs are those of the whole batch.
     ///
-    /// The ranks of a replica pass the same share, which is not compared. A share without samples may be any batch.
+    /// The ranks of a replica pass the same share; its shapes are compared, and its values with
+    /// [`check_batches`](crate::PipelineBuilder::check_batches). A share without samples may be any batch.
     /// A batch with fewer samples than micro-batches needs a schedule that exists for as many.
     ///
     /// Cost: one more small message to every process, with what the micro-batches count.
     ///
     /// # Errors
     ///
-    /// As [`step`](Self::step); [`BatchError::Share`] when the share has another number of samples, and
-    /// [`BatchError::ShareElsewhere`] when the share of another process can't be used: nothing was run then.
+    /// As [`step`](Self::step); [`BatchError::Share`] when the share has another number of samples,
+    /// [`BatchError::ShareElsewhere`] when the share of another process can't be used, and [`BatchError::OtherShare`] when ranks
+    /// of one replica have different ones: nothing was run then.
     pub fn step_share(
         &mut self,
         lr: impl Into<ModuleLearningRate>,
@@ -73,15 +79,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let first = pipeline.own_micro_batches(count).start;
             let own = pipeline.split_share(&share, samples);
             let sizes = (0..count).map(|k| size(samples, count, k));
-            pipeline.run_share(
-                lr.clone(),
-                Work {
-                    first,
-                    sizes: sizes.collect(),
-                    of_share: Some(samples),
-                    own,
-                },
-            )
+            let work = Work {
+                first,
+                sizes: sizes.collect(),
+                of_share: Some(samples),
+                own,
+            };
+            pipeline.run(Mode::Training, lr.clone(), work, None)
         })
     }
 
@@ -108,27 +112,67 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         first: usize,
         count: usize,
     ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+        let values = self.checks_batches;
+        let own = own.and_then(|(micro_batches, counts)| {
+            let digest = digest_of(&micro_batches, values);
+            let digest = digest.map_err(|source| BatchError::Unread { source })?;
+            let over = micro_batches
+                .first()
+                .map(|micro| kind(&micro.cut.loss_over));
+            let told = Told {
+                first,
+                counts,
+                over,
+                digest,
+            };
+            Ok((micro_batches, told))
+        });
         let told = match &own {
-            Ok((_, counts)) => Ok((first, counts.clone())),
+            Ok((_, told)) => Ok(told.clone()),
             Err(error) => Err(with_causes(error)),
         };
         let all = self.crew.exchange(To::All, told, Vec::new())?;
-        let (micro_batches, _) = own?;
+        let (micro_batches, own) = own?;
+        let mut known: BTreeMap<usize, u64> = BTreeMap::new();
+        let mut over = own.over;
         let mut counts = vec![None; count];
         for (rank, (told, _)) in all.into_iter().enumerate() {
             let rank = RankIndex::new(rank);
-            match told {
-                Err(reason) => {
-                    let elsewhere = BatchError::ShareElsewhere { rank, reason };
-                    return Err(PipelineError::from(elsewhere));
-                }
-                Ok((first, of_rank)) => {
-                    let places = counts.iter_mut().skip(first).zip(of_rank);
-                    places.for_each(|(place, count)| *place = count);
-                }
+            let told = told.map_err(|reason| BatchError::ShareElsewhere { rank, reason })?;
+            let first = told.first;
+            if over.is_some() && told.over.is_some() && over != told.over {
+                return Err(PipelineError::MixedLosses { micro_batch: first });
             }
+            over = over.or(told.over);
+            if told.counts.is_empty() {
+                continue;
+            }
+            // The ranks of a replica have the same share.
+            if *known.entry(first).or_insert(told.digest) != told.digest {
+                return Err(PipelineError::from(BatchError::OtherShare { rank }));
+            }
+            let places = counts.iter_mut().skip(first).zip(told.counts);
+            places.for_each(|(place, count)| *place = count);
         }
         Ok((micro_batches, counts))
+    }
+}
+
+/// What a process tells of its share.
+#[derive(Clone, Serialize, Deserialize)]
+struct Told {
+    first: usize,
+    counts: Vec<Option<f64>>,
+    /// What the loss is over; nothing of a share without samples.
+    over: Option<u8>,
+    digest: u64,
+}
+
+fn kind<C>(over: &LossOver<C>) -> u8 {
+    match over {
+        LossOver::Sum => 0,
+        LossOver::Samples => 1,
+        LossOver::Count(_) => 2,
     }
 }
 

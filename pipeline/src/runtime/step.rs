@@ -178,8 +178,11 @@ impl<'a> Running<'a> {
         run: impl FnOnce(&mut Self) -> Result<(), ActionError>,
     ) -> Result<(), PipelineError> {
         let rank = self.rank.setup.rank;
+        let micro_batch = action.micro_batch();
+        let micro_batch = micro_batch.map(|k| MicroBatchIndex::new(self.part.index(k)));
+        let place = (Some(action.stage()), micro_batch);
         caught(|| run(self))
-            .map_err(|source| action_error(rank, Some(action), &action.to_string(), source))
+            .map_err(|source| action_error(rank, place, &action.to_string(), source))
     }
 
     /// Announces to the link the messages for which an action will wait.

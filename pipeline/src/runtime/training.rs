@@ -84,7 +84,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// [`step`](Self::step): their gradients, weighted by their share of all of them, are accumulated,
     /// and every rank's optimizer steps once. The schedule covers the micro-batches of all batches, so
     /// the ranks do not drain between two batches; a written schedule must be for the total number of
-    /// micro-batches.
+    /// micro-batches of a [replica](crate::Plan::replicas).
     ///
     /// # Errors
     ///
@@ -114,7 +114,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         self.check_not_averaged()?;
         self.check_rates(lr)?;
-        self.check_memory()?;
         let step = self.step;
         let output = run(self, lr)?;
         if let Some(gradients) = &output.stopped {
@@ -283,15 +282,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.run(Mode::Inference, 0.0.into(), Work::whole(parts), carry)
     }
 
-    /// Runs a training step of shares.
-    pub(super) fn run_share(
-        &mut self,
-        lr: ModuleLearningRate,
-        work: Work<B>,
-    ) -> Result<Evaluation, PipelineError> {
-        self.run(Mode::Training, lr, work, None)
-    }
-
     /// Loads the programs of micro-batches, checks their indices, and computes what they count.
     fn prepare(
         &mut self,
@@ -324,15 +314,15 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 });
             }
         }
-        let counts = counts(&micro_batches, |micro_batch| RunContext {
+        let counts = counts(&micro_batches, first, |micro_batch| RunContext {
             seed: self.settings.seed,
             step,
-            micro_batch: (first + micro_batch) as u32,
+            micro_batch: micro_batch as u32,
         })?;
         Ok((micro_batches, counts))
     }
 
-    fn run(
+    pub(super) fn run(
         &mut self,
         mode: Mode,
         lr: ModuleLearningRate,
@@ -379,6 +369,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let parts = self.programs.parts(mode, &cuts)?;
         if of_share.is_none() {
             self.notify(mode, &micro_batches, None, (&lr, loss_scale))?;
+        }
+        if mode == Mode::Training {
+            self.check_memory()?;
         }
         let round = Arc::new(Round {
             round: self.round,

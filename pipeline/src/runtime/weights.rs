@@ -61,9 +61,10 @@ pub(super) fn count_of(
     joint.loss_over().try_map(new)
 }
 
-/// The samples of each micro-batch, or what it counts; `None` for sums.
+/// The samples of each micro-batch, or what it counts; `None` for sums. `first` is the index of the first of them.
 pub(super) fn counts(
     parts: &[MicroInput],
+    first: usize,
     context: impl Fn(usize) -> RunContext,
 ) -> Result<Vec<Option<f64>>, PipelineError> {
     let counts = parts.iter().enumerate().map(|(index, part)| {
@@ -71,6 +72,7 @@ pub(super) fn counts(
             LossOver::Sum => None,
             LossOver::Samples => Some(part.samples as f64),
             LossOver::Count(count) => {
+                let index = first + index;
                 let count = count.of(&part.inputs, &context(index));
                 let count = count.map_err(|source| PipelineError::Count {
                     micro_batch: index,
@@ -89,7 +91,8 @@ pub(super) fn counts(
     let counts = counts.collect::<Result<Vec<Option<f64>>, PipelineError>>()?;
     let kind = |part: &MicroInput| std::mem::discriminant(&part.cut.loss_over);
     if let Some(other) = parts.iter().position(|part| kind(part) != kind(&parts[0])) {
-        return Err(PipelineError::MixedLosses { micro_batch: other });
+        let micro_batch = first + other;
+        return Err(PipelineError::MixedLosses { micro_batch });
     }
     Ok(counts)
 }

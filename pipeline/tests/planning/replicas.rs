@@ -115,7 +115,7 @@ fn the_fastest_number_of_replicas_is_chosen() {
     assert_eq!(chosen(1, &machine(1_000_000_000, 5_000)), 1);
     // The whole model does not fit a rank.
     let model: u64 = trace(8).parameters().bytes();
-    let small = Machine::local(4).unwrap().with_memory(3 * model);
+    let small = Machine::local(4).unwrap().with_memory(7 * model / 2);
     assert_eq!(chosen(8, &small), 2);
 }
 

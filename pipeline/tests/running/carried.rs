@@ -129,8 +129,17 @@ fn start<M: Module + Sync + 'static, B: Batch>(
     stages: usize,
     micro_batches: usize,
 ) -> Pipeline<M, B> {
+    start_replicas(model, trace, (1, stages), micro_batches)
+}
+
+fn start_replicas<M: Module + Sync + 'static, B: Batch>(
+    model: &Deferred<M>,
+    trace: &Trace<B>,
+    (replicas, stages): (usize, usize),
+    micro_batches: usize,
+) -> Pipeline<M, B> {
     let plan = Plan::auto(trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(model, trace, &plan)
+    Pipeline::new(model, trace, &plan.replicas(replicas))
         .micro_batches(micro_batches)
         .seed(SEED)
         .start()
@@ -194,6 +203,23 @@ fn a_prompt_and_its_continuation_are_those_of_plain_burn() {
                 );
                 assert!(carry.has_values());
             }
+        }
+    }
+}
+
+/// Each replica has the values of its samples.
+#[test]
+fn replicas_carry_the_values_of_their_samples() {
+    let model = model();
+    let trace = model.trace_forward(&words(2, 3..4, 0), forward).unwrap();
+    let net = plain(&model);
+    for (replicas, stages, micro_batches) in [(2, 1, 2), (2, 2, 4), (4, 1, 4)] {
+        let expected = plain_loop(&net, 1, micro_batches);
+        let mut pipeline = start_replicas(&model, &trace, (replicas, stages), micro_batches);
+        let mut carry = pipeline.carry();
+        for (call, expected) in expected.iter().enumerate() {
+            let found = run(&mut pipeline, &mut carry, call, 1);
+            assert!(found == *expected, "call {call}, {replicas} x {stages}");
         }
     }
 }

@@ -267,6 +267,26 @@ fn states_of_own_modules_train_as_in_plain_burn() {
     }
 }
 
+/// Replicas would have to wait for each other.
+#[test]
+fn replicas_do_not_train_states() {
+    let case = Case {
+        init: own,
+        forward: around!(|net, x| {
+            if let Some(mean) = trains(&x) {
+                net.state.update(mean);
+            }
+            x
+        }),
+        batch: pair,
+    };
+    let model = case.model();
+    let trace = case.trace(&model);
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let builder = Pipeline::new(&model, &trace, &plan.replicas(2)).optimizer(AdamWConfig::new());
+    insta::assert_snapshot!(full_text(&builder.start().unwrap_err()), @"`state` is updated by the forward of one micro-batch after the other, so replicas would wait for each other: train it with one replica, or use a norm without running statistics");
+}
+
 /// A recomputed forward reads the state of its own micro-batch too.
 #[test]
 fn a_stage_that_recomputes_reads_the_state_of_its_micro_batch() {

@@ -12,8 +12,9 @@ use burn::optim::{
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox_deferred::{Deferred, random::Seed};
 use tinderbox_pipeline::{
-    Clipping, GradientSum, LossScale, Machine, OptimizerConfig, Outputs, Pipeline, PipelineBuilder,
-    PipelineError, Plan, SavedState, ScheduleKind, Traceable,
+    Clipping, Evaluation, GradientSum, LossScale, Machine, OptimizerConfig, Outputs, OutputsOn,
+    Pipeline, PipelineBuilder, PipelineError, Plan, SavedState, ScheduleKind, Traceable,
+    calibrate_world,
 };
 use tinderbox_world::testing::Delays;
 
@@ -622,6 +623,138 @@ fn a_share_that_can_not_be_used_is_refused_by_all() {
     "#);
 }
 
+/// All ranks of a replica pass the same samples.
+#[test]
+fn another_share_within_a_replica_is_refused() {
+    let texts = on_world(4, Delays::default(), |world, _| {
+        let mut pipeline = builder(2, 2, ScheduleKind::GPipe)
+            .world(&world)
+            .check_batches(true)
+            .start()
+            .unwrap();
+        let range = pipeline.share(12);
+        let mut step = |number| {
+            let (x, y) = batch(number);
+            let share = (x.slice(range.clone()), y.slice(range.clone()));
+            pipeline.step_share(1e-2, share, 12)
+        };
+        let other = u64::from(world.rank().index() == 3);
+        let text = full_text(&step(other).unwrap_err());
+        step(0).unwrap();
+        text
+    });
+    insta::assert_snapshot!(texts.join("\n---\n"), @r#"
+    the batch can't be used
+    rank 3 has another share than a rank of the same replica: all of them pass the same samples
+    ---
+    the batch can't be used
+    rank 3 has another share than a rank of the same replica: all of them pass the same samples
+    ---
+    the batch can't be used
+    rank 3 has another share than a rank of the same replica: all of them pass the same samples
+    ---
+    the batch can't be used
+    rank 3 has another share than a rank of the same replica: all of them pass the same samples
+    "#);
+}
+
+/// A state of which a replica has a part is not taken for the whole.
+#[test]
+fn a_part_of_a_state_is_refused() {
+    let mut pipeline = wide(2, AdamWConfig::new()).start().unwrap();
+    pipeline.step(1e-2, words(0)).unwrap();
+    let states = pipeline.on_ranks(|_, stages| {
+        let values = stages[0].parameters().values();
+        let values: Vec<_> = values.map(|(path, value)| (path.clone(), value)).collect();
+        (values, stages[0].optimizer_snapshot().to_host().unwrap())
+    });
+    let (values, state) = states.unwrap().remove(0);
+    let values: tinderbox_deferred::Values = values.into_iter().collect();
+    let error = pipeline.restore(values, state).unwrap_err();
+    insta::assert_snapshot!(full_text(&error), @r#"
+    the saved state of rank 0 could not be restored; nothing was changed
+    the optimizer state `optimizer.words.weight.average` was saved with shape [8192, 512], but the parameter has shape [16000, 512]; if it is the part of one replica, join the parts of all first, or read the state from a checkpoint
+    "#);
+    // Nothing has changed.
+    pipeline.step(1e-2, words(1)).unwrap();
+}
+
+/// Outputs that stay where they are made belong to the batch that they are of.
+#[test]
+fn own_outputs_are_those_of_their_batch() {
+    let kind = ScheduleKind::OneFOneB;
+    let of_batches = |pipeline: &mut Pipeline<Net, Batch>| -> Vec<Vec<Vec<u8>>> {
+        let output = pipeline.step_accumulated(1e-2, [batch(0), batch(1)]);
+        let bytes = |one: &tinderbox_fake::DynTensor| one.to_data().unwrap().as_bytes().to_vec();
+        let of = |one: &Evaluation| {
+            one.output("y")
+                .unwrap_or_default()
+                .iter()
+                .map(bytes)
+                .collect()
+        };
+        output.unwrap().of_batches().map(|one| of(&one)).collect()
+    };
+    let expected = of_batches(&mut builder(1, 1, kind).start().unwrap());
+    assert_eq!(expected[0].len(), MICRO_BATCHES);
+    assert!(of_batches(&mut builder(2, 2, kind).start().unwrap()) == expected);
+    let found = on_world(2, Delays::default(), |world, _| {
+        let builder = builder(2, 1, kind).outputs_on(OutputsOn::Own).world(&world);
+        of_batches(&mut builder.start().unwrap())
+    });
+    assert!(found[0] == [expected[0].clone(), vec![]]);
+    assert!(found[1] == [vec![], expected[1].clone()]);
+}
+
+/// An error names the micro-batch among those of all replicas.
+#[test]
+fn a_failing_micro_batch_is_named_by_its_number() {
+    let mut pipeline = wide(2, AdamWConfig::new())
+        .check_indices(false)
+        .start()
+        .unwrap();
+    let (x, y) = words(0);
+    let last = x.dims()[0] - 1;
+    let wrong = Tensor::<2, Int>::full([1, 1], WORDS as i64, &Device::flex());
+    let x = x.slice_assign([last..last + 1, 0..1], wrong);
+    match pipeline.step(1e-2, (x, y)).unwrap_err() {
+        PipelineError::Action { micro_batch, .. } => assert_eq!(micro_batch.unwrap().index(), 3),
+        other => panic!("{}", full_text(&other)),
+    }
+}
+
+/// The replica without samples is not the one that is drawn.
+#[test]
+fn a_timeline_shows_a_replica_that_computes() {
+    let builder = builder(2, 1, ScheduleKind::GPipe).measure();
+    let mut pipeline = builder.start().unwrap();
+    for samples in [1, 12] {
+        let output = pipeline.step(1e-2, rows(samples, 0)).unwrap();
+        let timeline = output.timeline.unwrap();
+        assert_eq!(timeline.ranks.len(), 1);
+        let spans = timeline.ranks[0].spans.iter();
+        let computes = spans.filter(|span| !span.action.tasks().is_empty()).count();
+        assert_eq!(computes, 2 * samples.min(2), "{samples} samples");
+    }
+}
+
+/// A machine of two processes.
+#[test]
+fn processes_measure_their_machine_together() {
+    let machines = on_world(2, Delays::default(), |world, _| {
+        calibrate_world(&world, &Device::flex(), 1).unwrap()
+    });
+    let machine = &machines[0];
+    assert_eq!(machine.to_json(), machines[1].to_json());
+    assert_eq!(machine.ranks(), 2);
+    assert!(machine.link.latency > 0 && machine.link.ticks_per_mib > 0);
+    assert_eq!(machine.network, None);
+    let alone = tinderbox_pipeline::calibrate(&Device::flex(), 2, 1).unwrap();
+    let memory = |machine: &Machine| machine.rank_models()[0].memory_bytes.unwrap() as f64;
+    let ratio = memory(machine) / memory(&alone);
+    assert!((0.8..1.25).contains(&ratio), "{ratio}");
+}
+
 /// Digests are of values, whoever holds them; a change of a parameter is named.
 #[test]
 fn digests_do_not_depend_on_who_holds_the_values() {
@@ -661,8 +794,8 @@ fn digests_do_not_depend_on_who_holds_the_values() {
             .set_parameters([("layers.5.weight", value)])
             .unwrap();
         let after = pipeline.digest().unwrap();
-        assert_eq!(before.first_difference(&before), None);
-        assert_eq!(before.first_difference(&after), Some("layers.5.weight"));
+        assert!(before.differences(&before).is_empty());
+        assert_eq!(before.differences(&after), ["layers.5.weight"]);
         (before, after)
     };
     let expected = of(1, 1);

@@ -35,10 +35,13 @@ impl Span {
         self.end.saturating_sub(self.start)
     }
 
-    /// Returns whether the rank only waited.
+    /// Returns whether the rank waited for other ranks. What a sum adds, and a gather puts in its place, is short beside that.
     #[must_use]
     pub const fn is_wait(&self) -> bool {
-        matches!(self.action, Action::Receive(_))
+        matches!(
+            self.action,
+            Action::Receive(_) | Action::Sum { .. } | Action::Gather { .. }
+        )
     }
 }
 

@@ -149,7 +149,12 @@ fn needs(
             list
         }
         Action::Reduce { stage, .. } => gradients(stage),
-        Action::Sum { stage } => of_rank(stage, 'R'),
+        Action::Sum { stage } => {
+            let sends = all.iter().filter(|a| {
+                matches!(a, Action::Send(Message::Values { .. })) && together(a.stage(), stage)
+            });
+            sends.copied().chain(of_rank(stage, 'R')).collect()
+        }
         Action::Gather { stage } => of_rank(stage, 'U'),
         Action::Update { stage } => {
             let reduces = all.iter().filter(|a| matches!(a, Action::Reduce { .. }));

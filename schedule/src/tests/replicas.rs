@@ -1,11 +1,12 @@
 //! Replicas whose lists differ never wait for each other in a cycle.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 
 use super::{rich, v_shaped, zero_bubble};
 use crate::{
-    Action, Dependencies, Message, Schedule, ScheduleKind, ScheduleMode, gpipe, lower, one_f_one_b,
-    verify,
+    Action, Dependencies, LinkModel, Message, Schedule, ScheduleKind, ScheduleMode, gpipe, lower,
+    lower_over, one_f_one_b, verify,
 };
 
 /// Whether lists of two replicas run to the end together: a sum waits for the reduces of all replicas, their norms for all
@@ -107,6 +108,34 @@ fn replicas_of_different_lengths_run_together() {
             verify(first, &dependencies).unwrap();
             for second in &lists {
                 assert!(run_together([first, second]), "{first}\n{second}");
+            }
+        }
+    }
+}
+
+/// On links on which sends wait, in the order of `lower_over`.
+#[test]
+fn every_link_model_can_run_replicas() {
+    let one = |count| NonZeroUsize::new(count).unwrap();
+    let models = [
+        LinkModel::Unbounded,
+        LinkModel::Messages(one(1)),
+        LinkModel::Rendezvous,
+        LinkModel::Queue,
+    ];
+    for kind in ScheduleKind::ALL {
+        let chunks = if kind.chunks().contains(1) { 1 } else { 2 };
+        let schedule = kind.generate(2, chunks, 4).unwrap();
+        for norm in [false, true] {
+            let dependencies = rich(schedule.stages).with_replicas();
+            let dependencies = match norm {
+                true => dependencies.with_global_norm(),
+                false => dependencies,
+            };
+            for model in models {
+                let lowered = lower_over(&schedule, &dependencies, model, &BTreeMap::new());
+                let lowered = lowered.unwrap_or_else(|error| panic!("{kind} {model}: {error}"));
+                assert!(run_together([&lowered, &lowered]), "{lowered}");
             }
         }
     }

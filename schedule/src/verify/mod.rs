@@ -305,7 +305,9 @@ impl Table<'_> {
                 (Some(first), Some(second)) => self.order(lowest, *first, *second, rule),
                 _ => Ok(()),
             };
+            let values = messages(|action| matches!(action, Action::Send(Message::Values { .. })));
             before(&of(Action::reduce)?, &sums, Rule::SumAfterReduces)?;
+            before(&values, &sums, Rule::SumAfterReduces)?;
             before(&sums, &norms, Rule::NormsAfterSums)?;
             for (sum, update) in sums.iter().zip(&updates) {
                 self.order(lowest, *sum, *update, Rule::UpdateAfterSum)?;

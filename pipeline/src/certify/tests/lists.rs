@@ -2,10 +2,15 @@
 
 use super::models::{Model, tied, with_dropout};
 use super::{certified, lowered, phase, programs, run, run_each, text};
+use crate::CertifyError;
+use crate::certify::{CertifiedStep, certify_lists};
 use crate::cut::StagePrograms;
+use crate::lists::StepLists;
 use crate::schedule::{
-    Action, Compute, Message, RankIndex, Schedule, ScheduleKind, forward_only_on,
+    Action, Compute, Dependencies, Message, RankIndex, Schedule, ScheduleKind, forward_only_on,
+    lower,
 };
+use crate::sum::Groups;
 use tinderbox_fake::Mode;
 
 const MICRO_BATCHES: usize = 5;
@@ -34,6 +39,37 @@ fn every_schedule_is_certified() {
     }
     // Seven kinds use one chunk, seven use two; two models, kept or recomputed, with a norm or without.
     assert_eq!(certified, 4 * 14 * 2 * 2 * 2);
+}
+
+/// Two replicas whose sums are joined in another order than that of one rank.
+#[test]
+fn other_orders_of_replicas_are_refused() {
+    let model = tied(2);
+    let stages = programs(&model, &model.joint, false);
+    let programs = certified(&model, &stages).unwrap();
+    let edges = stages.iter().flat_map(|stage| stage.sends.keys().copied());
+    let dependencies = Dependencies::new(2, edges, model.layout.ties()).with_replicas();
+    let compute = ScheduleKind::ZbH1.generate(2, 1, 2).unwrap();
+    let lists = StepLists::of(lower(&compute, &dependencies));
+    let certify = |firsts: [usize; 2]| {
+        let micro_batches = vec![&programs; 4];
+        certify_lists(&CertifiedStep {
+            added: CertifiedStep::added(&micro_batches),
+            replicas: firsts.map(|first| (&lists, first)).to_vec(),
+            groups: Groups {
+                micro_batches: 4,
+                groups: 2,
+            },
+            micro_batches,
+            table: model.trace.parameters(),
+            layout: &model.layout,
+            global_norm: false,
+        })
+    };
+    certify([0, 2]).unwrap();
+    let error = certify([2, 0]).unwrap_err();
+    assert!(matches!(error, CertifyError::SumOrder { .. }), "{error}");
+    insta::assert_snapshot!(text(&error), @"the gradient of `embed.weight` is summed in another order than 2 groups of micro-batches by 2 replicas");
 }
 
 /// The last micro-batch has fewer samples; an evaluation has only forwards.

@@ -55,6 +55,10 @@ pub enum MomentDType {
 }
 
 impl OptimizerConfig for AnyPrecisionAdamW {
+    fn is_by_element(&self) -> bool {
+        true
+    }
+
     fn describe(&self) -> String {
         format!("{self:?}")
     }

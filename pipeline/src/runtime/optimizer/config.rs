@@ -19,6 +19,13 @@ pub trait OptimizerConfig {
     /// clipping.
     fn clipping(&self) -> Option<GradientClippingConfig>;
 
+    /// Returns whether the optimizer updates each element of a parameter by itself: from its own value, gradient and state.
+    /// [Replicas](crate::Plan::replicas) can then divide a large parameter; otherwise one of them updates all of it.
+    /// Default: false.
+    fn is_by_element(&self) -> bool {
+        false
+    }
+
     /// Returns the configuration as text, which must be the same in all processes of a world. Default: the name of the
     /// type.
     fn describe(&self) -> String {
@@ -27,8 +34,12 @@ pub trait OptimizerConfig {
 }
 
 macro_rules! optimizer_configs {
-    ($($config:ident)*) => {
+    ($($config:ident $by_element:literal)*) => {
         $(impl OptimizerConfig for $config {
+            fn is_by_element(&self) -> bool {
+                $by_element
+            }
+
             fn optimizer(&self) -> Arc<dyn DynOptimizer> {
                 Arc::new(self.build())
             }
@@ -52,6 +63,14 @@ macro_rules! optimizer_configs {
 }
 
 optimizer_configs!(
-    AdaGradConfig AdafactorConfig AdamConfig AdamWConfig AdanConfig
-    LambConfig LionConfig MuonConfig RmsPropConfig SgdConfig
+    AdaGradConfig true
+    AdafactorConfig false
+    AdamConfig true
+    AdamWConfig true
+    AdanConfig true
+    LambConfig false
+    LionConfig true
+    MuonConfig false
+    RmsPropConfig true
+    SgdConfig true
 );

@@ -18,6 +18,8 @@ pub(crate) struct Rule {
     pub(crate) optimizer: Arc<dyn DynOptimizer>,
     /// The clipping of the optimizer's configuration.
     pub(crate) clipping: Option<GradientClippingConfig>,
+    /// Whether each element is updated by itself.
+    pub(crate) is_by_element: bool,
     /// The configuration as text.
     pub(crate) description: String,
 }
@@ -27,6 +29,7 @@ impl Rule {
         Self {
             optimizer: config.optimizer(),
             clipping: config.clipping(),
+            is_by_element: config.is_by_element(),
             description: config.describe(),
         }
     }

@@ -243,17 +243,18 @@ impl OptimizerState {
         Ok(saved)
     }
 
-    /// Fails if the saved state of a parameter is of another optimizer. Reads no values: it rebuilds a
+    /// Fails if the saved state of a parameter is of another optimizer or of another shape. Reads no values: it rebuilds a
     /// state with one element per tensor.
     pub(super) fn check(
         &self,
-        (position, path, rank): (usize, &ParameterPath, usize),
+        (position, path, shape): (usize, &ParameterPath, &[u64]),
         fields: &StateFields,
         device: &Device,
     ) -> Result<(), RestoreError> {
         if fields.is_empty() {
             return Ok(());
         }
+        let rank = shape.len();
         let one = |tensor: &StateTensor| {
             let shape = vec![1; tensor.shape.len()];
             TensorData::zeros::<f32, _>(shape).convert_dtype(tensor.dtype)
@@ -280,6 +281,13 @@ impl OptimizerState {
             return Err(other_optimizer(path, fields));
         }
         for tensor in &fields.tensors {
+            if self.rules[position].is_by_element && tensor.shape != shape {
+                return Err(RestoreError::StateShape {
+                    tensor: tensor.name.clone(),
+                    saved: tensor.shape.clone(),
+                    parameter: shape.to_vec(),
+                });
+            }
             if let Some(Some(found)) = read.get(&tensor.name)
                 && *found != tensor.dtype
             {
@@ -313,7 +321,7 @@ impl OptimizerState {
             path: path.clone(),
             source,
         })?;
-        // What is saved is whole; a state of another shape is refused below.
+        // `check` has refused states of other shapes for all optimizers whose parameters are divided.
         let cut = |data: TensorData| match piece.is_whole() {
             true => data,
             false => rows_of(data, piece),

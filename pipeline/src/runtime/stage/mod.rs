@@ -17,7 +17,7 @@ use super::carry::{CarriedTensors, CarriedValues};
 use super::changed::Recorded;
 use super::indices::IndexPlaces;
 use super::optimizer::{OptimizerSnapshot, OptimizerState};
-use super::pieces::{Piece, Pieces, trained};
+use super::pieces::{Piece, Pieces, owned_by};
 use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
 use super::step::check_length;
@@ -129,7 +129,7 @@ impl Stage {
             Some((position, own.or_else(copy)?))
         });
         let places = places.collect();
-        let pieces = Pieces::new(&trained(setup, &owned), settings.replicas);
+        let pieces = Pieces::new(&owned_by(setup, &owned), settings.replicas);
         let own = pieces.of(setup.replica);
         let optimizer = settings.optimizers.as_ref().map(|optimizers| {
             let rules = own
@@ -264,7 +264,7 @@ impl Stage {
         if let Some(optimizer) = &self.optimizer {
             for (position, piece) in self.own_pieces().iter().enumerate() {
                 let path = self.owned.path(piece.place);
-                let parameter = (position, path, piece.shape.len());
+                let parameter = (position, path, &*piece.shape);
                 optimizer.check(parameter, &state.fields(path), device)?;
             }
         }

@@ -1,0 +1,22 @@
+//! The commands on training runs.
+
+use clap::Subcommand;
+
+use super::diff;
+use crate::{outcome::Outcome, terminal::Output};
+
+/// The run commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Find the first step and the first value in which two runs differ; exit code 1 if there is one
+    Diff(diff::Flags),
+}
+
+impl Command {
+    /// Runs the command.
+    pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Diff(flags) => diff::run(flags, out),
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! `tinderbox run`: training runs.
+
+mod command;
+mod diff;
+
+pub(crate) use command::Command;
