@@ -375,8 +375,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Runs only the rank of this process; the others run in the other processes of a world, which all make the same calls
     /// in the same order. A world of one process runs all ranks, as without this.
     ///
-    /// Each process reads from the batch what the stages of its rank read, and gets the whole [`StepOutput`]. The link of a
-    /// process is not [wrapped](Self::links).
+    /// Each process reads from the batch what the stages of its rank read, and gets the whole
+    /// [`StepOutput`](crate::StepOutput). The link of a process is not [wrapped](Self::links).
     ///
     /// The start compares versions, plan, graph, seed, schedule and optimizer of all processes; each step compares the
     /// shapes of the batch. [`on_ranks`](Pipeline::on_ranks) runs on the rank of this process alone.
