@@ -24,6 +24,9 @@ mod encoder_decoder;
 #[path = "../../examples/partitioners/models/experts.rs"]
 mod experts;
 
+#[path = "../support/figures.rs"]
+mod figures;
+
 #[path = "../../tests/zoo/gan.rs"]
 mod gan;
 
@@ -45,6 +48,13 @@ mod llama {
     pub mod model;
     pub mod sample;
 }
+
+use figures::{figure, median, turns};
+
+/// The first part of the name of each figure.
+const BENCH: &str = "models";
+/// The turns that medians are of.
+const TURNS: usize = 11;
 
 fn main() {
     println!(
@@ -89,25 +99,4 @@ fn zoo() {
     let all = models::NAMES.len() + 1;
     figure("zoo_models", all as f64, "models");
     figure("zoo_bit_equal", f64::from(equal) / all as f64, "ratio");
-}
-
-/// Returns the number of rounds: enough for medians that are robust against one disturbance, or the value of
-/// `TINDERBOX_BENCH_TURNS`.
-fn turns() -> usize {
-    const TURNS: usize = 11;
-    let set = std::env::var("TINDERBOX_BENCH_TURNS").ok();
-    set.and_then(|turns| turns.parse().ok())
-        .unwrap_or(TURNS)
-        .max(1)
-}
-
-/// Prints a figure.
-fn figure(name: &str, value: f64, unit: &str) {
-    println!("figure models.{name} {value:.4} {unit}");
-}
-
-/// Returns the median.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

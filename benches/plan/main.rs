@@ -7,6 +7,8 @@
 
 mod cases;
 mod execution;
+#[path = "../support/figures.rs"]
+mod figures;
 #[path = "../record/forward.rs"]
 mod forward;
 #[path = "../../examples/train_lm/model.rs"]
@@ -17,11 +19,17 @@ mod llama;
 mod partition;
 mod trace;
 
+use figures::{figure, median, turns};
 use peak_alloc::PeakAlloc;
 
 /// Counts the allocations of the process: exact, whereas resident memory has page granularity.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
+
+/// The first part of the name of each figure.
+const BENCH: &str = "plan";
+/// The turns that medians are of.
+const TURNS: usize = 11;
 
 fn main() {
     let retained = tinderbox_pages::keep_freed_blocks();
@@ -34,25 +42,4 @@ fn main() {
     trace::figures();
     partition::figures();
     execution::figures();
-}
-
-/// Returns the number of rounds: enough for medians that are robust against one disturbance, or the value of
-/// `TINDERBOX_BENCH_TURNS`.
-fn turns() -> usize {
-    const TURNS: usize = 11;
-    let set = std::env::var("TINDERBOX_BENCH_TURNS").ok();
-    set.and_then(|turns| turns.parse().ok())
-        .unwrap_or(TURNS)
-        .max(1)
-}
-
-/// Prints a figure.
-fn figure(name: &str, value: f64, unit: &str) {
-    println!("figure plan.{name} {value:.4} {unit}");
-}
-
-/// Returns the median.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

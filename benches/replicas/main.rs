@@ -9,6 +9,8 @@ mod bits;
 #[path = "../schedule/cases.rs"]
 #[allow(dead_code, reason = "the bench of schedules uses the rest")]
 mod cases;
+#[path = "../support/figures.rs"]
+mod figures;
 #[path = "../processes/processes.rs"]
 #[allow(dead_code, reason = "the bench of processes uses the rest")]
 mod processes;
@@ -18,6 +20,13 @@ mod steps;
 
 /// The variable that makes this program a rank of a figure.
 const ROLE: &str = "TINDERBOX_BENCH_ROLE";
+
+use figures::{figure, median, turns};
+
+/// The first part of the name of each figure.
+const BENCH: &str = "replicas";
+/// The turns that medians are of.
+const TURNS: usize = 15;
 
 fn main() {
     tinderbox_pages::keep_freed_blocks();
@@ -36,25 +45,4 @@ fn main() {
     bits::figures();
     steps::figures();
     state::figures();
-}
-
-/// The number of rounds: enough for medians that are robust against one disturbance, or the value of
-/// `TINDERBOX_BENCH_TURNS`.
-fn turns() -> usize {
-    const TURNS: usize = 15;
-    let set = std::env::var("TINDERBOX_BENCH_TURNS").ok();
-    set.and_then(|turns| turns.parse().ok())
-        .unwrap_or(TURNS)
-        .max(1)
-}
-
-/// Prints a figure.
-fn figure(name: &str, value: f64, unit: &str) {
-    println!("figure replicas.{name} {value:.4} {unit}");
-}
-
-/// Returns the median.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

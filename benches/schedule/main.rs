@@ -9,9 +9,18 @@
 
 mod cases;
 mod data;
+#[path = "../support/figures.rs"]
+mod figures;
 mod overhead;
 mod prediction;
 mod training;
+
+use figures::{figure, median, turns};
+
+/// The first part of the name of each figure.
+const BENCH: &str = "schedule";
+/// The turns that medians are of.
+const TURNS: usize = 11;
 
 fn main() {
     // Applies to the whole process, so plain Burn benefits as well.
@@ -26,25 +35,4 @@ fn main() {
     overhead::figures();
     prediction::figures();
     data::figures();
-}
-
-/// Returns the number of rounds: enough for medians that are robust against one disturbance, or the value of
-/// `TINDERBOX_BENCH_TURNS`.
-fn turns() -> usize {
-    const TURNS: usize = 11;
-    let set = std::env::var("TINDERBOX_BENCH_TURNS").ok();
-    set.and_then(|turns| turns.parse().ok())
-        .unwrap_or(TURNS)
-        .max(1)
-}
-
-/// Prints a figure.
-fn figure(name: &str, value: f64, unit: &str) {
-    println!("figure schedule.{name} {value:.4} {unit}");
-}
-
-/// Returns the median.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
