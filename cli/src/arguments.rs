@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn every_example_of_the_help_is_a_valid_command() {
         let leaves = leaves(&command(), "tinderbox");
-        assert_eq!(leaves.len(), 21, "{leaves:?}");
+        let names: Vec<&String> = leaves.iter().map(|(name, _)| name).collect();
+        assert_eq!(leaves.len(), 21, "{names:?}");
         for (name, leaf) in leaves {
             let help = leaf.get_after_help().unwrap().to_string();
             assert!(help.ends_with(EXIT_CODES), "{name}\n{help}");

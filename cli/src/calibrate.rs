@@ -43,8 +43,9 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             (calibrate_world(&world, &Device::flex(), threads)?, threads)
         }
     };
-    if world.is_first() {
-        out.answer(&machine, |out| show(&machine, threads, out))?;
+    match world.is_first() {
+        true => out.answer(&machine, |out| show(&machine, threads, out))?,
+        false => out.withhold(),
     }
     Ok(Outcome::Done)
 }

@@ -19,7 +19,7 @@ const SHOWN: usize = 10;
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// The digests of a run: a file with what `Pipeline::digest` returned after each step, as a line of JSON. Of a step that
-    /// was done again after a resume, the last line counts
+    /// was done again after a resume, the last line counts; steps that only one run has are counted, and are no difference
     #[arg(value_name = "A")]
     first: PathBuf,
     /// Those of another run

@@ -57,6 +57,8 @@ pub(crate) struct Output {
     /// Whether the answer is JSON.
     pub(crate) json: bool,
     quiet: bool,
+    /// Whether another process writes the answer.
+    is_withheld: bool,
 }
 
 #[derive(Debug)]
@@ -79,17 +81,23 @@ impl Output {
             target,
             json,
             quiet,
+            is_withheld: false,
         }
     }
 
     /// Writes everything; a command that has failed writes no file.
     pub(crate) fn finish(mut self, failed: bool) -> anyhow::Result<()> {
         match &self.target {
-            Target::File(path, bytes) if !failed => {
+            Target::File(path, bytes) if !failed && !self.is_withheld => {
                 fs::write(path, bytes).with_context(|| format!("can't write {}", path.display()))
             }
             _ => Ok(self.flush()?),
         }
+    }
+
+    /// Writes no file, because another process of a launcher does.
+    pub(crate) fn withhold(&mut self) {
+        self.is_withheld = true;
     }
 
     /// Returns the width of the terminal; `None` without one.

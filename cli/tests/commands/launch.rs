@@ -181,3 +181,15 @@ fn ranks_end_with_their_launcher_however_it_ends() {
         check_ended(&ids);
     }
 }
+
+/// The first process writes the machine of all, and the others leave the file as it is.
+#[test]
+fn processes_write_one_machine_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("machine.json");
+    let program = env!("CARGO_BIN_EXE_tinderbox");
+    let calibrate = ["calibrate", "--threads", "1", "--json", "-o", text(&file)];
+    run(&[&["launch", "-n", "2", "--", program], &calibrate[..]].concat()).ends(0);
+    let machine = tinderbox_planner::Machine::load(&file).unwrap();
+    assert_eq!(machine.ranks(), 2);
+}
