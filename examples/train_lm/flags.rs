@@ -19,11 +19,11 @@ pub enum Precision {
     F16,
 }
 
-/// Trains a character-level language model in pipeline stages, on one machine.
+/// Trains a character-level language model in pipeline stages and replicas, as threads or as the processes of a launcher.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "train_lm", after_help = EXIT_CODES)]
 pub struct Flags {
-    /// Number of pipeline stages in parallel, each on a rank with its own thread; of each replica
+    /// Pipeline stages of each replica in parallel, each on a rank with its own thread
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     pub stages: usize,
     /// Micro-batches that each batch is split into
@@ -33,7 +33,7 @@ pub struct Flags {
     #[arg(long, default_value_t = 1, value_parser = at_least_one)]
     pub replicas: usize,
     /// Groups of micro-batches in which gradients are added, a power of two, so that any number of replicas that divides it
-    /// has the same bits; by default none for one replica, and 8 for more
+    /// has the same bits; by default none for one replica, and for more 8, or one for each replica if there are more than 8
     #[arg(long, value_name = "GROUPS", value_parser = at_least_one)]
     pub sum_groups: Option<usize>,
     /// Stages on each rank, for schedules with several; 2 by default for schedules with two

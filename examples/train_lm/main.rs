@@ -20,8 +20,8 @@ use anyhow::{Context, Result, ensure};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{
-    Checkpoints, Clipping, Deferred, GradientSum, MixedPrecision, Outputs, Pipeline, Plan, Run,
-    Traceable, World, open_devices,
+    Checkpoints, Clipping, Deferred, GradientSum, MixedPrecision, Outputs, Pipeline, PipelineError,
+    Plan, Run, Traceable, World, open_devices,
 };
 use tracing::Level;
 
@@ -153,7 +153,11 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     if flags.trace.is_some() {
         builder = builder.measure();
     }
-    let mut pipeline = builder.start()?;
+    let mut pipeline = match builder.start() {
+        Err(error @ PipelineError::Sum { .. }) => usage(&format!("--sum-groups: {error}")),
+        Err(error @ PipelineError::IdleReplicas { .. }) => usage(&format!("--replicas: {error}")),
+        pipeline => pipeline?,
+    };
     let held = pipeline.on_ranks(|_, stages| stages.iter().map(|s| s.parameter_bytes()).sum())?;
     let held: Vec<u64> = world.all_gather(held)?.concat();
     let share = report::ranks(&held, model.parameters().bytes());

@@ -50,9 +50,12 @@ fn machine(flags: &Flags) -> Result<Machine> {
             1 => String::new(),
             replicas => format!(" of {replicas} replicas"),
         };
-        let fit = (ranks / flags.replicas).max(1);
+        let advice = match ranks.checked_rem(flags.replicas) {
+            Some(0) => format!("use --stages {}", ranks / flags.replicas),
+            _ => format!("use a number of replicas that divides {ranks}"),
+        };
         usage(&format!(
-            "--machine has {ranks} ranks and --stages is {stages}{replicas}: use --stages {fit}"
+            "--machine has {ranks} ranks and --stages is {stages}{replicas}: {advice}"
         ));
     }
     let (chunks, placement) = flags.chunks();
