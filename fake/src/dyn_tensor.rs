@@ -325,12 +325,15 @@ impl DynTensor {
         })
     }
 
-    /// Joins float tensors along their first dimension.
+    /// Joins float tensors along their first dimension; one alone is returned as it is.
     ///
     /// # Panics
     ///
     /// When there are none, or their other dimensions differ.
-    pub fn joined(parts: Vec<Self>) -> Self {
+    pub fn joined(mut parts: Vec<Self>) -> Self {
+        if parts.len() == 1 {
+            return parts.remove(0);
+        }
         let parts = parts.into_iter().map(|part| part.0);
         Self(Dispatch::float_cat(parts.collect(), 0))
     }

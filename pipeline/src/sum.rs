@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_micro_batch_is_in_the_run_that_contains_it() {
+    fn a_micro_batch_is_in_the_group_that_contains_it() {
         for (micro_batches, groups) in (1..20).flat_map(|m| [1, 2, 8, 16].map(|groups| (m, groups)))
         {
             let all = Groups {

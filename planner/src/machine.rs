@@ -273,15 +273,12 @@ impl Machine {
 
     /// Returns the time of messages between two ranks of a replica, the slowest of all replicas.
     pub(crate) fn link_between(&self, from: RankIndex, to: RankIndex) -> LinkCosts {
-        let all = self
-            .network
-            .as_ref()
-            .map_or(0, |network| network.machine_of.len());
-        let costs = Costs {
-            replicas: (all / self.ranks()).max(1),
-            ..self.costs(Vec::new(), BTreeMap::new())
+        let Some(network) = &self.network else {
+            return self.link;
         };
-        costs.link_between(from, to, self.ranks())
+        let (from, to) = (from.index(), to.index());
+        let replicas = (0..network.machine_of.len()).step_by(self.ranks());
+        network.slowest(self.link, replicas.map(|first| (first + from, first + to)))
     }
 
     /// Returns the costs of a step of these stages for the simulator, where a tick is a nanosecond.

@@ -234,13 +234,9 @@ fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
     for (path, gradient) in gradients.into_iter().flatten() {
         parts.entry(path).or_default().push(gradient);
     }
-    let gradients = parts.into_iter().map(|(path, mut parts)| {
-        let whole = match parts.len() {
-            1 => parts.remove(0),
-            _ => DynTensor::joined(parts),
-        };
-        Ok((path, whole.to_data()?))
-    });
+    let gradients = parts
+        .into_iter()
+        .map(|(path, parts)| Ok((path, DynTensor::joined(parts).to_data()?)));
     Ok(Step {
         loss: output.loss,
         gradients: gradients.collect::<Result<_, VerifyModelError>>()?,

@@ -31,18 +31,6 @@ pub(crate) struct CertifiedStep<'a> {
     pub(crate) layout: &'a Layout,
     /// Whether an update needs the norms of the gradients of all stages.
     pub(crate) global_norm: bool,
-    /// The parameters to whose gradient any micro-batch adds.
-    pub(crate) added: BTreeSet<usize>,
-}
-
-impl<'a> CertifiedStep<'a> {
-    /// Those of micro-batches.
-    pub(crate) fn added(micro_batches: &[&'a CertifiedPrograms]) -> BTreeSet<usize> {
-        let all = micro_batches
-            .iter()
-            .flat_map(|programs| &programs.gradients);
-        all.copied().collect()
-    }
 }
 
 /// Proves that the lists combine the values of the programs to the step of the uncut graph: each
@@ -60,8 +48,11 @@ impl<'a> CertifiedStep<'a> {
 /// [`CertifyError`] for the first difference.
 pub(crate) fn certify_lists(step: &CertifiedStep<'_>) -> Result<(), CertifyError> {
     let mut replicas = Vec::new();
+    let added = step.micro_batches.iter();
+    let added = added.flat_map(|programs| &programs.gradients).copied();
+    let added: BTreeSet<usize> = added.collect();
     for (lists, first) in &step.replicas {
-        let mut run = ListRun::new(step, lists, *first);
+        let mut run = ListRun::new(step, &added, lists, *first);
         run.all()?;
         run.end()?;
         replicas.push(run.complete);
@@ -75,6 +66,8 @@ pub(crate) fn certify_lists(step: &CertifiedStep<'_>) -> Result<(), CertifyError
 /// A step of a replica in progress. Its micro-batches count from 0.
 pub(super) struct ListRun<'a> {
     pub(super) step: &'a CertifiedStep<'a>,
+    /// The parameters to whose gradient any micro-batch of any replica adds.
+    pub(super) added: &'a BTreeSet<usize>,
     pub(super) lists: &'a StepLists,
     /// Its first micro-batch among those of all replicas.
     pub(super) first: usize,
@@ -105,7 +98,12 @@ pub(super) struct ListRun<'a> {
 }
 
 impl<'a> ListRun<'a> {
-    fn new(step: &'a CertifiedStep<'a>, lists: &'a StepLists, first: usize) -> Self {
+    fn new(
+        step: &'a CertifiedStep<'a>,
+        added: &'a BTreeSet<usize>,
+        lists: &'a StepLists,
+        first: usize,
+    ) -> Self {
         let schedule = &lists.schedule;
         let micro_batches = &step.micro_batches[first..][..schedule.micro_batches];
         let mut addends = vec![Vec::new(); step.table.len()];
@@ -120,6 +118,7 @@ impl<'a> ListRun<'a> {
         }
         Self {
             step,
+            added,
             lists,
             first,
             micro_batches,

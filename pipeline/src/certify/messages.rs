@@ -285,8 +285,7 @@ impl ListRun<'_> {
     fn settle(&mut self, stage: StageIndex) {
         let owned: Vec<usize> = self.copies[stage.index()].added.keys().copied().collect();
         for position in owned {
-            let changes =
-                self.step.added.contains(&position) || self.updaters.contains_key(&position);
+            let changes = self.added.contains(&position) || self.updaters.contains_key(&position);
             let version = match changes {
                 true => Version::After,
                 false => Version::Before,

@@ -39,9 +39,8 @@ pub(super) fn certify_sums(
         let added =
             programs.filter(|(_, programs)| programs.gradients.binary_search(&position).is_ok());
         let added: Vec<usize> = added.map(|(k, _)| k).collect();
-        let expected = *defined.entry(added).or_insert_with_key(|added| {
-            tree(0..step.groups.groups, &|group| of_group(step, group, added))
-        });
+        let definition = |added: &Vec<usize>| tree(step, 0..step.groups.groups, added);
+        let expected = *defined.entry(added).or_insert_with_key(definition);
         let mut sum = TreeSum::default();
         for (replica, sums) in replicas.iter().enumerate() {
             if let Some(term) = sums[position] {
@@ -59,26 +58,19 @@ pub(super) fn certify_sums(
     Ok(())
 }
 
-/// The sum of a subtree of groups.
-fn tree(groups: Range<usize>, of_group: &impl Fn(usize) -> Option<Term>) -> Option<Term> {
-    if groups.len() == 1 {
-        return of_group(groups.start);
+/// The sum of a subtree of groups, to which these micro-batches add. The first micro-batch of a group is computed here again,
+/// because this is the definition that the ranks are compared with.
+fn tree(step: &CertifiedStep<'_>, groups: Range<usize>, added: &[usize]) -> Option<Term> {
+    if added.is_empty() || groups.len() == 1 {
+        return added.iter().map(|k| Term::of(*k)).reduce(Term::plus);
     }
     let middle = groups.start + groups.len() / 2;
-    let halves = (
-        tree(groups.start..middle, of_group),
-        tree(middle..groups.end, of_group),
-    );
-    match halves {
-        (Some(first), Some(second)) => Some(first.plus(second)),
-        (first, second) => first.or(second),
+    let count = step.micro_batches.len() as u128;
+    let first = middle as u128 * count / step.groups.groups as u128;
+    let (low, high) = added.split_at(added.partition_point(|k| (*k as u128) < first));
+    let low = tree(step, groups.start..middle, low);
+    match (low, tree(step, middle..groups.end, high)) {
+        (Some(low), Some(high)) => Some(low.plus(high)),
+        (low, high) => low.or(high),
     }
-}
-
-/// The sum of the micro-batches of a group, one after the other.
-fn of_group(step: &CertifiedStep<'_>, group: usize, added: &[usize]) -> Option<Term> {
-    let (count, groups) = (step.micro_batches.len(), step.groups.groups);
-    let of_group = group * count / groups..(group + 1) * count / groups;
-    let terms = added.iter().filter(|k| of_group.contains(k));
-    terms.map(|k| Term::of(*k)).reduce(Term::plus)
 }

@@ -23,6 +23,8 @@ pub(crate) struct Layout {
     pub(crate) norm_order: Vec<(StageIndex, usize)>,
     /// The rank of each stage.
     pub(crate) ranks: Vec<RankIndex>,
+    /// The number of ranks of one replica.
+    rank_count: usize,
     /// Whether each stage recomputes its activations in the backward.
     pub(crate) recompute: Vec<bool>,
     /// The structure of the planned forward, and the stage of each of its operations.
@@ -62,6 +64,7 @@ impl Layout {
             copies: vec![Vec::new(); owned.len()],
             owned,
             norm_order,
+            rank_count: ranks.iter().map(|rank| rank.index() + 1).max().unwrap_or(0),
             ranks,
             recompute,
             operations: None,
@@ -157,13 +160,12 @@ impl Layout {
 
     /// The number of ranks of one replica.
     pub(crate) fn rank_count(&self) -> usize {
-        let last = self.ranks.iter().map(|rank| rank.index() + 1).max();
-        last.unwrap_or(0)
+        self.rank_count
     }
 
     /// The rank that runs a stage in a replica: the ranks of a replica follow those of the one before.
     pub(crate) fn rank_in(&self, replica: usize, stage: StageIndex) -> RankIndex {
-        RankIndex::new(replica * self.rank_count() + self.ranks[stage.index()].index())
+        RankIndex::new(replica * self.rank_count + self.ranks[stage.index()].index())
     }
 
     /// All stages.

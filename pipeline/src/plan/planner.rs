@@ -221,20 +221,13 @@ impl<'a, B: Batch> Planner<'a, B> {
                 format!("{replicas} replicas of {ranks} ranks: {found}")
             })
             .collect();
+        let time = |plan: &Plan| plan.file().prediction.step_ns;
+        // The first of the fastest; without any plan, the error of one replica.
         let fastest = plans
             .into_iter()
             .map(|(_, plan)| plan)
-            .reduce(|best, next| {
-                let time = |plan: &Plan| plan.file().prediction.step_ns;
-                match (&best, &next) {
-                    (Ok(best), Ok(next)) if time(best) <= time(next) => {}
-                    (Ok(_), Err(_)) | (Err(_), Err(_)) => {}
-                    _ => return next,
-                }
-                best
-            });
-        // One replica is always possible.
-        let mut plan = fastest.unwrap_or(Err(PlanError::NoMicroBatches))?;
+            .min_by_key(|plan| plan.as_ref().map_or(u64::MAX, time));
+        let mut plan = fastest.expect("one replica is always possible")?;
         plan.file.choice.reasons.extend(reasons);
         Ok(plan)
     }

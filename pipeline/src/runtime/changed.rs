@@ -1,11 +1,13 @@
 //! Finds values that changed in memory between two steps, and repairs them from another replica.
 
 use std::collections::BTreeSet;
+use std::hash::Hasher;
 
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::DynTensor;
+use twox_hash::XxHash3_64;
 
 use super::digest::{ReadError, of_value};
 use super::pipeline::{Condition, Pipeline};
@@ -37,12 +39,14 @@ impl Stage {
             parameters.push((position, of_value(&value)?));
         }
         let saved = self.optimizer_snapshot().to_host()?;
-        let mut state = 0_u64;
+        let mut state = XxHash3_64::with_seed(0);
         for (_, data) in &saved.tensors {
-            let digest = twox_hash::XxHash3_64::oneshot(data.as_bytes());
-            state = state.rotate_left(1) ^ digest;
+            state.write(data.as_bytes());
         }
-        Ok(Recorded { parameters, state })
+        Ok(Recorded {
+            parameters,
+            state: state.finish(),
+        })
     }
 
     /// The positions of parameters that differ from what was recorded, and whether the state of the optimizer does.
@@ -103,7 +107,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Compares what the ranks hold with what they recorded, and repairs what a replica still has.
-    pub(super) fn check_memory(&mut self) -> Result<(), PipelineError> {
+    pub(super) fn check_unchanged(&mut self) -> Result<(), PipelineError> {
         if !self.checks_memory() {
             return Ok(());
         }

@@ -29,7 +29,7 @@ pub enum Clipping {
 /// from 4 Mi elements on, the order depends on the threads.
 pub(super) const SUM_ELEMENTS: usize = 1 << 20;
 
-/// Returns the number of rows whose squares are one sum, or of the only row of several sums.
+/// Returns the number of whole rows that one sum of squares covers; 1 for a row that needs several sums.
 pub(super) fn rows_per_sum(shape: &[u64]) -> u64 {
     let row: u64 = shape.iter().skip(1).product();
     (SUM_ELEMENTS as u64 / row.max(1)).max(1)
@@ -44,9 +44,9 @@ pub(super) fn sums_of(shape: &[u64]) -> usize {
 fn parts(shape: &[u64]) -> impl Iterator<Item = Range<usize>> + use<> {
     let elements = shape.iter().product::<u64>() as usize;
     let row = shape.iter().skip(1).product::<u64>() as usize;
-    let rows = rows_per_sum(shape) as usize * row.max(1);
-    (0..elements).step_by(rows).flat_map(move |start| {
-        let end = elements.min(start + rows);
+    let length = rows_per_sum(shape) as usize * row.max(1);
+    (0..elements).step_by(length).flat_map(move |start| {
+        let end = elements.min(start + length);
         let starts = (start..end).step_by(SUM_ELEMENTS);
         starts.map(move |start| start..end.min(start + SUM_ELEMENTS))
     })

@@ -138,8 +138,8 @@ impl Rows {
             name: name.clone(),
             first_row: 0,
             shape: Vec::new(),
-            dtype: format!("{number:?}"),
-            digests: Vec::new(),
+            dtype: "number".to_owned(),
+            digests: vec![XxHash3_64::oneshot(format!("{number:?}").as_bytes())],
         });
         Ok((parameters, tensors.chain(numbers).collect()))
     }

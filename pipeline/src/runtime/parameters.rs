@@ -169,19 +169,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         for (position, value) in pairs {
             parts.entry(position).or_default().push(value);
         }
-        let whole = parts
-            .into_iter()
-            .map(|(position, mut parts)| match parts.len() {
-                1 => Ok((position, parts.remove(0))),
-                _ => {
-                    let device = parts[0].device();
-                    let parts = parts.into_iter().map(|part| part.to_device(&device));
-                    Ok((
-                        position,
-                        DynTensor::joined(parts.collect::<Result<_, _>>()?),
-                    ))
-                }
-            });
+        let whole = parts.into_iter().map(|(position, parts)| {
+            let device = parts[0].device();
+            let parts = parts.into_iter().map(|part| part.to_device(&device));
+            let parts = parts.collect::<Result<_, FakeError>>()?;
+            Ok((position, DynTensor::joined(parts)))
+        });
         let whole = whole.collect::<Result<Vec<_>, FakeError>>();
         let whole = whole.map_err(|source| {
             self.crew.told(PipelineError::Unreadable {

@@ -235,14 +235,12 @@ impl<B: Batch> Programs<B> {
         parts: &[Part],
         cuts: &[&CutProgram],
     ) -> Result<(), CertifyError> {
-        let micro_batches: Vec<_> = cuts.iter().map(|cut| &cut.programs).collect();
         certify_lists(&CertifiedStep {
-            added: CertifiedStep::added(&micro_batches),
             replicas: parts
                 .iter()
                 .map(|part| (&*part.lists, part.first))
                 .collect(),
-            micro_batches,
+            micro_batches: cuts.iter().map(|cut| &cut.programs).collect(),
             groups: self.groups(cuts.len()),
             table: self.trace.parameters(),
             layout: &self.layout,

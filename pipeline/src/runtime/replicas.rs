@@ -4,11 +4,13 @@
 //! sends the new parameters back: as many bytes as an all-reduce, in an order that does not depend on the link. The
 //! gradients of a bucket are freed when they are sent or summed.
 
+use std::sync::Arc;
+
 use tinderbox_fake::DynTensor;
 
 use super::clip::{Norms, sums_of};
 use super::link::{LinkMessage, Tag};
-use super::pieces::{from_message, to_message};
+use super::pieces::{Pieces, from_message, to_message};
 use super::step::{Running, check_length};
 use crate::ActionError;
 use crate::schedule::{RankIndex, StageIndex};
@@ -27,6 +29,10 @@ impl Running<'_> {
         self.rank.setup.layout.rank_in(replica, stage)
     }
 
+    fn pieces(&mut self, stage: StageIndex) -> Arc<Pieces> {
+        self.rank.stage_mut(stage).pieces()
+    }
+
     fn exchange_tag(&self, message: LinkMessage) -> Tag {
         Tag {
             round: self.round.round,
@@ -37,7 +43,7 @@ impl Running<'_> {
     /// The messages of gradients that a stage waits for, with their senders; those of norms, if an update needs them.
     pub(super) fn awaited_sums(&mut self, stage: StageIndex) -> Vec<(RankIndex, Tag)> {
         let own = self.rank.setup.replica;
-        let buckets = self.rank.stage_mut(stage).pieces().buckets(own).len();
+        let buckets = self.pieces(stage).buckets(own).len();
         let has_norms = self.needs_norms();
         let mut awaited = Vec::new();
         for from in self.others().map(|replica| self.rank_in(replica, stage)) {
@@ -54,9 +60,10 @@ impl Running<'_> {
 
     /// The messages of parameters that a stage waits for, with their senders.
     pub(super) fn awaited_parameters(&mut self, stage: StageIndex) -> Vec<(RankIndex, Tag)> {
+        let pieces = self.pieces(stage);
         let mut awaited = Vec::new();
         for replica in self.others() {
-            let buckets = self.rank.stage_mut(stage).pieces().buckets(replica).len();
+            let buckets = pieces.buckets(replica).len();
             let from = self.rank_in(replica, stage);
             let messages = (0..buckets).map(|bucket| LinkMessage::Parameters { stage, bucket });
             awaited.extend(messages.map(|m| (from, self.exchange_tag(m))));
@@ -73,19 +80,14 @@ impl Running<'_> {
     pub(super) fn reduce(&mut self, index: StageIndex) -> Result<(), ActionError> {
         let own = self.rank.setup.replica;
         let stage = self.rank.stage_mut(index);
+        let pieces = stage.pieces();
         let mut complete = stage.complete();
         stage.set_gradients(0, std::mem::take(&mut complete[own]));
         for replica in self.others() {
             let to = self.rank_in(replica, index);
             let mut gradients = std::mem::take(&mut complete[replica]).into_iter();
-            let buckets = self
-                .rank
-                .stage_mut(index)
-                .pieces()
-                .buckets(replica)
-                .to_vec();
-            for (bucket, pieces) in buckets.into_iter().enumerate() {
-                let values = gradients.by_ref().take(pieces.len()).map(to_message);
+            for (bucket, places) in pieces.buckets(replica).iter().enumerate() {
+                let values = gradients.by_ref().take(places.len()).map(to_message);
                 let message = LinkMessage::Gradients {
                     stage: index,
                     bucket,
@@ -97,16 +99,16 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Sums the gradients of the pieces that this replica updates over all replicas, and tells the others their squares.
+    /// Sums the gradients of the pieces that this replica updates over all replicas, and sends their squares to the others.
     pub(super) fn sum(&mut self, index: StageIndex) -> Result<(), ActionError> {
         let own = self.rank.setup.replica;
         let device = self.rank.setup.device.clone();
-        let buckets = self.rank.stage_mut(index).pieces().buckets(own).to_vec();
-        for (bucket, pieces) in buckets.into_iter().enumerate() {
+        let pieces = self.pieces(index);
+        for (bucket, places) in pieces.buckets(own).iter().enumerate() {
             let stage = self.rank.stage_mut(index);
-            let mut sums: Vec<TreeSum<DynTensor>> = vec![TreeSum::default(); pieces.len()];
-            let mut gradients = stage.own_gradients()[pieces.clone()].to_vec();
-            stage.set_gradients(pieces.start, vec![None; pieces.len()]);
+            let mut sums: Vec<TreeSum<DynTensor>> = vec![TreeSum::default(); places.len()];
+            let mut gradients = stage.own_gradients()[places.clone()].to_vec();
+            stage.set_gradients(places.start, vec![None; places.len()]);
             for replica in 0..self.rank.setup.settings.replicas {
                 if replica != own {
                     let from = self.rank_in(replica, index);
@@ -115,9 +117,8 @@ impl Running<'_> {
                         bucket,
                     };
                     let values = self.receive_from(from, self.exchange_tag(message))?;
-                    check_length(pieces.len(), values.len())?;
-                    let of_pieces = &self.rank.stage_mut(index).own_pieces()[pieces.clone()];
-                    let read = of_pieces.iter().zip(values);
+                    check_length(places.len(), values.len())?;
+                    let read = pieces.of(own)[places.clone()].iter().zip(values);
                     let read = read.map(|(piece, value)| from_message(piece, value));
                     let read: Vec<Option<DynTensor>> = read.collect::<Result<_, _>>()?;
                     add(&mut sums, replica, read, &device)?;
@@ -127,7 +128,7 @@ impl Running<'_> {
             }
             let sums = sums.iter_mut().map(|sum| sum.finish(|a, b| a + b));
             let stage = self.rank.stage_mut(index);
-            stage.set_gradients(pieces.start, sums);
+            stage.set_gradients(places.start, sums);
         }
         if self.needs_norms() {
             let squares = self.own_squares(index)?;
@@ -168,6 +169,7 @@ impl Running<'_> {
         };
         let mut parts: Vec<Vec<f64>> = vec![Vec::new(); parameters];
         let mut kept = self.state.own_squares.remove(&index);
+        let pieces = self.pieces(index);
         for replica in 0..self.rank.setup.settings.replicas {
             let of_replica = match kept.take_if(|_| replica == own) {
                 Some(squares) => squares,
@@ -181,7 +183,7 @@ impl Running<'_> {
                 }
             };
             norms.loss_is_finite &= of_replica.loss_is_finite;
-            let pieces = self.rank.stage_mut(index).pieces().of(replica);
+            let pieces = pieces.of(replica);
             let counts = pieces.iter().map(|piece| sums_of(&piece.size()));
             check_length(counts.clone().sum(), of_replica.squares.len())?;
             let mut sums = of_replica.squares.into_iter();
@@ -203,9 +205,9 @@ impl Running<'_> {
     ) -> Result<(), ActionError> {
         let own = self.rank.setup.replica;
         let mut values = updated.into_iter().map(to_message);
-        let buckets = self.rank.stage_mut(index).pieces().buckets(own).to_vec();
-        for (bucket, pieces) in buckets.into_iter().enumerate() {
-            let values: Vec<DynTensor> = values.by_ref().take(pieces.len()).collect();
+        let pieces = self.pieces(index);
+        for (bucket, places) in pieces.buckets(own).iter().enumerate() {
+            let values: Vec<DynTensor> = values.by_ref().take(places.len()).collect();
             let message = LinkMessage::Parameters {
                 stage: index,
                 bucket,
@@ -223,23 +225,17 @@ impl Running<'_> {
     pub(super) fn gather(&mut self, index: StageIndex) -> Result<(), ActionError> {
         let replicas = self.rank.setup.settings.replicas;
         let mut given = vec![Vec::new(); replicas];
+        let pieces = self.pieces(index);
         for replica in self.others() {
             let from = self.rank_in(replica, index);
-            let buckets = self
-                .rank
-                .stage_mut(index)
-                .pieces()
-                .buckets(replica)
-                .to_vec();
-            for (bucket, pieces) in buckets.into_iter().enumerate() {
+            for (bucket, places) in pieces.buckets(replica).iter().enumerate() {
                 let message = LinkMessage::Parameters {
                     stage: index,
                     bucket,
                 };
                 let values = self.receive_from(from, self.exchange_tag(message))?;
-                check_length(pieces.len(), values.len())?;
-                let pieces = &self.rank.stage_mut(index).pieces().of(replica)[pieces];
-                for (piece, value) in pieces.iter().zip(values) {
+                check_length(places.len(), values.len())?;
+                for (piece, value) in pieces.of(replica)[places.clone()].iter().zip(values) {
                     given[replica].push(from_message(piece, value)?);
                 }
             }

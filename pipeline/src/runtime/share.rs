@@ -104,7 +104,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(split_samples(share, found, count)?)
     }
 
-    /// Tells the other processes what the micro-batches of this one count, or that its share can't be used, and returns what
+    /// Sends to the other processes what the micro-batches of this one count, or that its share can't be used, and returns what
     /// all count.
     pub(super) fn counts_of_all(
         &mut self,
@@ -119,48 +119,48 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let over = micro_batches
                 .first()
                 .map(|micro| kind(&micro.cut.loss_over));
-            let told = Told {
+            let report = ShareReport {
                 first,
                 counts,
                 over,
                 digest,
             };
-            Ok((micro_batches, told))
+            Ok((micro_batches, report))
         });
-        let told = match &own {
-            Ok((_, told)) => Ok(told.clone()),
+        let report = match &own {
+            Ok((_, report)) => Ok(report.clone()),
             Err(error) => Err(with_causes(error)),
         };
-        let all = self.crew.exchange(To::All, told, Vec::new())?;
+        let all = self.crew.exchange(To::All, report, Vec::new())?;
         let (micro_batches, own) = own?;
         let mut known: BTreeMap<usize, u64> = BTreeMap::new();
         let mut over = own.over;
         let mut counts = vec![None; count];
-        for (rank, (told, _)) in all.into_iter().enumerate() {
+        for (rank, (report, _)) in all.into_iter().enumerate() {
             let rank = RankIndex::new(rank);
-            let told = told.map_err(|reason| BatchError::ShareElsewhere { rank, reason })?;
-            let first = told.first;
-            if over.is_some() && told.over.is_some() && over != told.over {
+            let report = report.map_err(|reason| BatchError::ShareElsewhere { rank, reason })?;
+            let first = report.first;
+            if over.is_some() && report.over.is_some() && over != report.over {
                 return Err(PipelineError::MixedLosses { micro_batch: first });
             }
-            over = over.or(told.over);
-            if told.counts.is_empty() {
+            over = over.or(report.over);
+            if report.counts.is_empty() {
                 continue;
             }
             // The ranks of a replica have the same share.
-            if *known.entry(first).or_insert(told.digest) != told.digest {
+            if *known.entry(first).or_insert(report.digest) != report.digest {
                 return Err(PipelineError::from(BatchError::OtherShare { rank }));
             }
-            let places = counts.iter_mut().skip(first).zip(told.counts);
+            let places = counts.iter_mut().skip(first).zip(report.counts);
             places.for_each(|(place, count)| *place = count);
         }
         Ok((micro_batches, counts))
     }
 }
 
-/// What a process tells of its share.
+/// What the other processes get of a share.
 #[derive(Clone, Serialize, Deserialize)]
-struct Told {
+struct ShareReport {
     first: usize,
     counts: Vec<Option<f64>>,
     /// What the loss is over; nothing of a share without samples.

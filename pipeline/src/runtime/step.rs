@@ -346,8 +346,8 @@ impl<'a> Running<'a> {
     fn pass_to_local_stages(&mut self, task: Task) {
         let k = task.micro_batch;
         for (edge, ids) in &self.programs_of(k, task.stage).sends {
-            let to = edge.to.stage;
-            let is_here = self.rank_of(to) == self.rank.setup.rank;
+            let (to, setup) = (edge.to.stage, &self.rank.setup);
+            let is_here = setup.layout.ranks[to.index()] == setup.place;
             if edge.from.is_run_by(&task) && is_here {
                 for id in ids {
                     let value = self.state.take((task.stage, k), *id);

@@ -356,7 +356,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         for (micro, weight) in micro_batches.iter_mut().zip(&weights[first..]) {
             micro.weight = weight * loss_scale.unwrap_or(1.0);
         }
-        // Those of other processes have the same edges and gradients.
+        // This process has no programs of other shares and runs none of their lists: its own stand in for them. Each process
+        // certifies the lists of its own replica.
         let stand_in = match micro_batches.first() {
             Some(micro) => micro.cut.clone(),
             None => self.programs.example()?,
@@ -371,7 +372,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             self.notify(mode, &micro_batches, None, (&lr, loss_scale))?;
         }
         if mode == Mode::Training {
-            self.check_memory()?;
+            self.check_unchanged()?;
         }
         let round = Arc::new(Round {
             round: self.round,
@@ -412,7 +413,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(output)
     }
 
-    /// Tells the other processes what this one is about to run.
+    /// Sends to the other processes what this one is about to run.
     fn notify(
         &self,
         mode: Mode,

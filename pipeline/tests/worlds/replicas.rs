@@ -11,6 +11,7 @@ use burn::optim::{
 };
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox_deferred::{Deferred, random::Seed};
+use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::{
     Clipping, Evaluation, GradientSum, LossScale, Machine, OptimizerConfig, Outputs, OutputsOn,
     Pipeline, PipelineBuilder, PipelineError, Plan, SavedState, ScheduleKind, Traceable,
@@ -82,6 +83,18 @@ fn processes_have_the_bits_of_threads() {
     }
 }
 
+/// More groups than there can be micro-batches: each has a group of its own, or none.
+#[test]
+fn any_number_of_groups_can_be_certified() {
+    let of = |replicas, groups| {
+        let builder = builder(replicas, 1, ScheduleKind::OneFOneB);
+        let sum = GradientSum::Tree(groups);
+        run(&mut builder.gradient_sum(sum).start().unwrap(), 2)
+    };
+    let huge = 1 << (usize::BITS - 2);
+    assert!(of(1, huge) == of(2, huge));
+}
+
 fn rows(samples: usize, number: u64) -> Batch {
     let (x, y) = batch(number);
     (x.narrow(0, 0, samples), y.narrow(0, 0, samples))
@@ -130,7 +143,7 @@ fn every_way_to_change_gradients() {
         |builder| builder.stop_on_non_finite(),
         |builder| {
             builder.on_gradients(|path, gradient| match path.as_str().contains("bias") {
-                true => DynScale(gradient).half(),
+                true => half::<1>(gradient),
                 false => gradient,
             })
         },
@@ -158,18 +171,9 @@ fn every_way_to_change_gradients() {
     }
 }
 
-struct DynScale(tinderbox_fake::DynTensor);
-
-impl DynScale {
-    fn half(self) -> tinderbox_fake::DynTensor {
-        let tensor = self.0.typed::<1, burn::tensor::Float>().unwrap();
-        tensor.mul_scalar(0.5).into()
-    }
-
-    fn half_of_matrix(self) -> tinderbox_fake::DynTensor {
-        let tensor = self.0.typed::<2, burn::tensor::Float>().unwrap();
-        tensor.mul_scalar(0.5).into()
-    }
+fn half<const D: usize>(tensor: DynTensor) -> DynTensor {
+    let tensor = tensor.typed::<D, burn::tensor::Float>().unwrap();
+    tensor.mul_scalar(0.5).into()
 }
 
 /// Plain Burn that adds the gradients of micro-batches in groups and joins the groups by a tree.
@@ -685,7 +689,7 @@ fn own_outputs_are_those_of_their_batch() {
     let kind = ScheduleKind::OneFOneB;
     let of_batches = |pipeline: &mut Pipeline<Net, Batch>| -> Vec<Vec<Vec<u8>>> {
         let output = pipeline.step_accumulated(1e-2, [batch(0), batch(1)]);
-        let bytes = |one: &tinderbox_fake::DynTensor| one.to_data().unwrap().as_bytes().to_vec();
+        let bytes = |one: &DynTensor| one.to_data().unwrap().as_bytes().to_vec();
         let of = |one: &Evaluation| {
             one.output("y")
                 .unwrap_or_default()
@@ -789,7 +793,7 @@ fn digests_do_not_depend_on_who_holds_the_values() {
         pipeline.step(1e-2, batch(0)).unwrap();
         let before = pipeline.digest().unwrap();
         let value = pipeline.parameter("layers.5.weight").unwrap();
-        let value = DynScale(value.clone()).half_of_matrix();
+        let value = half::<2>(value);
         pipeline
             .set_parameters([("layers.5.weight", value)])
             .unwrap();

@@ -144,6 +144,25 @@ pub struct Network {
     pub link: LinkCosts,
 }
 
+impl Network {
+    /// Returns the costs of the slowest link of pairs of ranks, of which those on one machine have this link.
+    #[must_use]
+    pub fn slowest(
+        &self,
+        within: LinkCosts,
+        mut pairs: impl Iterator<Item = (usize, usize)>,
+    ) -> LinkCosts {
+        let machine = |rank: usize| self.machine_of.get(rank);
+        match pairs.any(|(from, to)| machine(from) != machine(to)) {
+            true => LinkCosts {
+                model: within.model,
+                ..self.link
+            },
+            false => within,
+        }
+    }
+}
+
 /// The costs of a step. A tick is any unit of time; measured costs are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
@@ -208,23 +227,13 @@ impl Costs {
         self.slowest(pairs)
     }
 
-    /// Returns the costs of a link between two machines if any of these pairs of ranks is on two.
-    fn slowest(&self, mut pairs: impl Iterator<Item = (usize, usize)>) -> LinkCosts {
-        let Some(network) = &self.network else {
-            return self.link;
-        };
-        let machine = |rank: usize| network.machine_of.get(rank);
-        match pairs.any(|(from, to)| machine(from) != machine(to)) {
-            true => LinkCosts {
-                model: self.link.model,
-                ..network.link
-            },
-            false => self.link,
-        }
+    fn slowest(&self, pairs: impl Iterator<Item = (usize, usize)>) -> LinkCosts {
+        let network = self.network.as_ref();
+        network.map_or(self.link, |network| network.slowest(self.link, pairs))
     }
 
-    /// Returns the ticks in which a rank sends what it gives to its replicas of a stage's gradients, or of its updated
-    /// parameters, and the ticks until it has arrived then.
+    /// Returns the ticks for which a rank sends a stage's gradients, or its updated parameters, to the other replicas, and the
+    /// latency of that link.
     pub(super) fn exchange(&self, stage: StageIndex, rank: RankIndex, ranks: usize) -> (u64, u64) {
         let link = self.exchange_link(rank, ranks);
         let stage = self.stages.get(stage.index()).copied().unwrap_or_default();
@@ -243,7 +252,11 @@ impl Costs {
             Action::Compute(one) => task(one),
             Action::Overlap([forward, backward]) => self.overlapped(task(forward), task(backward)),
             Action::Update { stage: index } => stage(index.index()).update,
-            _ => 0,
+            Action::Send(_)
+            | Action::Receive(_)
+            | Action::Reduce { .. }
+            | Action::Sum { .. }
+            | Action::Gather { .. } => 0,
         };
         work.saturating_add(self.overhead)
     }

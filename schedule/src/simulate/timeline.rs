@@ -35,7 +35,8 @@ impl Span {
         self.end.saturating_sub(self.start)
     }
 
-    /// Returns whether the rank waited for other ranks. What a sum adds, and a gather puts in its place, is short beside that.
+    /// Returns whether the rank waited for other ranks. The additions of a sum and the copies of a gather are
+    /// short beside the wait.
     #[must_use]
     pub const fn is_wait(&self) -> bool {
         matches!(

@@ -115,7 +115,7 @@ fn replicas_of_different_lengths_run_together() {
 
 /// On links on which sends wait, in the order of `lower_over`.
 #[test]
-fn every_link_model_can_run_replicas() {
+fn the_order_for_every_link_model_lets_replicas_run() {
     let one = |count| NonZeroUsize::new(count).unwrap();
     let models = [
         LinkModel::Unbounded,

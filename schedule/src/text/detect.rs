@@ -76,7 +76,7 @@ mod tests {
         row 1, column 1: `0F0 0F1` is not a cell of a schedule: a cell has one action: separate two by a comma, or all of them by spaces only
         row 1, column 1: `0SEND_F0` is not an action: it is a cell of PyTorch's CSV: read the text as CSV
         row 1, column 1: `(0F1;1B0)OVERLAP_F_B` is not an action: it is a cell of PyTorch's CSV: read the text as CSV
-        row 1, column 1: `["0F0"]` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`
+        row 1, column 1: `["0F0"]` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0S`, `0U`, `0G`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`
         row 1, column 2: this is not the JSON of a schedule
         "#);
     }

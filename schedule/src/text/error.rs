@@ -73,7 +73,7 @@ pub enum WordFault {
     /// It does not have the shape of a word.
     #[error(
         "write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, \
-         `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`"
+         `0F2&1B0`, `0R0`, `0S`, `0U`, `0G`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`"
     )]
     Shape,
     /// It does not have the shape of a cell.
@@ -111,7 +111,7 @@ pub enum WordFault {
     /// A number with a plus or minus.
     #[error("numbers have no sign: stages and micro-batches count from 0")]
     Sign,
-    /// A number that does not fit `usize`.
+    /// A number that does not fit 32 bits.
     #[error("numbers go up to {}", u32::MAX)]
     TooLarge,
     /// Several actions without a space.

@@ -171,7 +171,7 @@ mod tests {
             "0F0 4294967296F0",
         ];
         insta::assert_snapshot!(refusals(&texts), @"
-        row 2, column 5: `nonsense` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`
+        row 2, column 5: `nonsense` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0S`, `0U`, `0G`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`
         row 3, column 7: `0f1` is not an action: letters are upper case: write `0F1`
         row 1, column 1: `0F0,` is not an action: words are separated by spaces only: remove the commas, or read the text as CSV
         row 2, column 6: `1é0` is not an action: no action has the letter é: write F, B, I or W, or R, S, U, G or N

@@ -264,7 +264,7 @@ mod tests {
             };
             assert_eq!(fault, expected, "{word}");
         }
-        insta::assert_snapshot!(refusals(&["nonsense"]), @"`nonsense` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0U`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`");
+        insta::assert_snapshot!(refusals(&["nonsense"]), @"`nonsense` is not an action: write stage, letter F, B, I or W and micro-batch, such as `0F2`, or `0F2>1F2`, `1F2<0F2`, `0F2&1B0`, `0R0`, `0S`, `0U`, `0G`, `0U>3U`, `3U<0U`, `0N>1N`, `1N<0N`");
     }
 
     #[test]

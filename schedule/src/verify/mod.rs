@@ -95,12 +95,11 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
         micro_batches,
         ..
     } = *schedule;
-    // A replica may have nothing to do but to take part in the sums.
-    let is_idle = micro_batches == 0
-        && !(dependencies.has_replicas()
-            && schedule.form == Form::Lowered
-            && schedule.mode == ScheduleMode::Training);
-    if stages == 0 || is_idle {
+    // A replica without micro-batches takes part in the sums.
+    let may_be_idle = dependencies.has_replicas()
+        && schedule.form == Form::Lowered
+        && schedule.mode == ScheduleMode::Training;
+    if stages == 0 || (micro_batches == 0 && !may_be_idle) {
         return Err(VerifyError::Empty {
             stages,
             micro_batches,

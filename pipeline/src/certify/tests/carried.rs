@@ -65,7 +65,6 @@ impl Chain {
         let dependencies = Dependencies::new(2, edges, []);
         let lists = forward_only_on(&[0, 1].map(RankIndex::new), 2);
         certify_lists(&CertifiedStep {
-            added: CertifiedStep::added(&[programs]),
             replicas: vec![(&StepLists::of(lower(&lists, &dependencies)), 0)],
             micro_batches: vec![programs; 2],
             groups: Groups {

@@ -54,7 +54,6 @@ fn other_orders_of_replicas_are_refused() {
     let certify = |firsts: [usize; 2]| {
         let micro_batches = vec![&programs; 4];
         certify_lists(&CertifiedStep {
-            added: CertifiedStep::added(&micro_batches),
             replicas: firsts.map(|first| (&lists, first)).to_vec(),
             groups: Groups {
                 micro_batches: 4,

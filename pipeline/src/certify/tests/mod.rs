@@ -71,7 +71,6 @@ fn run_each(
     global_norm: bool,
 ) -> Result<(), CertifyError> {
     certify_lists(&CertifiedStep {
-        added: CertifiedStep::added(&micro_batches),
         replicas: vec![(&StepLists::of(schedule.clone()), 0)],
         groups: Groups {
             micro_batches: micro_batches.len(),

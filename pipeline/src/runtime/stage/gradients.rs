@@ -144,8 +144,8 @@ impl Stage {
         Ok(updated)
     }
 
-    /// Replaces parameters by the values that all replicas have given for their pieces; those without a value are
-    /// unchanged. Its own may be left out.
+    /// Replaces parameters by the values that the other replicas have given for their pieces, and by its own new rows; pieces
+    /// without a value are unchanged. The entry of this replica is ignored.
     pub(in crate::runtime) fn gather(
         &mut self,
         mut given: Vec<Vec<Option<DynTensor>>>,

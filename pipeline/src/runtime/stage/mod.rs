@@ -71,7 +71,7 @@ pub struct Stage {
     /// The values of parameters that are replaced by their averages, by position in the table.
     averaged: Option<Vec<(usize, DynTensor)>>,
     /// Which replica updates what.
-    pieces: Pieces,
+    pieces: Arc<Pieces>,
     /// The sums of the gradients of this replica's micro-batches, by owned parameter.
     sums: Vec<TreeSum<DynTensor>>,
     /// The complete gradients of the pieces that it updates.
@@ -129,7 +129,7 @@ impl Stage {
             Some((position, own.or_else(copy)?))
         });
         let places = places.collect();
-        let pieces = Pieces::new(&owned_by(setup, &owned), settings.replicas);
+        let pieces = Arc::new(Pieces::new(&owned_by(setup, &owned), settings.replicas));
         let own = pieces.of(setup.replica);
         let optimizer = settings.optimizers.as_ref().map(|optimizers| {
             let rules = own
@@ -229,8 +229,8 @@ impl Stage {
     }
 
     /// Which replica updates what.
-    pub(super) fn pieces(&self) -> &Pieces {
-        &self.pieces
+    pub(super) fn pieces(&self) -> Arc<Pieces> {
+        self.pieces.clone()
     }
 
     /// Returns the current state of its optimizer without a copy: later steps do not change it. It is empty
