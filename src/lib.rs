@@ -276,10 +276,10 @@ pub use tinderbox_pipeline::{
     LocalLink, LossOver, LossScale, Machine, MixedPrecision, MomentDType, NotHeld, OperationTimes,
     OptimizerConfig, OptimizerSnapshot, OutputError, Outputs, OutputsOn, Partitioner, Pipeline,
     PipelineBuilder, PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage, Planner,
-    Profile, ProfileError, Profiler, RankModel, Repaired, RestoreError, SavedOptimizer, SavedState,
-    ScheduleChoice, ScheduleKind, Stage, StateDigest, StateFault, StateFields, StatePart,
-    StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole, batch_tensors, calibrate,
-    calibrate_world, split_batch,
+    Profile, ProfileError, Profiler, RankModel, Recovered, Recovery, Repaired, RestoreError,
+    SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage, StateDigest, StateFault,
+    StateFields, StatePart, StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole,
+    batch_tensors, calibrate, calibrate_world, split_batch,
 };
 /// Processes that run a program together, and the engines between them.
 pub use tinderbox_world as world;

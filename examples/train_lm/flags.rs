@@ -70,8 +70,11 @@ pub struct Flags {
     pub dropout: f64,
     /// File to write the digests of all parameters and of the optimizer's state to after every step, a line of JSON for each:
     /// `tinderbox run diff` finds the first step in which two runs differ
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "recover")]
     pub digests: Option<PathBuf>,
+    /// As processes: go on without one that is lost, from the last completed step; start them with `tinderbox launch --survive`
+    #[arg(long)]
+    pub recover: bool,
     /// Directory to save checkpoints in
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,

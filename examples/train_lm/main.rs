@@ -21,7 +21,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{
     Checkpoints, Clipping, Deferred, GradientSum, MixedPrecision, Outputs, Pipeline, PipelineError,
-    Plan, Run, Traceable, World, open_devices,
+    Plan, Recovery, Resumed, Run, Traceable, World, open_devices,
 };
 use tracing::Level;
 
@@ -74,9 +74,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     let world = tinderbox::mpi::world()?;
     #[cfg(not(feature = "mpi"))]
     let world = World::from_env()?;
-    if !world.is_first() {
-        report::be_quiet();
-    }
+    report::set_quiet(!world.is_first());
     // An unavailable device is reported before any work.
     let devices = open_devices(&flags.device).unwrap_or_else(|error| report::no_device(&error));
     let device = Device::flex();
@@ -147,6 +145,9 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     if let Some(groups) = flags.sum_groups {
         builder = builder.gradient_sum(GradientSum::Tree(groups));
     }
+    if flags.recover {
+        builder = builder.recovery(Recovery::default());
+    }
     if let Some(norm) = flags.clip {
         builder = builder.clip(Clipping::GlobalNorm(norm));
     }
@@ -206,21 +207,13 @@ fn train(
     flags: &Flags,
     device: &Device,
 ) -> Result<Trained> {
-    let mut position = 0;
+    // The step, and the position in the data then.
+    let mut begin = (0, 0);
     if let Some(dir) = &flags.resume {
         match Checkpoints::in_world(Run::local(dir), world)?.resume(pipeline)? {
             Some(resumed) => {
-                position = resumed.data_position;
-                say!(
-                    "resumed at step {} from {}",
-                    resumed.step,
-                    resumed.dir.display()
-                );
-                for damaged in &resumed.skipped {
-                    let to = damaged.set_aside.as_deref().map(Path::display);
-                    let to = to.map_or_else(String::new, |to| format!(", and was moved to {to}"));
-                    say!("step {} is damaged{to}: {}", damaged.step, damaged.reason);
-                }
+                begin = (resumed.step, resumed.data_position);
+                say_resumed(&resumed);
             }
             None => usage(&format!(
                 "--resume {}: the directory contains no checkpoint",
@@ -259,9 +252,15 @@ fn train(
     let started = Instant::now();
     while pipeline.steps() < flags.steps {
         let step = pipeline.steps();
+        let position = begin.1 + (step - begin.0) * SAMPLES as u64;
         let batch = text.batch(flags.seed, position, SAMPLES, LENGTH, device);
         let output = pipeline.step(learning_rate(step, flags.steps), batch.clone())?;
-        position += SAMPLES as u64;
+        report::set_quiet(!world.is_first());
+        for recovered in &output.recovered {
+            progress.go_on(step);
+            progress.line(&recovered.to_string());
+        }
+        let position = position + SAMPLES as u64;
         let loss = output.loss;
         losses.push(output.micro_batch_losses);
         progress.step(loss);
@@ -295,7 +294,7 @@ fn train(
             saved = Some(dir);
         }
         // A signal reaches the processes in different steps.
-        interrupted = world
+        interrupted = pipeline
             .all_gather(interrupt.exit_code())?
             .into_iter()
             .flatten()
@@ -321,6 +320,19 @@ fn train(
         tokens_per_s: tokens / seconds.max(f64::MIN_POSITIVE),
         interrupted,
     })
+}
+
+fn say_resumed(resumed: &Resumed) {
+    say!(
+        "resumed at step {} from {}",
+        resumed.step,
+        resumed.dir.display()
+    );
+    for damaged in &resumed.skipped {
+        let to = damaged.set_aside.as_deref().map(Path::display);
+        let to = to.map_or_else(String::new, |to| format!(", and was moved to {to}"));
+        say!("step {} is damaged{to}: {}", damaged.step, damaged.reason);
+    }
 }
 
 /// Returns the mean loss over the validation part.

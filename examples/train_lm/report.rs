@@ -12,9 +12,9 @@ use crate::data::Text;
 /// Whether this process leaves printing to the first one.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Leaves printing to the first process.
-pub fn be_quiet() {
-    IS_QUIET.store(true, Relaxed);
+/// Leaves printing to another process, or begins to print.
+pub fn set_quiet(is_quiet: bool) {
+    IS_QUIET.store(is_quiet, Relaxed);
 }
 
 pub fn is_quiet() -> bool {
@@ -168,6 +168,14 @@ impl Progress {
         }
         self.bar
             .set_message(format!("loss {loss:.4} {rate:.0} tokens/s"));
+    }
+
+    /// Continues at another step, on another first process.
+    pub fn go_on(&self, step: u64) {
+        self.bar.set_position(step);
+        if !is_quiet() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
     }
 
     /// Prints a line above the bar, also without a terminal.

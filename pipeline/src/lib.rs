@@ -112,8 +112,8 @@ pub use runtime::certification_time;
 pub use runtime::{
     AnyPrecisionAdamW, AnyPrecisionState, Carry, Clipping, Evaluation, Link, LinkMessage,
     LocalLink, LossScale, MomentDType, OptimizerConfig, OptimizerSnapshot, OutputsOn, Pipeline,
-    PipelineBuilder, Repaired, SavedOptimizer, SavedState, Stage, StateDigest, StateFields,
-    StatePart, StateTensor, StepOutput, Tag,
+    PipelineBuilder, Recovered, Recovery, Repaired, SavedOptimizer, SavedState, Stage, StateDigest,
+    StateFields, StatePart, StateTensor, StepOutput, Tag,
 };
 pub use sum::GradientSum;
 pub use tinderbox_derive::Batch;

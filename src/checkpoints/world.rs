@@ -127,17 +127,44 @@ fn join(
 }
 
 impl Checkpoints {
-    /// Saves what the rank of this process holds, as one of all.
+    /// Saves what the rank of this process holds, as one of all. If a rank is lost and the pipeline goes on without it, the
+    /// others save again.
     pub(super) fn save_in_world<M: Module + Sync + 'static, B: Batch>(
         &self,
         world: &World,
         pipeline: &mut Pipeline<M, B>,
         data_position: u64,
-        metadata: Value,
+        metadata: &Value,
     ) -> Result<PathBuf, CheckpointsError> {
         if self.in_background {
             return Err(CheckpointsError::BackgroundInWorld);
         }
+        loop {
+            let generation = world.generation();
+            let saved = self.save_once(world, pipeline, data_position, metadata.clone());
+            let has_recovered = pipeline.recover()? || world.generation() != generation;
+            match saved {
+                Ok(Some(dir)) => return Ok(dir),
+                Err(error) if !has_recovered => return Err(error),
+                _ => {}
+            }
+            // Some may have ended this call before, and do not make it again: then it is published.
+            let step = pipeline.steps();
+            if self.run.open(step).is_ok() {
+                return Ok(self.run.step_place(step));
+            }
+        }
+    }
+
+    /// Returns nothing if ranks were lost before anything was written.
+    fn save_once<M: Module + Sync + 'static, B: Batch>(
+        &self,
+        world: &World,
+        pipeline: &mut Pipeline<M, B>,
+        data_position: u64,
+        metadata: Value,
+    ) -> Result<Option<PathBuf>, CheckpointsError> {
+        let generation = world.generation();
         let step = pipeline.steps();
         let failed = |source| CheckpointsError::Save {
             step,
@@ -147,8 +174,16 @@ impl Checkpoints {
         let mut meta = meta_of(pipeline, writes.len(), data_position, metadata)?;
         let of_run = scalars::of_run(pipeline.loss_scale(), pipeline.is_averaged());
         let own = pipeline
-            .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?
-            .pop();
+            .on_ranks(move |rank, stages| {
+                // After a loss there are fewer ranks.
+                let writes = writes.get(rank.index())?;
+                Some(RankSnapshot::of(writes, stages))
+            })?
+            .pop()
+            .flatten();
+        if world.generation() != generation {
+            return Ok(None);
+        }
         let sizes = world.all_gather(
             own.as_ref()
                 .map_or_else(SaveSize::default, RankSnapshot::size),
@@ -184,7 +219,7 @@ impl Checkpoints {
             false => Ok(()),
         };
         agree(world, pruned, |error| error)?;
-        Ok(dir)
+        Ok(Some(dir))
     }
 
     /// Restores the checkpoint that the first process chooses.

@@ -13,26 +13,30 @@ use crate::ranks::Ranks;
 use crate::ranks::mpirun;
 use crate::{alone, not_run};
 
-/// Ranks of all replicas, and how many replicas.
+/// The ranks of all replicas, how many replicas, and at least how many actions a step of all ranks has.
 #[derive(Clone, Copy)]
-struct Shape {
-    ranks: usize,
-    replicas: usize,
+pub struct Shape {
+    pub ranks: usize,
+    pub replicas: usize,
+    pub actions: usize,
 }
 
 const ALONE: Shape = Shape {
     ranks: 3,
     replicas: 1,
+    actions: 50,
 };
 
 const REPLICAS: [Shape; 2] = [
     Shape {
         ranks: 2,
         replicas: 2,
+        actions: 14,
     },
     Shape {
         ranks: 4,
         replicas: 2,
+        actions: 48,
     },
 ];
 
@@ -48,7 +52,7 @@ const REPEATED: usize = 10;
 const TOGETHER: usize = 3;
 
 /// The actions of a step, by rank.
-fn actions(over_mpi: bool, shape: Shape) -> Vec<Vec<String>> {
+pub fn actions(over_mpi: bool, shape: Shape) -> Vec<Vec<String>> {
     let program = Program {
         over_mpi,
         replicas: shape.replicas,
@@ -85,7 +89,7 @@ fn inject(over_mpi: bool, shape: Shape, fault: Fault, action: &str) -> Option<u6
         let error = error.unwrap_or_else(|| panic!("{fault:?}: rank {rank} has no error"));
         let [start, part] = fault.text(over_mpi, action);
         let is_named = error.starts_with(&start);
-        let is_other = fault.kind == FaultKind::Cut && is_lost(error);
+        let is_other = fault.kind == FaultKind::Cut && is_lost(error, shape);
         assert!(
             is_named || is_other,
             "{fault:?}: rank {rank}: {error}, expected {start}"
@@ -111,7 +115,7 @@ fn inject(over_mpi: bool, shape: Shape, fault: Fault, action: &str) -> Option<u6
             last = last.max(ranks.ended_ms(fault.rank));
             let reported = ranks.reported(fault.rank);
             let error = reported.text("error: ").unwrap_or_default();
-            assert!(is_lost(error), "{fault:?}: {error}");
+            assert!(is_lost(error, shape), "{fault:?}: {error}");
         }
         _ => {}
     }
@@ -119,8 +123,9 @@ fn inject(over_mpi: bool, shape: Shape, fault: Fault, action: &str) -> Option<u6
 }
 
 /// Whether an error says that a connection ended, of any rank.
-fn is_lost(error: &str) -> bool {
-    (0..4).any(|rank| error.starts_with(&format!("rank {rank} is lost: its connection ")))
+fn is_lost(error: &str, shape: Shape) -> bool {
+    let lost = |rank| error.starts_with(&format!("rank {rank} is lost: its connection "));
+    (0..shape.ranks).any(lost)
 }
 
 impl Fault {
@@ -161,7 +166,7 @@ fn check(over_mpi: bool, shape: Shape, kinds: &[FaultKind]) {
         }
     }
     let count = cases.len();
-    assert!(count >= 6 * shape.ranks * kinds.len(), "{count} cases");
+    assert!(count >= shape.actions * kinds.len(), "{count} cases");
     let (cases, times) = (Mutex::new(cases), Mutex::new(Vec::new()));
     let repeated = AtomicUsize::new(0);
     let run = |fault: Fault, action: &str| {

@@ -42,6 +42,8 @@ pub enum FaultKind {
 pub struct Injector {
     report: Report,
     reports_actions: bool,
+    /// Whether heartbeats tell the others what this rank does before a fault.
+    waits: bool,
     fault: Option<(FaultKind, usize)>,
     state: Mutex<State>,
 }
@@ -59,6 +61,7 @@ impl Injector {
         Self {
             report,
             reports_actions: program.steps == 1,
+            waits: !program.recovers,
             fault: fault.map(|fault| (fault.kind, fault.at)),
             state: Mutex::new(State {
                 count: 0,
@@ -72,8 +75,9 @@ impl Injector {
     }
 
     fn inject(&self, kind: FaultKind) {
-        // Two heartbeats tell the others what this rank does.
-        std::thread::sleep(Duration::from_millis(120));
+        if self.waits {
+            std::thread::sleep(Duration::from_millis(120));
+        }
         self.report.line("fault");
         match kind {
             FaultKind::Kill => kill_process(getpid(), Signal::KILL).unwrap(),

@@ -11,6 +11,7 @@ mod inject;
 mod model;
 mod program;
 mod ranks;
+mod recovery;
 mod saves;
 
 use std::io::Write;

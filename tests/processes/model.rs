@@ -7,8 +7,8 @@ use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use tinderbox::{
-    Clipping, Deferred, GradientSum, Machine, Outputs, Pipeline, PipelineError, Plan, ScheduleKind,
-    Traceable, World,
+    Clipping, Deferred, GradientSum, Machine, Outputs, Pipeline, PipelineError, Plan, Recovery,
+    ScheduleKind, Traceable, World,
 };
 
 use crate::program::Program;
@@ -68,7 +68,11 @@ pub fn start(program: &Program, ranks: usize, world: &World) -> Result<Training,
     let trace = trace.expect("the forward is recorded");
     let machine = Machine::local(ranks / replicas).expect("a machine has ranks");
     let plan = Plan::auto(&trace, &machine).expect("six layers are cut into stages");
-    Pipeline::new(&model, &trace, &plan.replicas(replicas))
+    let mut builder = Pipeline::new(&model, &trace, &plan.replicas(replicas));
+    if program.recovers {
+        builder = builder.recovery(Recovery::default());
+    }
+    builder
         .optimizer(AdamWConfig::new())
         .clip(Clipping::GlobalNorm(0.5))
         .gradient_sum(GradientSum::Tree(micro_batches))

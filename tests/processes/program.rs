@@ -8,10 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tinderbox::world::with_causes;
-use tinderbox::{Checkpoints, Run, StepOutput, World};
+use tinderbox::{Checkpoints, PipelineError, Run, StepOutput, World};
 
 use crate::inject::{Fault, Injector};
-use crate::model::{batch, start};
+use crate::model::{Batch, Training, batch, start};
 
 /// The variable that makes this program a rank: a [`Program`] as JSON.
 pub const PROGRAM: &str = "TINDERBOX_TEST_PROGRAM";
@@ -32,6 +32,10 @@ pub struct Program {
     pub delays: Option<u64>,
     /// A directory: a checkpoint is saved after every step, and the newest is resumed at the start.
     pub saves: Option<PathBuf>,
+    /// Whether the others go on when a process is lost.
+    pub recovers: bool,
+    /// Whether the last batch has fewer samples than the others.
+    pub is_uneven: bool,
     /// Whether every step is reported.
     pub is_verbose: bool,
     /// Each rank writes what it sees to a file in this directory.
@@ -110,17 +114,50 @@ fn run(program: &Program, world: &World, report: &Report) -> Result<(), Box<dyn 
     report.line("ready");
     while pipeline.steps() < program.steps {
         let step = pipeline.steps();
-        let output = pipeline.step(LR, batch(step))?;
-        digest.add(&output);
-        if program.is_verbose {
-            report.line(&format!("step {step} {}", Digest::of(&output)));
-        }
-        if let Some(saves) = &saves {
-            saves.after_step(&mut pipeline, step)?;
+        let stepped = pipeline.step(LR, program.batch(step));
+        let saved = stepped.map_err(Box::<dyn Error>::from).and_then(|output| {
+            digest.add(&output);
+            if program.is_verbose {
+                report.line(&format!("step {step} {}", Digest::of(&output)));
+            }
+            if let Some(saves) = &saves {
+                saves.after_step(&mut pipeline, step)?;
+            }
+            Ok(())
+        });
+        match (saved, &saves) {
+            (Err(error), Some(saves)) if pipeline.awaits_restore() => {
+                report.line(&format!("lost: {}", with_causes(&*error)));
+                saves.resume(&mut pipeline)?;
+            }
+            (saved, _) => saved?,
         }
     }
     report.line(&format!("seen {}", digest.0));
+    report.line(&format!("holds {}", held(&mut pipeline)?));
+    for recovered in pipeline.recovered() {
+        report.line(&format!(
+            "recovered {} {} {recovered}",
+            recovered.repeated,
+            recovered.took.as_millis()
+        ));
+    }
     Ok(())
+}
+
+/// A digest of all parameters and of the state of the optimizer.
+fn held(pipeline: &mut Training) -> Result<u64, PipelineError> {
+    Ok(pipeline.digest()?.value())
+}
+
+impl Program {
+    fn batch(&self, step: u64) -> Batch {
+        let (x, y) = batch(step);
+        match self.is_uneven && step + 1 == self.steps {
+            true => (x.narrow(0, 0, 3), y.narrow(0, 0, 3)),
+            false => (x, y),
+        }
+    }
 }
 
 /// A digest of all losses and norms of a run, bit by bit.
@@ -145,6 +182,12 @@ impl Digest {
 
     /// Trains with threads of one replica, and returns the digest of all steps and of each.
     pub fn of_threads(ranks: usize, program: &Program) -> (Self, Vec<u64>) {
+        let (whole, each, _) = Self::and_state(ranks, program);
+        (whole, each)
+    }
+
+    /// The same, with a digest of parameters and state at the end.
+    pub fn and_state(ranks: usize, program: &Program) -> (Self, Vec<u64>, u64) {
         let program = Program {
             replicas: 1,
             ..program.clone()
@@ -152,11 +195,12 @@ impl Digest {
         let mut pipeline = start(&program, ranks, &World::alone()).unwrap();
         let (mut whole, mut each) = (Self::default(), Vec::new());
         for step in 0..program.steps {
-            let output = pipeline.step(LR, batch(step)).unwrap();
+            let output = pipeline.step(LR, program.batch(step)).unwrap();
             whole.add(&output);
             each.push(Self::of(&output));
         }
-        (whole, each)
+        let held = held(&mut pipeline).unwrap();
+        (whole, each, held)
     }
 
     /// The digest as it is reported.

@@ -161,6 +161,11 @@ impl Ranks {
 }
 
 impl Reported {
+    /// Returns all lines.
+    pub fn lines(&self) -> &[(u64, String)] {
+        &self.0
+    }
+
     /// Returns the rest of the first line that starts so.
     pub fn text(&self, start: &str) -> Option<&str> {
         self.all(start).next()

@@ -8,29 +8,30 @@ use tinderbox_schedule::RankIndex;
 
 use crate::core::{Core, Member};
 use crate::handler::Handler;
+use crate::members::Roster;
 use crate::message::Kind;
 use crate::peers::Failure;
 
-/// Frames between all ranks, for one part of a program. Dropping it closes it.
+/// Frames between all ranks, for one part of a program. Dropping it closes it. After its world has
+/// [regrouped](crate::World::regroup), it carries nothing.
 pub struct Channel {
     rank: RankIndex,
-    size: usize,
+    roster: Arc<Roster>,
     /// None in a world of one.
     open: Option<(Arc<Member>, u32)>,
 }
 
 impl Channel {
-    pub(crate) fn open(
-        rank: RankIndex,
-        size: usize,
-        member: Option<Arc<Member>>,
-        handler: Arc<dyn Handler>,
-    ) -> Self {
-        let open = member.map(|member| {
-            let number = member.core().open(handler);
-            (member, number)
-        });
-        Self { rank, size, open }
+    pub(crate) fn open(member: Option<Arc<Member>>, handler: Arc<dyn Handler>) -> Self {
+        let (rank, roster, open) = match member {
+            None => (RankIndex::new(0), Arc::new(Roster::first(1)), None),
+            Some(member) => {
+                let (rank, roster) = member.core().place();
+                let number = member.core().open(handler);
+                (rank, roster, Some((member, number)))
+            }
+        };
+        Self { rank, roster, open }
     }
 
     /// Returns the rank of this process.
@@ -41,14 +42,14 @@ impl Channel {
 
     /// Returns the number of processes.
     #[must_use]
-    pub const fn size(&self) -> usize {
-        self.size
+    pub fn size(&self) -> usize {
+        self.roster.size()
     }
 
     /// Returns the ranks of all other processes.
     pub fn others(&self) -> impl Iterator<Item = RankIndex> + use<> {
         let own = self.rank;
-        (0..self.size)
+        (0..self.size())
             .map(RankIndex::new)
             .filter(move |rank| *rank != own)
     }
@@ -56,24 +57,31 @@ impl Channel {
     /// Queues a frame for another rank, without waiting. The pieces are not copied, and live until they were sent.
     pub fn send(&self, to: RankIndex, header: &[u8], pieces: Vec<Bytes>) {
         if let Some((member, number)) = &self.open {
-            member
-                .core()
-                .send(to, &Kind::Channel(*number), header, pieces);
+            let (core, kind) = (member.core(), Kind::Channel(*number));
+            core.send(&self.roster, to, &kind, header, pieces);
+        }
+    }
+
+    /// Queues a frame that is sent when there is nothing else to send to this rank. Frames of this kind arrive in their own
+    /// order; others may overtake them.
+    pub fn send_when_idle(&self, to: RankIndex, header: &[u8], pieces: Vec<Bytes>) {
+        if let Some((member, number)) = &self.open {
+            let (core, kind) = (member.core(), Kind::Channel(*number));
+            core.send_when_idle(&self.roster, to, &kind, header, pieces);
         }
     }
 
     /// Tells all ranks that this one failed. Only the first failure of a world counts.
     pub fn fail(&self, reason: &str) {
-        if let Some((member, _)) = &self.open {
-            member.core().fail(reason.to_owned());
+        if let Some(core) = self.core() {
+            core.fail(reason.to_owned());
         }
     }
 
     /// Returns the first failure of a rank, if there is one.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        let (member, _) = self.open.as_ref()?;
-        member.core().failure()
+        self.core()?.failure()
     }
 
     /// Sets what this rank reports of itself with its heartbeats: the errors of other ranks name it. Called from the
@@ -90,19 +98,21 @@ impl Channel {
         self.core()?.doing(rank)
     }
 
+    /// Nothing after the world has regrouped.
     fn core(&self) -> Option<&Core> {
-        self.open.as_ref().map(|(member, _)| member.core())
+        let core = self.open.as_ref().map(|(member, _)| member.core())?;
+        (core.roster().generation == self.roster.generation).then_some(core)
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if let Some((member, number)) = &self.open {
+        if let (Some(core), Some((_, number))) = (self.core(), &self.open) {
             if std::thread::panicking() {
-                member.core().fail("its program panicked".to_owned());
+                core.fail("its program panicked".to_owned());
             }
-            member.core().set_status(None);
-            member.core().close(*number);
+            core.set_status(None);
+            core.close(*number);
         }
     }
 }
@@ -111,7 +121,7 @@ impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel")
             .field("rank", &self.rank)
-            .field("size", &self.size)
+            .field("size", &self.size())
             .field("number", &self.open.as_ref().map(|(_, number)| number))
             .finish_non_exhaustive()
     }

@@ -14,7 +14,7 @@ use crate::frame::{Frame, Received};
 /// # Contract
 ///
 /// - [`start`](Self::start) returns when every process can send to every other.
-/// - [`Outbox::send`] never waits. Frames from one process to another arrive in the order in which they were sent, each
+/// - [`Outbox::send`] and [`Outbox::send_when_idle`] never wait. Frames of each of them from one process to another arrive in the order in which they were sent, each
 ///   once, whole or not at all; those of different processes in any order.
 /// - The engine has no frames, beats or timeouts of its own for processes that are stopped: the world sends beats.
 /// - A connection that ends is reported once by [`Events::lost`], after everything that arrived before.
@@ -60,6 +60,13 @@ impl fmt::Debug for Started {
 pub trait Outbox: Send + Sync {
     /// Queues a frame, without waiting. Does nothing if the receiver is lost.
     fn send(&self, to: RankIndex, frame: Frame);
+
+    /// Queues a frame that is sent when there is nothing else to send: frames that are queued later by
+    /// [`send`](Self::send) may arrive before it. Frames of this kind arrive in their own order. An engine that has no such
+    /// queue sends it as any other.
+    fn send_when_idle(&self, to: RankIndex, frame: Frame) {
+        self.send(to, frame);
+    }
 
     /// Ends. Frames that were not transferred by now may be discarded: the world waits for the confirmation of those that
     /// matter, and calls this once.

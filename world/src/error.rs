@@ -181,6 +181,29 @@ pub enum WorldError {
     /// A rank failed or is lost.
     #[error(transparent)]
     Failed(Failure),
+    /// The other processes have gone on without this one.
+    #[error(
+        "the other processes have given this one up and gone on as generation {generation} of their world: it was silent for \
+        longer than they wait, or its connections ended; end it"
+    )]
+    GivenUp {
+        /// The generation of the others.
+        generation: u32,
+    },
+    /// Too few processes are left to go on.
+    #[error(
+        "{left} of {of} processes are left{}: fewer than half of them do not go on, because they may be those that are cut \
+        off",
+        failure_text(failure)
+    )]
+    TooFewLeft {
+        /// The processes that are left.
+        left: usize,
+        /// The processes before.
+        of: usize,
+        /// The first failure.
+        failure: Option<Failure>,
+    },
     /// A rank has not reached the same call in time.
     #[error(
         "rank {rank} has not called `{call}` within {timeout:?}{}: do all ranks make the same calls in the same order?",
@@ -246,6 +269,11 @@ pub(crate) fn ranks(ranks: &[RankIndex]) -> String {
     let all: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     let noun = if all.len() == 1 { "rank" } else { "ranks" };
     format!("{noun} {}", all.join(", "))
+}
+
+fn failure_text(failure: &Option<Failure>) -> String {
+    let text = failure.as_ref().map(|failure| format!(" ({failure})"));
+    text.unwrap_or_default()
 }
 
 fn doing_text(doing: &Option<String>) -> String {

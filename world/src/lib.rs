@@ -27,12 +27,19 @@
 //! The protocol is a pure state machine (`peers`); the tests run it in every order of events, with processes that end at
 //! any moment.
 //!
+//! # How a world goes on
+//!
+//! Processes that are left after one was lost may [regroup](World::regroup): they keep their connections, agree on who is
+//! left, and begin a new generation. Every frame carries the number of its generation, so what a process sends that the
+//! others have given up is not read. This protocol is a pure state machine as well (`members`), tested in every order of
+//! messages and ends.
+//!
 //! # Modules
 //!
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! environment frame peers message options engine handler core channel world threads testing grpc join
+//! environment frame peers members message options engine handler core channel world threads testing grpc join
 //! ```
 //!
 //! # Architecture invariants
@@ -58,6 +65,7 @@ mod frame;
 mod grpc;
 mod handler;
 mod join;
+mod members;
 mod message;
 mod options;
 mod peers;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::members::{Generation, Vote};
 use crate::peers::Word;
 
 /// What a frame is. Of a channel, the bytes after it in the header are the channel's own.
@@ -9,8 +10,10 @@ use crate::peers::Word;
 pub(crate) enum Kind {
     /// A word of the shutdown protocol.
     Word(Word),
-    /// The sender is alive; what it does, if that has changed.
+    /// The sender is alive; what it does, if that has changed. Of any generation.
     Beat(Option<String>),
+    /// A message of the agreement on the next generation. Of any generation.
+    Vote(Vote),
     /// The value of a call of all ranks, in the only piece.
     Call { sequence: u64, call: String },
     /// A frame of a channel.
@@ -18,16 +21,18 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the header, with the bytes of a channel.
-    pub(crate) fn header(&self, rest: &[u8]) -> Vec<u8> {
+    /// Returns the header of a frame of a generation, with the bytes of a channel.
+    pub(crate) fn header(&self, generation: Generation, rest: &[u8]) -> Vec<u8> {
         // Nothing in it can fail to be written.
-        let mut header = postcard::to_stdvec(self).unwrap_or_default();
+        let mut header = postcard::to_stdvec(&(generation, self)).unwrap_or_default();
         header.extend_from_slice(rest);
         header
     }
 
-    /// Reads a header; returns the bytes of a channel. `None` if this version has no such header.
-    pub(crate) fn read(header: &[u8]) -> Option<(Self, &[u8])> {
-        postcard::take_from_bytes(header).ok()
+    /// Reads a header: the generation, what the frame is, and the bytes of a channel. `None` if this version has no such
+    /// header.
+    pub(crate) fn read(header: &[u8]) -> Option<(Generation, Self, &[u8])> {
+        let ((generation, kind), rest) = postcard::take_from_bytes(header).ok()?;
+        Some((generation, kind, rest))
     }
 }

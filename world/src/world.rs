@@ -28,8 +28,6 @@ use crate::peers::Failure;
 /// before it, as long as they are alive.
 #[derive(Clone)]
 pub struct World {
-    rank: RankIndex,
-    size: usize,
     local: Local,
     /// None in a world of one.
     member: Option<Arc<Member>>,
@@ -40,8 +38,6 @@ impl World {
     #[must_use]
     pub const fn alone() -> Self {
         Self {
-            rank: RankIndex::new(0),
-            size: 1,
             local: Local { rank: 0, size: 1 },
             member: None,
         }
@@ -71,8 +67,6 @@ impl World {
         }
         let (member, local) = Member::start(engine, options)?;
         Ok(Self {
-            rank,
-            size,
             local: environment
                 .local
                 .or(local)
@@ -81,19 +75,27 @@ impl World {
         })
     }
 
-    /// Returns the rank of this process.
+    /// Returns the rank of this process. It may be another after the world has [regrouped](Self::regroup).
     #[must_use]
-    pub const fn rank(&self) -> RankIndex {
-        self.rank
+    pub fn rank(&self) -> RankIndex {
+        let core = self.core();
+        core.map_or(RankIndex::new(0), |core| core.place().0)
     }
 
     /// Returns the number of processes.
     #[must_use]
-    pub const fn size(&self) -> usize {
-        self.size
+    pub fn size(&self) -> usize {
+        self.core().map_or(1, |core| core.roster().size())
     }
 
-    /// Returns the position of this process on its machine.
+    /// Returns how many times the world has [regrouped](Self::regroup).
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        let core = self.core();
+        core.map_or(0, |core| core.roster().generation.number)
+    }
+
+    /// Returns the position of this process on its machine, as it joined.
     #[must_use]
     pub const fn local(&self) -> Local {
         self.local
@@ -101,8 +103,8 @@ impl World {
 
     /// Returns whether this is the first rank, which prints and publishes for all.
     #[must_use]
-    pub const fn is_first(&self) -> bool {
-        self.rank.index() == 0
+    pub fn is_first(&self) -> bool {
+        self.rank().index() == 0
     }
 
     /// Makes a value on the first rank and returns it on all, such as a plan, which would differ by machine.
@@ -181,14 +183,15 @@ impl World {
         let Some(core) = self.core() else {
             return Ok(vec![value]);
         };
-        let written = write(self.rank, call, &value)?;
-        let all = (0..self.size).map(RankIndex::new);
-        let others: Vec<RankIndex> = all.filter(|rank| *rank != self.rank).collect();
+        let (rank, roster) = core.place();
+        let written = write(rank, call, &value)?;
+        let all = (0..roster.size()).map(RankIndex::new);
+        let others: Vec<RankIndex> = all.filter(|other| *other != rank).collect();
         let values = core.call(call, Some(written), &others)?;
         let read = others.iter().zip(values);
         let read = read.map(|(rank, value)| read_value(*rank, call, &value));
         let mut all = read.collect::<Result<Vec<T>, WorldError>>()?;
-        all.insert(self.rank.index(), value);
+        all.insert(rank.index(), value);
         Ok(all)
     }
 
@@ -196,7 +199,7 @@ impl World {
     /// arrive before are kept.
     #[must_use]
     pub fn open(&self, handler: Arc<dyn Handler>) -> Channel {
-        Channel::open(self.rank, self.size, self.member.clone(), handler)
+        Channel::open(self.member.clone(), handler)
     }
 
     /// Tells all ranks that this one failed. Only the first failure of a world counts.
@@ -210,6 +213,24 @@ impl World {
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.core().and_then(Core::failure)
+    }
+
+    /// Forms a world of the processes that are left after one was lost: all of them call this. The ranks keep their order
+    /// and count from 0 again, for all clones of this world. Calls and channels begin anew.
+    ///
+    /// A process that was given up, because it was silent or did not come, can change nothing: what it sends is of an older
+    /// generation, which nobody reads. When processes are lost meanwhile, the others go on without them too.
+    ///
+    /// Waits for the others, each at most [`call_timeout`](WorldOptions::call_timeout); one that is known to be lost is not
+    /// waited for. Takes two messages.
+    ///
+    /// # Errors
+    ///
+    /// [`WorldError::GivenUp`] when the others have gone on without this process; [`WorldError::TooFewLeft`] when fewer than
+    /// half of the processes are left, which may be those that are cut off. In a network that falls into two halves of the
+    /// same size, both go on.
+    pub fn regroup(&self) -> Result<(), WorldError> {
+        self.core().map_or(Ok(()), Core::regroup)
     }
 
     fn core(&self) -> Option<&Core> {
@@ -249,8 +270,8 @@ fn unreadable(
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("World")
-            .field("rank", &self.rank)
-            .field("size", &self.size)
+            .field("rank", &self.rank())
+            .field("size", &self.size())
             .field("local", &self.local)
             .finish_non_exhaustive()
     }

@@ -32,6 +32,10 @@ pub(crate) struct Flags {
     /// Processes on this machine after a failure [default: as many as before]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "restarts")]
     pub(super) restart_ranks: Option<u16>,
+    /// Let the others go on when some processes are lost, for a program whose pipelines have a recovery: the exit code is that
+    /// of those that are left
+    #[arg(long, conflicts_with = "restarts")]
+    pub(super) survive: bool,
     /// Seconds from SIGTERM to SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,

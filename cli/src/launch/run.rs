@@ -65,7 +65,7 @@ pub(crate) fn run(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
     for restart in 0.. {
         let world = flags.world(here)?;
         let ranks = start(flags, &world, restart)?;
-        let (rank, how, code, last) = match wait(ranks, &mut signals, flags.grace())? {
+        let (rank, how, code, last) = match wait(ranks, &mut signals, flags)? {
             End::Done => return Ok(Outcome::Done),
             End::Signalled { code } => return Ok(Outcome::Program(code)),
             End::Failed {
@@ -143,8 +143,10 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
     Ok(ranks)
 }
 
-/// Waits until all ranks have ended. After the first that fails, and after a signal, the others are ended.
-fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, grace: Duration) -> anyhow::Result<End> {
+/// Waits until all ranks have ended. After the first that fails, and after a signal, the others are ended, unless they go on
+/// without it.
+fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, flags: &Flags) -> anyhow::Result<End> {
+    let grace = flags.grace();
     let mut first: Option<usize> = None;
     let mut signalled: Option<i32> = None;
     // When the ranks that are left get SIGTERM, and then SIGKILL.
@@ -168,11 +170,16 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, grace: Duration) -> anyhow:
                     // What the rank has started may live on and hold its streams.
                     rank.signal_group(Signal::KILL);
                 }
-                let failed = rank.status.is_some_and(|status| !status.success());
-                if failed && first.is_none() {
-                    first = Some(index);
+                let Some(status) = rank.status.filter(|status| !status.success()) else {
+                    continue;
+                };
+                if flags.survive {
+                    let (number, (how, _)) = (rank.number, how(status));
+                    say("note", &format!("rank {number} is lost: {how}"));
+                } else if first.is_none() {
                     term_at = Some(Instant::now() + REPORT);
                 }
+                first = first.or(Some(index));
             }
         }
         if ranks.iter().all(|rank| rank.status.is_some()) {
@@ -210,15 +217,13 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, grace: Duration) -> anyhow:
             code: code_of(signal),
         });
     }
+    let is_done = |rank: &Rank| rank.status.is_some_and(|status| status.success());
+    let go_on = flags.survive && ranks.iter().any(is_done);
+    let first = first.filter(|_| !go_on);
     Ok(match first.and_then(|first| ranks.get(first)) {
         None => End::Done,
         Some(rank) => {
-            let status = rank.status.unwrap_or_default();
-            let (how, code) = match (status.code(), status.signal()) {
-                (Some(code), _) => (format!("exit code {code}"), u8::try_from(code).unwrap_or(1)),
-                (None, Some(signal)) => (format!("ended by signal {signal}"), code_of(signal)),
-                (None, None) => ("ended".to_owned(), 1),
-            };
+            let (how, code) = how(rank.status.unwrap_or_default());
             End::Failed {
                 rank: rank.number,
                 how,
@@ -227,6 +232,15 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, grace: Duration) -> anyhow:
             }
         }
     })
+}
+
+/// How a process that failed has ended, and its exit code.
+fn how(status: ExitStatus) -> (String, u8) {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => (format!("exit code {code}"), u8::try_from(code).unwrap_or(1)),
+        (None, Some(signal)) => (format!("ended by signal {signal}"), code_of(signal)),
+        (None, None) => ("ended".to_owned(), 1),
+    }
 }
 
 /// The exit code of shells for a signal.

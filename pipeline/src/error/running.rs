@@ -14,7 +14,7 @@ use super::carrying::CarryError;
 use super::certifying::CertifyError;
 use super::planning::{PlanError, did_you_mean};
 use super::restoring::RestoreError;
-use super::texts::{damaged, locate, not_finite, ordinal};
+use super::texts::{damaged, locate, not_finite, numbered, ordinal};
 use super::tracing::{BatchError, TraceError};
 use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, VerifyError};
 use crate::sum::GradientSum;
@@ -264,6 +264,33 @@ pub enum PipelineError {
         /// What differs, in words.
         difference: String,
     },
+    /// Ranks are lost together with those that kept their state.
+    #[error(
+        "the state of {} is lost: the rank that kept it was lost at the same time. The ranks that are left wait for a restore \
+        of the last checkpoint, as by `Checkpoints::resume`",
+        numbered(ranks)
+    )]
+    StateLost {
+        /// The ranks.
+        ranks: Vec<RankIndex>,
+    },
+    /// No plan was found for the ranks that are left.
+    #[error(
+        "the model can't be divided among the ranks that are left, {ranks}: set `Recovery::plan`, or resume the last \
+        checkpoint on other ranks"
+    )]
+    NoPlan {
+        /// The ranks.
+        ranks: usize,
+        /// The first reason.
+        source: Option<Box<PlanError>>,
+    },
+    /// Shares of a batch with recovery.
+    #[error(
+        "with recovery, the replicas that are left need other shares of a batch when a rank is lost: pass whole batches to \
+        `step`"
+    )]
+    ShareRecovery,
     /// Another process has ended its pipeline.
     #[error(
         "rank {rank} has ended its pipeline before this call: its own error, if there is one, says why"

@@ -86,3 +86,10 @@ pub(super) fn locate(
     text.push_str(&format!(", action {action} failed"));
     text
 }
+
+/// Returns `rank 1` or `ranks 1, 2`.
+pub(super) fn numbered(ranks: &[RankIndex]) -> String {
+    let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+    let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    format!("{noun} {}", ranks.join(", "))
+}

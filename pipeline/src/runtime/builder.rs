@@ -19,6 +19,7 @@ use super::loss_scale::LossScale;
 use super::optimizer::{OptimizerConfig, Optimizers, Rule};
 use super::output::OutputsOn;
 use super::pipeline::Pipeline;
+use super::recovery::{Recovery, Wards};
 use super::settings::Settings;
 use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
@@ -49,6 +50,11 @@ pub struct PipelineBuilder<M, B> {
     pub(super) world: Option<World>,
     pub(super) checks_batches: bool,
     pub(super) outputs: OutputsOn,
+    pub(super) recovery: Option<Recovery>,
+    /// Where the states of another rank are kept.
+    pub(super) wards: Option<Arc<Wards>>,
+    /// Whether the same was started before.
+    pub(super) is_again: bool,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
@@ -77,6 +83,9 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             world: None,
             checks_batches: false,
             outputs: OutputsOn::default(),
+            recovery: None,
+            wards: None,
+            is_again: false,
         }
     }
 
@@ -401,6 +410,24 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
+    /// Goes on when a process of the [world](Self::world) is lost, from the last completed step and with the same bits.
+    /// Default: off; a lost process then ends all. Without a world of processes, it does nothing.
+    ///
+    /// ```
+    /// # use burn::nn::Linear;
+    /// # use burn::tensor::Tensor;
+    /// # use tinderbox_pipeline::{PipelineBuilder, Recovery};
+    /// # use tinderbox_world::World;
+    /// # fn example(builder: PipelineBuilder<Linear, Tensor<2>>, world: &World) {
+    /// let builder = builder.world(world).recovery(Recovery::default());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn recovery(mut self, recovery: Recovery) -> Self {
+        self.recovery = Some(recovery);
+        self
+    }
+
     /// Starts the ranks; each materializes only its own parameters.
     ///
     /// Configures the C library to reuse freed memory, for the rest of the process
@@ -412,18 +439,71 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// or has too little memory for the parameters and gradients of its ranks; when the plan is for
     /// another model, the schedule does not fit the plan, the model has clones of a parameter and an
     /// optimizer is set, or a rank can't materialize its parameters.
-    pub fn start(self) -> Result<Pipeline<M, B>, PipelineError> {
+    pub fn start(mut self) -> Result<Pipeline<M, B>, PipelineError> {
+        let guarded = match (&self.recovery, &self.world) {
+            (Some(recovery), Some(world)) => {
+                let wards = Arc::new(Wards::default());
+                self.wards = Some(wards.clone());
+                Some((
+                    recovery.clone(),
+                    world.clone(),
+                    self.again(&self.plan),
+                    wards,
+                ))
+            }
+            _ => None,
+        };
+        let mut pipeline = self.start_again()?;
+        if let Some((recovery, world, builder, wards)) = guarded {
+            pipeline.guard(recovery, world, builder, wards)?;
+        }
+        // After the parameters are allocated: the allocator would clear reused memory on one thread.
+        tinderbox_pages::keep_freed_blocks();
+        Ok(pipeline)
+    }
+}
+
+impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
+    /// Starts the ranks, and tells the other processes when this one can't.
+    pub(super) fn start_again(self) -> Result<Pipeline<M, B>, PipelineError> {
         let world = self.world.clone();
         let started = Pipeline::start(self);
-        let pipeline = started.inspect_err(|error| {
+        started.inspect_err(|error| {
             // The others wait for this process to start.
             if let Some(world) = world {
                 world.fail(&tinderbox_world::with_causes(error));
             }
-        })?;
-        // After the parameters are allocated: the allocator would clear reused memory on one thread.
-        tinderbox_pages::keep_freed_blocks();
-        Ok(pipeline)
+        })
+    }
+
+    /// The same settings for another plan, to start again what has run before: without links, which are those of one process,
+    /// and without an observer of the initialization.
+    pub(super) fn again(&self, plan: &Plan) -> Self {
+        Self {
+            model: self.model.clone(),
+            trace: self.trace.clone(),
+            plan: plan.clone(),
+            settings: self.settings.clone(),
+            schedule: self.schedule.clone(),
+            micro_batches: self.micro_batches,
+            sum: self.sum,
+            loss_scale: self.loss_scale,
+            optimizer: self.optimizer.clone(),
+            groups: self.groups.clone(),
+            source: self.source.clone(),
+            observer: None,
+            devices: self.devices.clone(),
+            threads_per_rank: self.threads_per_rank,
+            kept_programs: self.kept_programs,
+            timeout: self.timeout,
+            links: None,
+            world: self.world.clone(),
+            checks_batches: self.checks_batches,
+            outputs: self.outputs,
+            recovery: None,
+            wards: None,
+            is_again: true,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The threads of a pipeline's ranks, and requests to them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -9,12 +9,13 @@ use serde::de::DeserializeOwned;
 use tinderbox_deferred::Source;
 use tinderbox_fake::DynTensor;
 use tinderbox_link::{CrewError, Crossbeam, Member};
-use tinderbox_world::World;
+use tinderbox_world::{Channel, World};
 
 use super::link::{Abort, Link};
 use super::local::{LocalLink, local_links};
 use super::progress::{Counted, RankProgress, Watch};
 use super::rank::{RankRequest, RankSetup, run_rank};
+use super::recovery::Wards;
 use super::remote::{Notice, Remote, To, join};
 use super::round::{Round, RoundReport};
 use super::stage::Stage;
@@ -28,7 +29,8 @@ pub(super) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 /// all.
 #[derive(Debug)]
 pub(super) struct Crew {
-    ranks: tinderbox_link::Crew<RankRequest, PipelineError, Crossbeam>,
+    /// None after it has ended.
+    ranks: Option<tinderbox_link::Crew<RankRequest, PipelineError, Crossbeam>>,
     /// The progress of each rank with the current call.
     progress: Vec<Arc<RankProgress>>,
     timeout: Duration,
@@ -44,13 +46,14 @@ impl Crew {
         timeout: Duration,
         wrap: Option<&Wrap>,
         world: Option<&World>,
+        wards: Option<Arc<Wards>>,
     ) -> Result<Self, PipelineError> {
         let abort = Abort::default();
         let progress: Vec<_> = setups.iter().map(|setup| setup.progress.clone()).collect();
         let first = setups.first().map_or(RankIndex::new(0), |setup| setup.rank);
         let (links, remote): (Vec<Box<dyn Link>>, _) = match world {
             Some(world) => {
-                let (link, remote) = join(world, &abort, timeout);
+                let (link, remote) = join(world, &abort, timeout, wards);
                 let progress = progress.clone();
                 remote.report(move || progress.first()?.doing());
                 (vec![link], Some(remote))
@@ -90,11 +93,27 @@ impl Crew {
         let ranks = tinderbox_link::Crew::start_at(first, &abort, members, lost)
             .map_err(|error| stopped(error, "start"))?;
         Ok(Self {
-            ranks,
+            ranks: Some(ranks),
             progress,
             timeout,
             remote,
         })
+    }
+
+    /// Ends the ranks, and leaves the other processes.
+    pub(super) fn end(&mut self) {
+        self.ranks = None;
+        self.remote = None;
+    }
+
+    /// How long a message may take.
+    pub(super) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Returns the channel to the other processes.
+    pub(super) fn channel(&self) -> Option<Weak<Channel>> {
+        self.remote.as_ref().map(Remote::channel)
     }
 
     /// Returns the rank of this process, if the others are in other processes.
@@ -169,7 +188,10 @@ impl Crew {
             let was_idle = std::mem::replace(&mut is_idle, !progressed());
             !(was_idle && is_idle)
         };
-        let reports = self.ranks.ask_while(self.timeout, go_on, make);
+        let Some(ranks) = &mut self.ranks else {
+            return Err(PipelineError::Stopped);
+        };
+        let reports = ranks.ask_while(self.timeout, go_on, make);
         let reports = reports.map_err(|error| match error {
             CrewError::Timeout { rank, timeout } => PipelineError::Idle {
                 rank,
@@ -197,7 +219,10 @@ impl Crew {
             }))
         };
         let progressed = progressed(&self.progress);
-        let results = self.ranks.ask_while(self.timeout, progressed, make);
+        let Some(ranks) = &mut self.ranks else {
+            return Err(PipelineError::Stopped);
+        };
+        let results = ranks.ask_while(self.timeout, progressed, make);
         let results = results.map_err(|error| match error {
             CrewError::Timeout { rank, timeout } => {
                 match self.progress[self.position(rank)].counted() {

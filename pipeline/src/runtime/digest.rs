@@ -12,6 +12,7 @@ use twox_hash::XxHash3_64;
 
 use super::clip::rows_per_sum;
 use super::pipeline::Pipeline;
+use super::recovery::call::Kind;
 use super::remote::To;
 use super::stage::Stage;
 use crate::PipelineError;
@@ -182,6 +183,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// When a rank has failed, or a device can't be read.
     pub fn digest(&mut self) -> Result<StateDigest, PipelineError> {
+        self.recovering(Kind::Reads, Self::digest_now)
+    }
+
+    fn digest_now(&mut self) -> Result<StateDigest, PipelineError> {
         let of_ranks = self.on_ranks(|_, stages| {
             let stages = stages.iter().map(Rows::of_stage);
             stages.collect::<Result<Vec<_>, ReadError>>()

@@ -22,6 +22,7 @@ mod pipeline;
 mod programs;
 mod progress;
 mod rank;
+mod recovery;
 mod remote;
 mod replicas;
 mod restore;
@@ -53,5 +54,6 @@ pub use optimizer::{
 pub use output::{Evaluation, OutputsOn, StepOutput};
 pub use pipeline::Pipeline;
 pub use programs::certification_time;
+pub use recovery::{Recovered, Recovery};
 pub use restore::{SavedOptimizer, StateFields, StateTensor};
 pub use stage::Stage;

@@ -7,6 +7,7 @@ use burn::tensor::{Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError};
 
+use super::recovery::Recovered;
 use super::round::{Round, RoundReport};
 use crate::schedule::{
     MicroBatchIndex, RankIndex, RankTimeline, Schedule, StageIndex, TimeUnit, Timeline,
@@ -36,6 +37,8 @@ pub(super) struct RankReport {
     gradient_norm: Option<f64>,
     stopped: Option<Vec<usize>>,
     timeline: Option<RankTimeline>,
+    /// The newest state that its process keeps of another rank.
+    pub(super) newest_ward: Option<u64>,
 }
 
 impl RankReport {
@@ -79,6 +82,7 @@ impl RankReport {
             gradient_norm: report.gradient_norm,
             stopped: report.stopped,
             timeline: report.timeline,
+            newest_ward: None,
         };
         Ok((read, tensors))
     }
@@ -150,6 +154,8 @@ pub struct StepOutput<Loss = f64> {
     /// The time of each action, of one [replica](crate::Plan::replicas), the first of those with the most micro-batches;
     /// `None` unless the pipeline [measures](crate::PipelineBuilder::measure).
     pub timeline: Option<Timeline>,
+    /// What happened if ranks were lost in this step, and the others [went on](crate::PipelineBuilder::recovery).
+    pub recovered: Vec<Recovered>,
     /// In the order of names.
     outputs: Vec<NamedOutput>,
     /// The number of micro-batches of each batch.
@@ -183,6 +189,7 @@ impl<Loss> StepOutput<Loss> {
             gradient_norm: self.gradient_norm,
             skipped: self.skipped,
             timeline: self.timeline,
+            recovered: self.recovered,
             outputs: self.outputs,
             batches: self.batches,
             is_sum: self.is_sum,
@@ -246,6 +253,7 @@ impl<Loss> StepOutput<Loss> {
                 gradient_norm: self.gradient_norm,
                 skipped: self.skipped,
                 timeline: None,
+                recovered: Vec::new(),
                 outputs: outputs.collect(),
                 batches: vec![*count],
                 is_sum: self.is_sum,
@@ -396,6 +404,7 @@ impl Evaluation {
             gradient_norm,
             skipped,
             timeline,
+            recovered: Vec::new(),
             outputs,
             batches: vec![weights.len()],
             is_sum: round.is_sum,

@@ -12,6 +12,7 @@ use twox_hash::XxHash3_64;
 
 use super::optimizer::contains;
 use super::pipeline::{Condition, Pipeline};
+use super::recovery::call::Kind;
 use super::remote::To;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
@@ -27,6 +28,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// [`PipelineError::UnknownParameter`] with the paths that are nearest; when a rank has failed.
     pub fn parameter(&mut self, path: &str) -> Result<DynTensor, PipelineError> {
         let path = self.known(path)?.original().clone();
+        self.recovering(Kind::Reads, move |pipeline| pipeline.value_of(path.clone()))
+    }
+
+    fn value_of(&mut self, path: ParameterPath) -> Result<DynTensor, PipelineError> {
         let found = self.on_ranks(move |_, stages| {
             let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
             let owned = stages.map(|stage| stage.parameters());
@@ -81,7 +86,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let dtype = table.iter().as_slice()[position].dtype;
             (position, value.cast_float(dtype))
         });
-        self.set(placed.collect())
+        let values: Vec<(usize, DynTensor)> = placed.collect();
+        self.recovering(Kind::ChangesHere, move |pipeline| {
+            pipeline.set(values.clone())
+        })
     }
 
     /// Replaces values of parameters by position in the table, on every rank that holds them.
@@ -150,6 +158,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Replaces the parameters by their averages, or the averages by the parameters.
     fn exchange_averages(&mut self, is_averaged: bool) -> Result<(), PipelineError> {
+        self.recovering(Kind::Changes, move |pipeline| {
+            pipeline.exchange_averages_now(is_averaged)
+        })
+    }
+
+    fn exchange_averages_now(&mut self, is_averaged: bool) -> Result<(), PipelineError> {
         let values = self.on_ranks(move |_, stages| {
             let values = stages.iter_mut().map(|stage| match is_averaged {
                 true => stage.averages(),
@@ -228,12 +242,21 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let path = first.path.clone();
             return Err(PipelineError::NotTraced { path });
         }
-        self.note_change(u64::from(trains), positions.iter().copied());
-        let set = self.on_ranks(move |_, stages| {
-            let stages = stages.iter_mut();
-            stages.for_each(|stage| stage.set_trains(&positions, trains));
-        });
-        set.map(drop)
+        self.recovering(Kind::ChangesHere, move |pipeline| {
+            pipeline.note_change(u64::from(trains), positions.iter().copied());
+            for position in &positions {
+                match trains {
+                    true => pipeline.frozen.remove(position),
+                    false => pipeline.frozen.insert(*position),
+                };
+            }
+            let positions = positions.clone();
+            let set = pipeline.on_ranks(move |_, stages| {
+                let stages = stages.iter_mut();
+                stages.for_each(|stage| stage.set_trains(&positions, trains));
+            });
+            set.map(drop)
+        })
     }
 
     /// Adds a change of parameters to the digest that processes compare in each step.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tinderbox_deferred::{
     Deferred, Observed, ParameterPath, SharedId, Source, Values, check_device, random::Seed,
 };
@@ -25,6 +27,8 @@ use super::optimizer::OptimizerState;
 use super::output::OutputsOn;
 use super::programs::Programs;
 use super::rank::RankSetup;
+use super::recovery::Guard;
+use super::recovery::call::Kind;
 use super::remote::To;
 use super::settings::Settings;
 use super::stage::Stage;
@@ -61,6 +65,10 @@ pub struct Pipeline<M, B> {
     pub(super) checks_batches: bool,
     pub(super) outputs: OutputsOn,
     pub(super) repaired: Vec<Repaired>,
+    /// The parameters that do not train now, by position in the table.
+    pub(super) frozen: BTreeSet<usize>,
+    /// What it goes on with when other processes are lost.
+    pub(super) guard: Option<Box<Guard<M, B>>>,
 }
 
 /// Whether the values of the ranks can be used.
@@ -194,6 +202,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             builder.timeout,
             builder.links.as_deref(),
             world,
+            builder.wards,
         )?;
         let facts = Facts {
             plan: &builder.plan,
@@ -235,6 +244,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             checks_batches: builder.checks_batches,
             outputs: builder.outputs,
             repaired: Vec::new(),
+            frozen: BTreeSet::new(),
+            guard: None,
         })
     }
 
@@ -289,7 +300,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Sets the number of training steps for which restored parameters were trained.
     pub fn resume_at(&mut self, step: u64) {
-        self.step = step;
+        self.change_driver(move |pipeline| pipeline.step = step);
     }
 
     /// Returns a carry without values, for a sequence of evaluations ([`evaluate_with`](Self::evaluate_with)).
@@ -306,7 +317,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Resumes with the loss scale of an earlier run. Does nothing if the loss is not scaled, or has a
     /// fixed scale.
     pub fn resume_loss_scale(&mut self, factor: f64, steps: u64) {
-        self.loss_scale = self.loss_scale.map(|scale| scale.resumed(factor, steps));
+        self.change_driver(move |pipeline| {
+            let scale = pipeline.loss_scale;
+            pipeline.loss_scale = scale.map(|scale| scale.resumed(factor, steps));
+        });
     }
 
     /// Returns the dependencies and the costs of a step with batches like `example`, for the simulator
@@ -333,8 +347,30 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
     ) -> Result<Vec<R>, PipelineError> {
-        self.check_condition()?;
-        self.crew.call("run a call", call)
+        let call = Arc::new(call);
+        self.recovering(Kind::ReadsHere, move |pipeline| {
+            pipeline.check_condition()?;
+            let call = call.clone();
+            let run = move |rank, stages: &mut [Stage]| call(rank, stages);
+            pipeline.crew.call("run a call", run)
+        })
+    }
+
+    /// Gives every process of a [world](PipelineBuilder::world) the values of all, in the order of the ranks; without one,
+    /// returns the own value. As [`World::all_gather`], and with [recovery](PipelineBuilder::recovery) it goes on without
+    /// ranks that are lost: there are as many values as processes are left.
+    ///
+    /// # Errors
+    ///
+    /// When a rank has failed, or makes another call.
+    pub fn all_gather<T>(&mut self, value: T) -> Result<Vec<T>, PipelineError>
+    where
+        T: Serialize + DeserializeOwned + Clone + Send + Sync + 'static,
+    {
+        self.recovering(Kind::Reads, move |pipeline| {
+            let all = pipeline.crew.exchange(To::All, value.clone(), Vec::new())?;
+            Ok(all.into_iter().map(|(value, _)| value).collect())
+        })
     }
 
     pub(super) fn check_condition(&self) -> Result<(), PipelineError> {
@@ -370,6 +406,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Returns the parameters of all ranks.
     fn values(&mut self, to: To) -> Result<Values, PipelineError> {
+        self.recovering(Kind::Reads, move |pipeline| {
+            let values = pipeline.values_now(to)?;
+            if pipeline.guard.is_some() {
+                // So that nobody is a call ahead of more than one other.
+                pipeline.crew.exchange(To::All, (), Vec::new())?;
+            }
+            Ok(values)
+        })
+    }
+
+    fn values_now(&mut self, to: To) -> Result<Values, PipelineError> {
         let held = self.on_ranks(|_, stages| {
             // All replicas have the same values.
             let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
@@ -464,6 +511,9 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
         return Err(PipelineError::ParameterRank { path, rank });
     }
     // The recorded model must be the one that is trained and that a later construction gathers.
+    if builder.is_again {
+        return Ok(());
+    }
     let unstable = |source| PipelineError::from(TraceError::Constructor { source });
     builder.model.check_stable().map_err(unstable)?;
     Ok(builder.trace.check_stable()?)

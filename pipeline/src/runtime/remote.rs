@@ -17,6 +17,7 @@ use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with
 use twox_hash::XxHash3_64;
 
 use super::link::{Abort, Link, Tag};
+use super::recovery::{Part, Wards};
 use super::round::MicroInput;
 use super::wire::{TensorType, lend, tensors};
 use crate::schedule::RankIndex;
@@ -35,6 +36,8 @@ enum Header {
     },
     /// What a process is about to do.
     Notice(Notice),
+    /// A part of a state that the receiver keeps.
+    State(Part),
     /// A process has ended its pipeline, after this call and this number of gifts.
     Ended { call: u64, gifts: u64 },
 }
@@ -205,6 +208,8 @@ struct Inbox {
     gifts: Mutex<Vec<Mailbox<u64, Gift, Crossbeam>>>,
     notices: Mutex<Notices>,
     abort: Abort,
+    /// What this process keeps of another one.
+    wards: Option<Arc<Wards>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -236,6 +241,7 @@ impl Inbox {
                 notices.others.insert((notice.call, from), notice);
                 self.refuse(&notices);
             }
+            Header::State(part) => self.wards.as_ref()?.put(part, pieces)?,
             Header::Ended { call, gifts } => {
                 let mut notices = locked(&self.notices);
                 notices.ended.insert(from, (call, gifts));
@@ -299,7 +305,12 @@ struct ProcessLink {
 const CALL_TIMEOUTS: u32 = 3;
 
 /// Connects the rank of this process with those of all others.
-pub(super) fn join(world: &World, abort: &Abort, timeout: Duration) -> (Box<dyn Link>, Remote) {
+pub(super) fn join(
+    world: &World,
+    abort: &Abort,
+    timeout: Duration,
+    wards: Option<Arc<Wards>>,
+) -> (Box<dyn Link>, Remote) {
     let (own, size) = (world.rank(), world.size());
     // All mailboxes have the senders of all, so that of this rank can be taken out and replaced by one that is not used.
     let take = own.index();
@@ -314,6 +325,7 @@ pub(super) fn join(world: &World, abort: &Abort, timeout: Duration) -> (Box<dyn 
         gifts: Mutex::new(gifts),
         notices: Mutex::default(),
         abort: abort.clone(),
+        wards,
     });
     let channel = Arc::new(world.open(inbox.clone()));
     let link = ProcessLink {
@@ -329,6 +341,12 @@ pub(super) fn join(world: &World, abort: &Abort, timeout: Duration) -> (Box<dyn 
         sequence: 0,
     };
     (Box::new(link), remote)
+}
+
+/// The header of a frame with a part of a state.
+pub(super) fn header_of(part: Part) -> Vec<u8> {
+    // Numbers and names are always written.
+    postcard::to_stdvec(&Header::State(part)).unwrap_or_default()
 }
 
 fn send(channel: &Channel, to: RankIndex, header: &Header, pieces: Vec<bytes::Bytes>) {

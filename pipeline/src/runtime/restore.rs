@@ -10,6 +10,7 @@ use tinderbox_deferred::{Observer, ParameterPath, Source};
 use tinderbox_world::with_causes;
 
 use super::pipeline::{Condition, Pipeline};
+use super::recovery::call::Kind;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, RestoreError};
@@ -88,11 +89,19 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         source: impl Source + 'static,
         state: impl SavedOptimizer + 'static,
     ) -> Result<(), PipelineError> {
+        let saved = Arc::new((source, state));
+        self.recovering(Kind::Changes, move |pipeline| pipeline.restore_now(&saved))
+    }
+
+    fn restore_now(
+        &mut self,
+        saved: &Arc<(impl Source + 'static, impl SavedOptimizer + 'static)>,
+    ) -> Result<(), PipelineError> {
         if self.condition == Condition::Stopped {
             return Err(PipelineError::Stopped);
         }
         self.check_not_averaged()?;
-        let saved = Arc::new((source, state));
+        let saved = saved.clone();
         let found = saved.clone();
         let checked = self.crew.call("check a saved state", move |_, stages| {
             let (source, state) = &*found;

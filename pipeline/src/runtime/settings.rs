@@ -13,6 +13,7 @@ use crate::sum::GradientSum;
 pub(super) type GradientHook = dyn Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync;
 
 /// Settings of the builder that the driver or the ranks use after the start.
+#[derive(Clone)]
 pub(super) struct Settings {
     /// The seed of initial values and of the random values of the forward.
     pub(super) seed: Seed,

@@ -71,13 +71,26 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         share: B,
         samples: usize,
     ) -> Result<StepOutput, PipelineError> {
-        self.train(&lr.into(), |pipeline, lr| {
+        if self.guard.is_some() && self.settings.replicas > 1 {
+            return Err(PipelineError::ShareRecovery);
+        }
+        let lr = lr.into();
+        self.training(move |pipeline| pipeline.train_share(&lr, &share, samples))
+    }
+
+    fn train_share(
+        &mut self,
+        lr: &ModuleLearningRate,
+        share: &B,
+        samples: usize,
+    ) -> Result<StepOutput, PipelineError> {
+        self.train(lr, |pipeline, lr| {
             if samples == 0 {
                 return Err(PipelineError::from(BatchError::Empty));
             }
             let count = pipeline.micro_batches.min(samples);
             let first = pipeline.own_micro_batches(count).start;
-            let own = pipeline.split_share(&share, samples);
+            let own = pipeline.split_share(share, samples);
             let sizes = (0..count).map(|k| size(samples, count, k));
             let work = Work {
                 first,

@@ -13,6 +13,7 @@ use twox_hash::XxHash3_64;
 use super::carry::Carry;
 use super::output::{Evaluation, OutputsOn, RankReport, StepOutput};
 use super::pipeline::{Condition, Pipeline};
+use super::recovery::call::Kind;
 use super::remote::{Notice, To};
 use super::round::{LearningRates, MicroInput, Round, RoundReport};
 use super::stage::CutProgram;
@@ -75,8 +76,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batch: B,
     ) -> Result<StepOutput, PipelineError> {
-        self.train(&lr.into(), |pipeline, lr| {
-            pipeline.run_training(lr, std::slice::from_ref(&batch))
+        let lr = lr.into();
+        self.training(move |pipeline| {
+            pipeline.train(&lr, |pipeline, lr| {
+                pipeline.run_training(lr, std::slice::from_ref(&batch))
+            })
         })
     }
 
@@ -95,10 +99,24 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         batches: impl IntoIterator<Item = B>,
     ) -> Result<StepOutput, PipelineError> {
         let batches: Vec<B> = batches.into_iter().collect();
-        self.train(&lr.into(), |pipeline, lr| match batches.is_empty() {
-            true => Err(PipelineError::from(BatchError::NoBatches)),
-            false => pipeline.run_training(lr, &batches),
+        let lr = lr.into();
+        self.training(move |pipeline| {
+            pipeline.train(&lr, |pipeline, lr| match batches.is_empty() {
+                true => Err(PipelineError::from(BatchError::NoBatches)),
+                false => pipeline.run_training(lr, &batches),
+            })
         })
+    }
+
+    /// Makes a step; if ranks are lost, says so in its output.
+    pub(super) fn training(
+        &mut self,
+        step: impl Fn(&mut Self) -> Result<StepOutput, PipelineError> + Send + Sync + 'static,
+    ) -> Result<StepOutput, PipelineError> {
+        let before = self.recovered().len();
+        let mut output = self.recovering(Kind::Changes, step)?;
+        output.recovered = self.recovered()[before..].to_vec();
+        Ok(output)
     }
 
     /// Checks that a step can be trained, runs it, and counts it.
@@ -215,7 +233,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// As [`Pipeline::step`]; a batch of fewer samples than micro-batches is split into fewer.
     pub fn evaluate(&mut self, batch: B) -> Result<Evaluation, PipelineError> {
-        self.evaluate_parts(batch, None)
+        self.recovering(Kind::Reads, move |pipeline| {
+            pipeline.evaluate_parts(batch.clone(), None)
+        })
     }
 
     /// Runs the forward alone, as [`evaluate`](Self::evaluate) does, with [carried](crate::Carried) values that stay on
@@ -464,6 +484,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let Some((mut report, outputs)) = read.pop() else {
             return Ok(read);
         };
+        report.newest_ward = self.newest_ward();
         let exchanged = match self.outputs {
             OutputsOn::All => self.crew.exchange(To::All, report, outputs),
             OutputsOn::Own => {
@@ -479,6 +500,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 })
             }
         };
-        exchanged.inspect_err(|_| self.condition = Condition::Stopped)
+        let reports = exchanged.inspect_err(|_| self.condition = Condition::Stopped)?;
+        self.note_wards(reports.iter().map(|(report, _)| report.newest_ward));
+        Ok(reports)
     }
 }

@@ -20,6 +20,13 @@ impl TensorType {
             shape: tensor.shape().to_vec(),
         }
     }
+
+    /// The bytes of its elements; `None` if they are more than there can be.
+    pub(super) fn bytes(&self) -> Option<usize> {
+        let mut sizes = self.shape.iter();
+        let elements = sizes.try_fold(1, |all: usize, size| all.checked_mul(*size))?;
+        elements.checked_mul(self.dtype.size())
+    }
 }
 
 /// A tensor that lends its memory to a frame.
@@ -58,25 +65,20 @@ pub(super) fn tensors(types: Vec<TensorType>, pieces: Vec<Buffer>) -> Option<Vec
     if types.len() != pieces.len() {
         return None;
     }
-    let tensors = types
-        .into_iter()
-        .zip(pieces)
-        .map(|(TensorType { dtype, shape }, piece)| {
-            let elements = shape
-                .iter()
-                .try_fold(1, |all: usize, size| all.checked_mul(*size))?;
-            let length = elements.checked_mul(dtype.size())?;
-            // Quantized tensors have no elements of a fixed size, and no model here has them.
-            if length != piece.len() || matches!(dtype, DType::QFloat(_)) {
-                return None;
-            }
-            let mut bytes = TensorBytes::from_elems(piece.into_words());
-            if bytes.len() != length {
-                bytes = TensorBytes::from_bytes_vec(bytes[..length].to_vec());
-            }
-            let data = TensorData::from_bytes(bytes, shape, dtype);
-            Some(DynTensor::from_data(data, &Device::flex()))
-        });
+    let tensors = types.into_iter().zip(pieces).map(|(kind, piece)| {
+        let length = kind.bytes()?;
+        let TensorType { dtype, shape } = kind;
+        // Quantized tensors have no elements of a fixed size, and no model here has them.
+        if length != piece.len() || matches!(dtype, DType::QFloat(_)) {
+            return None;
+        }
+        let mut bytes = TensorBytes::from_elems(piece.into_words());
+        if bytes.len() != length {
+            bytes = TensorBytes::from_bytes_vec(bytes[..length].to_vec());
+        }
+        let data = TensorData::from_bytes(bytes, shape, dtype);
+        Some(DynTensor::from_data(data, &Device::flex()))
+    });
     tensors.collect()
 }
 

@@ -6,6 +6,7 @@
 mod bits;
 mod faults;
 mod model;
+mod recovery;
 mod replicas;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

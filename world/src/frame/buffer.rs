@@ -45,6 +45,24 @@ impl Buffer {
         }
     }
 
+    /// Joins buffers. One alone is returned as it is.
+    pub fn joined(mut parts: Vec<Self>) -> Self {
+        if parts.len() == 1 {
+            return parts.remove(0);
+        }
+        let mut whole = Self::with_capacity(parts.iter().map(Self::len).sum());
+        for part in parts {
+            match whole.length.is_multiple_of(WORD) {
+                true => {
+                    whole.words.extend(part.words);
+                    whole.length += part.length;
+                }
+                false => whole.extend(&part.to_vec()),
+            }
+        }
+        whole
+    }
+
     /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.length

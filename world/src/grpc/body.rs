@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use http_body::Body;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::frame::Frame;
 
@@ -21,9 +21,59 @@ pub(super) const PREFIX_BYTES: usize = 5;
 /// Slices up to this size are copied behind the prefix of their message, which is faster than to send both.
 const SMALL_BYTES: usize = 4096;
 
+/// The frames for one process.
+pub(super) struct Queue {
+    frames: UnboundedReceiver<Frame>,
+    /// Those that are sent when there are no others.
+    idle: UnboundedReceiver<Frame>,
+}
+
+/// Puts frames in a [`Queue`].
+pub(super) struct QueueSender {
+    frames: UnboundedSender<Frame>,
+    idle: UnboundedSender<Frame>,
+}
+
+impl Queue {
+    pub(super) fn new() -> (QueueSender, Self) {
+        let (frames, of_frames) = unbounded_channel();
+        let (idle, of_idle) = unbounded_channel();
+        let queue = Self {
+            frames: of_frames,
+            idle: of_idle,
+        };
+        (QueueSender { frames, idle }, queue)
+    }
+
+    /// The next frame; `None` after the last.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame>> {
+        let next = self.frames.poll_recv(context);
+        if next.is_ready() {
+            return next;
+        }
+        match self.idle.poll_recv(context) {
+            // Both are closed together, and the other one is asked first.
+            Poll::Ready(None) => Poll::Pending,
+            next => next,
+        }
+    }
+}
+
+impl QueueSender {
+    /// Does nothing after the queue was closed, as that of a rank that is lost.
+    pub(super) fn send(&self, frame: Frame) {
+        let _ = self.frames.send(frame);
+    }
+
+    /// As [`send`](Self::send), for when there is nothing else to send.
+    pub(super) fn send_when_idle(&self, frame: Frame) {
+        let _ = self.idle.send(frame);
+    }
+}
+
 /// The frames of a queue, until it is closed.
 pub(super) struct Outgoing {
-    queue: UnboundedReceiver<Frame>,
+    queue: Queue,
     /// What is to be sent of frames that were taken from the queue.
     slices: VecDeque<Bytes>,
     /// Whether a status follows, as after a response.
@@ -31,7 +81,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) const fn request(queue: UnboundedReceiver<Frame>) -> Self {
+    pub(super) const fn request(queue: Queue) -> Self {
         Self {
             queue,
             slices: VecDeque::new(),
@@ -39,7 +89,7 @@ impl Outgoing {
         }
     }
 
-    pub(super) const fn response(queue: UnboundedReceiver<Frame>) -> Self {
+    pub(super) const fn response(queue: Queue) -> Self {
         Self {
             queue,
             slices: VecDeque::new(),
@@ -60,7 +110,7 @@ impl Body for Outgoing {
             if let Some(slice) = self.slices.pop_front() {
                 return Poll::Ready(Some(Ok(http_body::Frame::data(slice))));
             }
-            match ready!(self.queue.poll_recv(context)) {
+            match ready!(self.queue.poll_next(context)) {
                 Some(frame) => self.slices.extend(messages(frame.into_slices())),
                 None if std::mem::take(&mut self.has_trailers) => {
                     return Poll::Ready(Some(Ok(http_body::Frame::trailers(ok()))));
@@ -146,5 +196,29 @@ mod tests {
         assert_eq!(found[1].as_ptr(), large.as_ptr());
         assert_eq!(found[2][..], [0, 0, 0x10, 0, 0]);
         assert_eq!(found[4][..PREFIX_BYTES], [0, 0, 0, 0, 18]);
+    }
+
+    /// What is sent when there is nothing else waits for all other frames, and keeps its order.
+    #[test]
+    fn frames_overtake_those_that_wait() {
+        let (sender, mut queue) = Queue::new();
+        let frame = |name: u8| Frame {
+            header: vec![name],
+            pieces: Vec::new(),
+        };
+        sender.send_when_idle(frame(1));
+        sender.send_when_idle(frame(2));
+        sender.send(frame(3));
+        sender.send(frame(4));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut next = || match queue.poll_next(&mut context) {
+            Poll::Ready(frame) => frame.map(|frame| frame.header[0]),
+            Poll::Pending => None,
+        };
+        assert_eq!([next(), next(), next()], [Some(3), Some(4), Some(1)]);
+        sender.send(frame(5));
+        assert_eq!([next(), next(), next()], [Some(5), Some(2), None]);
+        drop(sender);
+        assert!(matches!(queue.poll_next(&mut context), Poll::Ready(None)));
     }
 }

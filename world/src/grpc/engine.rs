@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use tinderbox_schedule::RankIndex;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::body::Body;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 
-use super::body::Outgoing;
+use super::body::{Outgoing, Queue, QueueSender};
 use super::call::{self, CARRY, HTTP_FRAME_BYTES, JOIN, RANK, RUN, WINDOW_BYTES};
 use super::join::{Hello, Lobby, Table, VERSION};
 use super::read::{read, read_one};
@@ -128,7 +128,7 @@ impl Grpc {
         &self,
         shared: &Arc<Shared>,
         port: u16,
-        queues: Vec<(RankIndex, UnboundedReceiver<Frame>)>,
+        queues: Vec<(RankIndex, Queue)>,
         mut called: UnboundedReceiver<RankIndex>,
     ) -> Result<Arc<Table>, WorldError> {
         let patience = self.options.join_timeout;
@@ -216,7 +216,7 @@ impl Grpc {
         to: RankIndex,
         mut channel: Channel,
         table: &Table,
-        queue: UnboundedReceiver<Frame>,
+        queue: Queue,
         shared: &Shared,
     ) -> Result<(), WorldError> {
         let more = [
@@ -273,7 +273,7 @@ impl Engine for Grpc {
         // Ranks below are called with their queue; ranks above call and are given theirs.
         let (mut below, mut above) = (Vec::new(), Vec::new());
         for rank in 0..self.size {
-            let (sender, queue) = unbounded_channel();
+            let (sender, queue) = Queue::new();
             let is_other = rank != self.rank.index();
             senders.push(is_other.then_some(sender));
             above.push(None);
@@ -360,7 +360,7 @@ impl Engine for Grpc {
 
 /// Queues frames for the threads of the runtime.
 struct GrpcOutbox {
-    senders: Mutex<Vec<Option<UnboundedSender<Frame>>>>,
+    senders: Mutex<Vec<Option<QueueSender>>>,
     runtime: Mutex<Option<(Runtime, oneshot::Sender<()>)>>,
 }
 
@@ -368,8 +368,14 @@ impl Outbox for GrpcOutbox {
     fn send(&self, to: RankIndex, frame: Frame) {
         let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Some(sender)) = senders.get(to.index()) {
-            // A closed queue is that of a rank that is lost.
-            let _ = sender.send(frame);
+            sender.send(frame);
+        }
+    }
+
+    fn send_when_idle(&self, to: RankIndex, frame: Frame) {
+        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Some(sender)) = senders.get(to.index()) {
+            sender.send_when_idle(frame);
         }
     }
 

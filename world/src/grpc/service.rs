@@ -9,18 +9,18 @@ use std::task::{Context, Poll};
 
 use http::{HeaderMap, Request, Response};
 use tinderbox_schedule::RankIndex;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 
-use super::body::Outgoing;
+use super::body::{Outgoing, Queue};
 use super::call::{CARRY, JOIN, RANK, RUN, TOKEN, hex, one};
 use super::join::Lobby;
 use super::read::{read, read_one};
 use crate::engine::Events;
-use crate::frame::{Frame, Limits};
+use crate::frame::Limits;
 
 /// What the calls of other ranks need.
 pub(super) struct Shared {
@@ -33,7 +33,7 @@ pub(super) struct Shared {
     /// The number of the run, when it is known.
     pub(super) run: watch::Sender<Option<u64>>,
     /// What is to be sent to each rank that calls this one, until it has called.
-    pub(super) queues: Mutex<Vec<Option<UnboundedReceiver<Frame>>>>,
+    pub(super) queues: Mutex<Vec<Option<Queue>>>,
     /// Tells which ranks have called.
     pub(super) called: UnboundedSender<RankIndex>,
 }

@@ -92,11 +92,6 @@ impl Peers {
         others.all(|peer| peer.is_lost || peer.unconfirmed == 0)
     }
 
-    /// Returns whether a rank is gone.
-    pub(crate) fn is_lost(&self, rank: RankIndex) -> bool {
-        self.peers.get(rank.index()).is_none_or(|peer| peer.is_lost)
-    }
-
     /// Returns whether something is expected of a rank: its work, or a confirmation.
     pub(crate) fn is_awaited(&self, rank: RankIndex) -> bool {
         let peer = self.peers.get(rank.index());

@@ -3,4 +3,5 @@
 mod calls;
 mod engines;
 mod faults;
+mod regroup;
 mod support;

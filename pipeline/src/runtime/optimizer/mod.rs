@@ -216,9 +216,12 @@ impl OptimizerState {
         self.states[position] = state.map(|state| with_value(state, value, decay));
     }
 
-    /// Copies the state of all pieces to the host.
-    fn save(&self, pieces: &[(ParameterPath, Piece)]) -> Result<SavedState, ExecutionError> {
-        let mut saved = SavedState::default();
+    /// Copies the state of each piece that has one to the host.
+    fn save<'a>(
+        &self,
+        pieces: &'a [(ParameterPath, Piece)],
+    ) -> Result<Vec<PieceState<'a>>, ExecutionError> {
+        let mut saved = Vec::new();
         for (((path, piece), state), rule) in pieces.iter().zip(&self.states).zip(&self.rules) {
             let Some(state) = state else {
                 continue;
@@ -226,19 +229,14 @@ impl OptimizerState {
             let mut sink = StateSink::default();
             let prefix = format!("{PREFIX}{path}");
             rule.optimizer.state_flatten(&prefix, state, &mut sink);
-            for (name, data) in sink.tensors {
-                if !piece.is_whole() {
-                    let part = StatePart {
-                        shape: piece.shape.clone(),
-                        first_row: piece.rows.start,
-                    };
-                    saved.parts.insert(name.clone(), part);
-                }
-                saved.tensors.push((name, read_now(data)?));
-            }
-            if piece.rows.start == 0 {
-                saved.scalars.extend(sink.scalars);
-            }
+            let tensors = sink.tensors.into_iter();
+            let tensors = tensors.map(|(name, data)| Ok((name, read_now(data)?)));
+            saved.push(PieceState {
+                path,
+                piece,
+                tensors: tensors.collect::<Result<_, ExecutionError>>()?,
+                scalars: sink.scalars,
+            });
         }
         Ok(saved)
     }
@@ -379,6 +377,14 @@ fn other_optimizer(path: &ParameterPath, fields: &StateFields) -> RestoreError {
     }
 }
 
+/// The state of a piece on the host.
+pub(super) struct PieceState<'a> {
+    pub(super) path: &'a ParameterPath,
+    pub(super) piece: &'a Piece,
+    pub(super) tensors: Vec<(String, TensorData)>,
+    pub(super) scalars: Vec<(String, Scalar)>,
+}
+
 /// The state of a stage's optimizer at one point in time.
 #[derive(Clone, Debug)]
 pub struct OptimizerSnapshot {
@@ -400,9 +406,34 @@ impl OptimizerSnapshot {
     ///
     /// When the device fails.
     pub fn to_host(&self) -> Result<SavedState, ExecutionError> {
+        let mut saved = SavedState::default();
+        for PieceState {
+            piece,
+            tensors,
+            scalars,
+            ..
+        } in self.of_pieces()?
+        {
+            for (name, _) in tensors.iter().filter(|_| !piece.is_whole()) {
+                let part = StatePart {
+                    shape: piece.shape.clone(),
+                    first_row: piece.rows.start,
+                };
+                saved.parts.insert(name.clone(), part);
+            }
+            saved.tensors.extend(tensors);
+            if piece.rows.start == 0 {
+                saved.scalars.extend(scalars);
+            }
+        }
+        Ok(saved)
+    }
+
+    /// Returns the state of each piece that has one, copied to the host.
+    pub(super) fn of_pieces(&self) -> Result<Vec<PieceState<'_>>, ExecutionError> {
         match &self.optimizer {
             Some(optimizer) => optimizer.save(&self.pieces),
-            None => Ok(SavedState::default()),
+            None => Ok(Vec::new()),
         }
     }
 }

@@ -286,6 +286,15 @@ impl Stage {
             let reload = Reload::new(&setup.table, module, &setup.device);
             reload.run(module, source, &*setup.progress)?;
         }
+        self.restore_optimizer(state)
+    }
+
+    /// Replaces the state of the optimizer.
+    pub(super) fn restore_optimizer(
+        &mut self,
+        state: &dyn SavedOptimizer,
+    ) -> Result<(), RestoreError> {
+        let setup = &*self.setup;
         if let Some(optimizer) = &mut self.optimizer {
             for (position, piece) in self.pieces.of(setup.replica).iter().enumerate() {
                 let path = self.owned.path(piece.place);

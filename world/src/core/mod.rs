@@ -1,9 +1,12 @@
 //! The state that a process shares with the threads of its engine.
 
+mod beats;
+mod regroup;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,6 +18,7 @@ use crate::environment::Local;
 use crate::error::WorldError;
 use crate::frame::{Frame, Received};
 use crate::handler::Handler;
+use crate::members::{Members, Roster};
 use crate::message::Kind;
 use crate::options::WorldOptions;
 use crate::peers::{Failure, How, Peers, Word};
@@ -27,8 +31,8 @@ pub(crate) type Status = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// What one process knows and holds of its world.
 pub(crate) struct Core {
-    rank: RankIndex,
-    size: usize,
+    /// The rank that the engine gives this process.
+    own: RankIndex,
     options: WorldOptions,
     outbox: OnceLock<Box<dyn Outbox>>,
     /// What was to be sent before the engine had connected all ranks.
@@ -37,15 +41,21 @@ pub(crate) struct Core {
     /// Notified when the state changes.
     changed: Condvar,
     channels: Mutex<Channels>,
+    /// Held to read while a frame is received, so that none is received while the generation changes.
+    receiving: RwLock<()>,
 }
 
 struct State {
+    members: Members,
+    /// Of this generation, by rank in the world.
     peers: Peers,
+    /// Frames of later generations.
+    later: Vec<(RankIndex, Received)>,
     /// The values of calls, by their number and sender.
     values: BTreeMap<(u64, RankIndex), (String, Vec<u8>)>,
     /// How many calls were made.
     calls: u64,
-    /// What each rank reported last, and when something of it arrived.
+    /// What each process of the engine reported last, and when something of it arrived.
     heard: Vec<Heard>,
     status: Option<Status>,
     /// The last heartbeat of this process; none before it has joined.
@@ -97,31 +107,50 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Core {
-    fn new(rank: RankIndex, size: usize, options: WorldOptions) -> Self {
+    fn new(own: RankIndex, processes: usize, options: WorldOptions) -> Self {
         let heard = Heard {
             doing: None,
             at: Instant::now(),
             beats: 0,
         };
         let state = State {
-            peers: Peers::new(rank, size),
+            members: Members::new(own, processes),
+            peers: Peers::new(own, processes),
+            later: Vec::new(),
             values: BTreeMap::new(),
             calls: 0,
-            heard: vec![heard; size],
+            heard: vec![heard; processes],
             status: None,
             beat_at: None,
             paused: None,
         };
         Self {
-            rank,
-            size,
+            own,
             options,
             outbox: OnceLock::new(),
             unsent: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             channels: Mutex::default(),
+            receiving: RwLock::default(),
         }
+    }
+
+    /// Returns the processes of this generation.
+    pub(crate) fn roster(&self) -> Arc<Roster> {
+        locked(&self.state).members.roster().clone()
+    }
+
+    /// Returns the rank of this process, and the processes of this generation.
+    pub(crate) fn place(&self) -> (RankIndex, Arc<Roster>) {
+        let roster = self.roster();
+        (self.rank(&roster), roster)
+    }
+
+    /// Returns the rank of this process in the world.
+    fn rank(&self, roster: &Roster) -> RankIndex {
+        let rank = roster.rank_of(self.own);
+        rank.expect("a process is in every generation that it begins")
     }
 
     pub(crate) fn failure(&self) -> Option<Failure> {
@@ -130,7 +159,7 @@ impl Core {
 
     /// Tells all ranks that this one failed, and why.
     pub(crate) fn fail(&self, reason: String) {
-        let (rank, how) = (self.rank, How::Failed(reason));
+        let (rank, how) = (self.place().0, How::Failed(reason));
         let status = locked(&self.state).status.clone();
         // Without the lock: it may ask for the state of the world.
         let doing = status.and_then(|status| status());
@@ -143,22 +172,53 @@ impl Core {
         let had_failed = state.peers.failure().is_some();
         let words = event(&mut state.peers);
         let failure = state.peers.failure().filter(|_| !had_failed).cloned();
+        let roster = state.members.roster().clone();
         drop(state);
         for (to, word) in words {
-            self.send(to, &Kind::Word(word), &[], Vec::new());
+            self.send(&roster, to, &Kind::Word(word), &[], Vec::new());
         }
         self.changed.notify_all();
         if let Some(failure) = failure {
-            tracing::error!(rank = self.rank.index(), %failure, "the world failed");
+            tracing::error!(rank = self.rank(&roster).index(), %failure, "the world failed");
             let handlers: Vec<_> = locked(&self.channels).handlers.values().cloned().collect();
             handlers.iter().for_each(|handler| handler.failed(&failure));
         }
     }
 
-    /// Queues a frame. Until the engine has connected all ranks, answers to those that it has wait here.
-    pub(crate) fn send(&self, to: RankIndex, kind: &Kind, rest: &[u8], pieces: Vec<Bytes>) {
-        let header = kind.header(rest);
-        let frame = Frame { header, pieces };
+    /// Queues a frame for a rank of a generation. Until the engine has connected all ranks, answers to those that it has
+    /// wait here.
+    pub(crate) fn send(
+        &self,
+        roster: &Roster,
+        to: RankIndex,
+        kind: &Kind,
+        rest: &[u8],
+        pieces: Vec<Bytes>,
+    ) {
+        if let Some(to) = roster.members.get(to.index()) {
+            let header = kind.header(roster.generation, rest);
+            self.queue(*to, Frame { header, pieces });
+        }
+    }
+
+    /// Queues a frame that is sent when there is nothing else to send.
+    pub(crate) fn send_when_idle(
+        &self,
+        roster: &Roster,
+        to: RankIndex,
+        kind: &Kind,
+        rest: &[u8],
+        pieces: Vec<Bytes>,
+    ) {
+        // A channel is opened after the engine has connected all ranks.
+        if let (Some(to), Some(outbox)) = (roster.members.get(to.index()), self.outbox.get()) {
+            let header = kind.header(roster.generation, rest);
+            outbox.send_when_idle(*to, Frame { header, pieces });
+        }
+    }
+
+    /// Queues a frame for a process of the engine.
+    fn queue(&self, to: RankIndex, frame: Frame) {
         if let Some(outbox) = self.outbox.get() {
             return outbox.send(to, frame);
         }
@@ -189,14 +249,16 @@ impl Core {
         let mut state = locked(&self.state);
         let sequence = state.calls;
         state.calls += 1;
+        let roster = state.members.roster().clone();
         drop(state);
+        let own = self.rank(&roster);
         let kind = Kind::Call {
             sequence,
             call: call.to_owned(),
         };
-        for to in (0..self.size).map(RankIndex::new) {
-            if let Some(value) = value.clone().filter(|_| to != self.rank) {
-                self.send(to, &kind, &[], vec![value]);
+        for to in (0..roster.size()).map(RankIndex::new) {
+            if let Some(value) = value.clone().filter(|_| to != own) {
+                self.send(&roster, to, &kind, &[], vec![value]);
             }
         }
         let deadline = Instant::now() + self.options.call_timeout;
@@ -210,7 +272,7 @@ impl Core {
                 return Err(WorldError::OtherCall {
                     rank: *rank,
                     found: found.clone(),
-                    own: self.rank,
+                    own,
                     call,
                 });
             }
@@ -235,7 +297,10 @@ impl Core {
                     call,
                     timeout: self.options.call_timeout.saturating_sub(left),
                     doing: match state.peers.is_open(rank) {
-                        true => state.heard[rank.index()].doing.clone(),
+                        true => {
+                            let process = roster.members[rank.index()];
+                            state.heard[process.index()].doing.clone()
+                        }
                         false => Some("no call: it has left".to_owned()),
                     },
                 });
@@ -280,23 +345,44 @@ impl Core {
     /// Returns what a rank reported last.
     pub(crate) fn doing(&self, rank: RankIndex) -> Option<String> {
         let state = locked(&self.state);
-        state.heard.get(rank.index())?.doing.clone()
+        let process = *state.members.roster().members.get(rank.index())?;
+        state.heard.get(process.index())?.doing.clone()
     }
 
-    fn receive(&self, from: RankIndex, frame: Received) {
-        let Some((kind, rest)) = Kind::read(&frame.header) else {
+    /// Receives a frame of a process of the engine.
+    fn receive(&self, process: RankIndex, frame: Received) {
+        let Some((generation, kind, rest)) = Kind::read(&frame.header) else {
             return self.lose(
-                from,
+                process,
                 "it sent bytes that are no message of this version".to_owned(),
             );
         };
+        let mut state = locked(&self.state);
+        match kind {
+            Kind::Beat(None) => return,
+            Kind::Beat(doing) => {
+                state.heard[process.index()].doing = doing;
+                return;
+            }
+            Kind::Vote(vote) => {
+                drop(state);
+                return self.vote(|members| members.hear(process, vote));
+            }
+            _ => {}
+        }
+        let roster = state.members.roster().clone();
+        if generation > roster.generation {
+            return state.later.push((process, frame));
+        }
+        drop(state);
+        let from = roster.rank_of(process);
+        let Some(from) = from.filter(|_| generation == roster.generation) else {
+            // It was given up, or does not know yet that another one was.
+            return;
+        };
         match kind {
             Kind::Word(word) => self.change(|peers| peers.hear(from, word)),
-            Kind::Beat(doing) => {
-                if doing.is_some() {
-                    locked(&self.state).heard[from.index()].doing = doing;
-                }
-            }
+            Kind::Beat(_) | Kind::Vote(_) => {}
             Kind::Call { sequence, call } => {
                 let value = frame.pieces.first().map(|piece| piece.to_vec());
                 let mut state = locked(&self.state);
@@ -330,92 +416,6 @@ impl Core {
             }
         }
     }
-
-    fn lose(&self, rank: RankIndex, reason: String) {
-        let mut state = locked(&self.state);
-        let patience = self.patience();
-        state.note_pause(patience);
-        let reason = match state.paused {
-            Some((at, paused)) if at.elapsed() < patience.saturating_mul(2) => {
-                let paused = Duration::from_millis(paused.as_millis() as u64);
-                format!(
-                    "{reason}; this process was paused for {paused:?}, and the others may have gone on without it"
-                )
-            }
-            _ => reason,
-        };
-        drop(state);
-        let doing = self.doing(rank);
-        self.change(|peers| peers.lose(rank, reason, doing));
-    }
-
-    /// How long a pause may be before others give this process up.
-    fn patience(&self) -> Duration {
-        let WorldOptions {
-            heartbeat,
-            heartbeats_until_lost,
-            ..
-        } = self.options;
-        // The last that they heard of may be a heartbeat old; one late heartbeat is no pause.
-        heartbeat.saturating_mul(heartbeats_until_lost.saturating_sub(1).max(2))
-    }
-
-    /// One heartbeat: shows the others that this process is alive, and counts for whom none arrived.
-    fn beat(&self, reported: &mut Option<String>) {
-        let mut state = locked(&self.state);
-        if state.peers.failure().is_some() {
-            return;
-        }
-        state.note_pause(self.patience());
-        state.beat_at = Some(Instant::now());
-        let status = state.status.clone();
-        let mut silent = Vec::new();
-        let mut alive = Vec::new();
-        for rank in (0..self.size).map(RankIndex::new) {
-            if rank == self.rank || state.peers.is_lost(rank) {
-                continue;
-            }
-            // Also those that have left: they wait until what they sent has arrived.
-            alive.push(rank);
-            if !state.peers.is_awaited(rank) {
-                continue;
-            }
-            let heard = &mut state.heard[rank.index()];
-            heard.beats += 1;
-            if heard.beats > self.options.heartbeats_until_lost {
-                silent.push((rank, heard.at.elapsed()));
-            }
-        }
-        drop(state);
-        let doing = status.and_then(|status| status());
-        let new = doing.clone().filter(|_| doing != *reported);
-        *reported = doing;
-        for to in alive {
-            self.send(to, &Kind::Beat(new.clone()), &[], Vec::new());
-        }
-        for (rank, since) in silent {
-            let since = Duration::from_millis(since.as_millis() as u64);
-            self.lose(rank, format!("it has shown no sign of life for {since:?}"));
-        }
-    }
-
-    /// Waits until what this process said was received; after a failure, at most for some time. Ranks that show no sign of
-    /// life are not waited for.
-    fn wait_until_confirmed(&self) {
-        let started = Instant::now();
-        let mut state = locked(&self.state);
-        while !state.peers.is_confirmed() {
-            let left = match state.peers.failure() {
-                Some(_) => LEAVE_FAILED.saturating_sub(started.elapsed()),
-                None => self.options.heartbeat,
-            };
-            if left.is_zero() {
-                return;
-            }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
 }
 
 /// The side of a core that an engine reports to. Weak, because the core owns the engine.
@@ -425,7 +425,9 @@ impl Events for Ear {
     fn received(&self, from: RankIndex, frame: Received) {
         if let Some(core) = self.0.upgrade() {
             self.heard(from);
+            let receiving = core.receiving.read();
             core.receive(from, frame);
+            drop(receiving);
         }
     }
 
@@ -512,8 +514,8 @@ impl Drop for Member {
 impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Member")
-            .field("rank", &self.core.rank)
-            .field("size", &self.core.size)
+            .field("process", &self.core.own)
+            .field("roster", &self.core.roster())
             .finish_non_exhaustive()
     }
 }

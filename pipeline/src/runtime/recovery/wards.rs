@@ -1,0 +1,185 @@
+//! The state of another rank, kept in the memory of this one.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tinderbox_deferred::ParameterTable;
+use tinderbox_fake::DynTensor;
+use tinderbox_world::{Buffer, Channel};
+
+use super::state::{Contents, State, tensor};
+use crate::runtime::digest::ReadError;
+use crate::runtime::remote::header_of;
+use crate::runtime::wire::lend;
+use crate::schedule::RankIndex;
+
+/// The most bytes of a frame, so that the messages of a step do not wait for long.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A frame of a state that is sent to the rank that keeps it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(in crate::runtime) enum Part {
+    /// A state begins. Parameters that have not changed since an earlier version are not sent again.
+    Begin {
+        version: u64,
+        contents: Contents,
+        earlier: u64,
+        is_same: Vec<bool>,
+    },
+    /// Bytes of an item, in order.
+    Bytes { version: u64, item: usize },
+}
+
+/// The chunks of each item of a state.
+type Chunks = Vec<Arc<Vec<Buffer>>>;
+
+/// A state as far as it has arrived.
+#[derive(Debug)]
+struct Arriving {
+    contents: Contents,
+    chunks: Chunks,
+    missing: usize,
+}
+
+/// The states of one other rank that this process keeps, by their version.
+#[derive(Debug, Default)]
+pub(in crate::runtime) struct Wards {
+    states: Mutex<BTreeMap<u64, Arriving>>,
+    arrived: Condvar,
+}
+
+impl Wards {
+    fn states(&self) -> MutexGuard<'_, BTreeMap<u64, Arriving>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a frame; `None` if it is none.
+    pub(in crate::runtime) fn put(&self, part: Part, pieces: Vec<Buffer>) -> Option<()> {
+        let mut states = self.states();
+        match part {
+            Part::Begin {
+                version,
+                contents,
+                earlier,
+                is_same,
+            } => {
+                let mut missing = 0;
+                let mut chunks = Chunks::new();
+                for (at, item) in contents.items.iter().enumerate() {
+                    chunks.push(match is_same.get(at) {
+                        Some(true) => states.get(&earlier)?.chunks.get(at)?.clone(),
+                        _ => {
+                            missing += item.kind.bytes()?;
+                            Arc::default()
+                        }
+                    });
+                }
+                let arriving = Arriving {
+                    contents,
+                    chunks,
+                    missing,
+                };
+                states.insert(version, arriving);
+            }
+            Part::Bytes { version, item } => {
+                // One that is not kept any more.
+                let arriving = states.get_mut(&version)?;
+                let chunks = Arc::get_mut(arriving.chunks.get_mut(item)?)?;
+                for piece in pieces {
+                    arriving.missing = arriving.missing.checked_sub(piece.len())?;
+                    chunks.push(piece);
+                }
+            }
+        }
+        drop(states);
+        self.arrived.notify_all();
+        Some(())
+    }
+
+    /// The versions that have arrived.
+    pub(super) fn versions(&self) -> Vec<u64> {
+        let states = self.states();
+        let whole = states.iter().filter(|(_, state)| state.missing == 0);
+        whole.map(|(version, _)| *version).collect()
+    }
+
+    /// The newest version that has arrived.
+    pub(in crate::runtime) fn newest(&self) -> Option<u64> {
+        self.versions().pop()
+    }
+
+    /// Waits until a version has arrived; false if it has not after a while.
+    pub(super) fn wait_for(&self, version: u64, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut states = self.states();
+        loop {
+            if states.get(&version).is_some_and(|state| state.missing == 0) {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.arrived.wait_timeout(states, left);
+            states = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Drops what is older than a version.
+    pub(super) fn keep_from(&self, version: u64) {
+        let mut states = self.states();
+        *states = states.split_off(&version);
+    }
+
+    /// Returns a state.
+    pub(super) fn state(&self, version: u64) -> Option<(Contents, Vec<DynTensor>)> {
+        let mut states = self.states();
+        let Arriving {
+            contents, chunks, ..
+        } = states.get_mut(&version)?;
+        let pairs = contents.items.iter().zip(chunks.iter());
+        let tensors = pairs.map(|(item, chunks)| tensor(item, chunks.to_vec()));
+        Some((contents.clone(), tensors.collect::<Option<_>>()?))
+    }
+}
+
+/// Sends a state to the rank that keeps it, when there is nothing else to send to it.
+pub(super) fn send(
+    (channel, to): (&Channel, RankIndex),
+    version: u64,
+    state: &State,
+    earlier: Option<(u64, State)>,
+    table: &ParameterTable,
+) -> Result<(), ReadError> {
+    let (contents, values) = state.read(table)?;
+    let (earlier, is_same) = match earlier {
+        Some((earlier, known)) => (earlier, state.same_as(&known)),
+        None => (0, Vec::new()),
+    };
+    let (_, bytes) = lend(values)?;
+    let items: Vec<usize> = (0..bytes.len())
+        .filter(|item| !is_same.get(*item).copied().unwrap_or(false))
+        .collect();
+    let begin = Part::Begin {
+        version,
+        contents,
+        earlier,
+        is_same,
+    };
+    put(channel, to, begin, Vec::new());
+    for item in items {
+        let mut left = bytes[item].clone();
+        while !left.is_empty() {
+            let chunk = left.split_to(left.len().min(CHUNK_BYTES));
+            put(channel, to, Part::Bytes { version, item }, vec![chunk]);
+        }
+    }
+    Ok(())
+}
+
+fn put(channel: &Channel, to: RankIndex, part: Part, pieces: Vec<bytes::Bytes>) {
+    let header = header_of(part);
+    channel.send_when_idle(to, &header, pieces);
+}

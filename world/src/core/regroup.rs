@@ -1,0 +1,101 @@
+//! Begins the next generation of a world after a failure.
+
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use tinderbox_schedule::RankIndex;
+
+use super::{Channels, Core, locked};
+use crate::error::WorldError;
+use crate::frame::Frame;
+use crate::members::{Members, Outcome, Vote};
+use crate::message::Kind;
+use crate::peers::Peers;
+
+impl Core {
+    /// Applies an event to the agreement, and sends what it answers.
+    pub(super) fn vote(&self, event: impl FnOnce(&mut Members) -> Vec<(RankIndex, Vote)>) {
+        let mut state = locked(&self.state);
+        let votes = event(&mut state.members);
+        let generation = state.members.roster().generation;
+        drop(state);
+        for (to, vote) in votes {
+            let header = Kind::Vote(vote).header(generation, &[]);
+            let pieces = Vec::new();
+            self.queue(to, Frame { header, pieces });
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until the processes that are left have agreed, and begins their generation.
+    pub(crate) fn regroup(&self) -> Result<(), WorldError> {
+        let timeout = self.options.call_timeout;
+        let mut deadline = Instant::now() + timeout;
+        self.vote(Members::prepare);
+        let mut state = locked(&self.state);
+        loop {
+            match state.members.outcome().cloned() {
+                Some(Outcome::Next(_)) => break,
+                Some(Outcome::GivenUp(generation)) => {
+                    let generation = generation.number;
+                    return Err(WorldError::GivenUp { generation });
+                }
+                Some(Outcome::TooFew { left, of }) => {
+                    let failure = state.peers.failure().cloned();
+                    return Err(WorldError::TooFewLeft { left, of, failure });
+                }
+                None => {}
+            }
+            let now = Instant::now();
+            if now < deadline {
+                let waited = self.changed.wait_timeout(state, deadline - now);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            let missing = state.members.missing();
+            drop(state);
+            for process in missing {
+                self.lose(process, format!("it has not come within {timeout:?}"));
+            }
+            deadline = Instant::now() + timeout;
+            state = locked(&self.state);
+        }
+        drop(state);
+        self.adopt();
+        Ok(())
+    }
+
+    fn adopt(&self) {
+        let receiving = self.receiving.write();
+        let mut state = locked(&self.state);
+        state.members.adopt();
+        let roster = state.members.roster().clone();
+        state.peers = Peers::new(self.rank(&roster), roster.size());
+        state.values.clear();
+        state.calls = 0;
+        state.status = None;
+        for heard in &mut state.heard {
+            heard.beats = 0;
+            heard.doing = None;
+        }
+        let later = std::mem::take(&mut state.later);
+        let members = roster.members.iter().enumerate();
+        let lost = members.filter(|(_, process)| state.members.is_lost(**process));
+        let lost: Vec<RankIndex> = lost.map(|(rank, _)| RankIndex::new(rank)).collect();
+        drop(state);
+        *locked(&self.channels) = Channels::default();
+        tracing::warn!(
+            generation = roster.generation.number,
+            ranks = roster.size(),
+            "the processes that are left go on"
+        );
+        for rank in lost {
+            let reason = "its connection ended while the others regrouped".to_owned();
+            self.change(|peers| peers.lose(rank, reason, None));
+        }
+        for (process, frame) in later {
+            self.receive(process, frame);
+        }
+        drop(receiving);
+    }
+}

@@ -1,0 +1,217 @@
+//! Every order of messages and losses, for up to four processes of which up to two end or are given up.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::*;
+
+fn rank(index: usize) -> RankIndex {
+    RankIndex::new(index)
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Wire {
+    Vote(Vote),
+    End,
+}
+
+/// Processes, some of which end.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Net {
+    members: Vec<Members>,
+    /// Whether the process runs.
+    runs: Vec<bool>,
+    /// The generations that each has begun, with their members.
+    begun: Vec<Vec<Roster>>,
+    /// Per sender and receiver.
+    wires: Vec<VecDeque<Wire>>,
+    /// How many processes may still end.
+    ends: usize,
+}
+
+impl Net {
+    fn new(size: usize, ends: usize) -> Self {
+        Self {
+            members: (0..size).map(|own| Members::new(rank(own), size)).collect(),
+            runs: vec![true; size],
+            begun: vec![Vec::new(); size],
+            wires: vec![VecDeque::new(); size * size],
+            ends,
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn put(&mut self, from: usize, votes: Vec<(RankIndex, Vote)>) {
+        for (to, vote) in votes {
+            let wire = from * self.size() + to.index();
+            self.wires[wire].push_back(Wire::Vote(vote));
+        }
+    }
+
+    /// A process ends: each other one reads what it has sent, and then that it has ended.
+    fn end(&mut self, process: usize) {
+        self.runs[process] = false;
+        self.ends -= 1;
+        for to in 0..self.size() {
+            let wire = process * self.size() + to;
+            self.wires[wire].push_back(Wire::End);
+        }
+    }
+
+    /// All that may happen next.
+    fn next(&self) -> Vec<Self> {
+        let mut all = Vec::new();
+        for process in (0..self.size()).filter(|process| self.runs[*process]) {
+            let own = &self.members[process];
+            let others = own.roster.members.iter();
+            let has_lost = others.clone().any(|one| own.is_lost(*one));
+            if has_lost && !own.is_ready && own.outcome.is_none() {
+                let mut next = self.clone();
+                let votes = next.members[process].prepare();
+                next.put(process, votes);
+                all.push(next);
+            }
+            if let Some(Outcome::Next(roster)) = own.outcome() {
+                let mut next = self.clone();
+                next.begun[process].push((**roster).clone());
+                assert!(next.members[process].adopt());
+                all.push(next);
+            }
+            // What has not arrived of one that ends arrives or is lost, for each receiver.
+            for lost in (0..1 << self.size()).filter(|_| self.ends > 0) {
+                let mut next = self.clone();
+                for to in (0..self.size()).filter(|to| lost >> to & 1 == 1) {
+                    next.wires[process * self.size() + to].clear();
+                }
+                next.end(process);
+                all.push(next);
+            }
+            for from in 0..self.size() {
+                let wire = from * self.size() + process;
+                let mut next = self.clone();
+                let Some(item) = next.wires[wire].pop_front() else {
+                    continue;
+                };
+                let votes = match item {
+                    Wire::Vote(vote) => next.members[process].hear(rank(from), vote),
+                    Wire::End => next.members[process].lose(rank(from)),
+                };
+                next.put(process, votes);
+                all.push(next);
+            }
+        }
+        all
+    }
+
+    /// No two processes have different members in one generation, and nobody is in a generation that leaves it out.
+    fn check(&self) {
+        let mut known: BTreeMap<Generation, &Roster> = BTreeMap::new();
+        for (process, begun) in self.begun.iter().enumerate() {
+            for roster in begun {
+                assert!(roster.rank_of(rank(process)).is_some(), "{self:#?}");
+                let first = known.entry(roster.generation).or_insert(roster);
+                assert_eq!(*first, roster, "{self:#?}");
+            }
+        }
+    }
+
+    /// When nothing happens any more, all that run are in one generation, which has nobody else, or too few are left.
+    fn check_end(&self) {
+        let runs: Vec<usize> = (0..self.size()).filter(|one| self.runs[*one]).collect();
+        if runs.len() == self.size() {
+            return;
+        }
+        for process in &runs {
+            let own = &self.members[*process];
+            if let Some(Outcome::TooFew { .. }) = own.outcome() {
+                continue;
+            }
+            let members: Vec<usize> = own.roster.members.iter().map(|one| one.index()).collect();
+            assert_eq!(members, runs, "process {process}: {self:#?}");
+        }
+    }
+}
+
+/// Tries every order, and returns how many states there are.
+fn explore(size: usize, ends: usize) -> usize {
+    let mut seen = HashSet::new();
+    let mut left = vec![Net::new(size, ends)];
+    while let Some(net) = left.pop() {
+        if !seen.insert(net.clone()) {
+            continue;
+        }
+        net.check();
+        let next = net.next();
+        if next.is_empty() {
+            net.check_end();
+        }
+        left.extend(next);
+    }
+    seen.len()
+}
+
+#[test]
+fn those_that_are_left_agree_in_every_order() {
+    for (size, ends) in [(2, 1), (3, 1), (4, 1), (3, 2), (4, 2)] {
+        let states = explore(size, ends);
+        println!("{size} processes of which {ends} end: {states} states");
+        assert!(states >= size * size, "{states}");
+    }
+}
+
+/// A process that was silent, and was given up, is told so and begins no generation.
+#[test]
+fn a_process_that_returns_is_left_out() {
+    let mut members: Vec<Members> = (0..3).map(|own| Members::new(rank(own), 3)).collect();
+    for one in [0, 2] {
+        assert!(members[one].lose(rank(1)).is_empty());
+    }
+    assert!(members[0].prepare().is_empty());
+    let asked = members[2].prepare();
+    assert_eq!(asked, [(rank(0), Vote::Ready(Generation::FIRST))]);
+    let votes = members[0].hear(rank(2), Vote::Ready(Generation::FIRST));
+    let next = Roster {
+        generation: Generation::FIRST.next(rank(0)),
+        members: vec![rank(0), rank(2)],
+    };
+    let expected = [
+        (rank(1), Vote::GivenUp(next.generation)),
+        (rank(2), Vote::Next(next.clone())),
+    ];
+    assert_eq!(votes, expected);
+    assert!(members[0].adopt());
+    assert_eq!(members[0].roster().rank_of(rank(2)), Some(rank(1)));
+    // It asks only now.
+    let asked = members[1].prepare();
+    assert!(asked.contains(&(rank(0), Vote::Ready(Generation::FIRST))));
+    assert_eq!(
+        members[0].hear(rank(1), Vote::Ready(Generation::FIRST)),
+        [(rank(1), Vote::GivenUp(next.generation))]
+    );
+    members[1].hear(rank(0), Vote::GivenUp(next.generation));
+    assert_eq!(
+        members[1].outcome(),
+        Some(&Outcome::GivenUp(next.generation))
+    );
+    assert!(!members[1].adopt());
+}
+
+/// One of three is no half: it may be the one that is cut off.
+#[test]
+fn fewer_than_half_do_not_go_on() {
+    let mut own = Members::new(rank(2), 3);
+    own.lose(rank(0));
+    own.prepare();
+    own.lose(rank(1));
+    assert_eq!(own.outcome(), Some(&Outcome::TooFew { left: 1, of: 3 }));
+    let mut own = Members::new(rank(1), 2);
+    own.prepare();
+    own.lose(rank(0));
+    let next = Roster {
+        generation: Generation::FIRST.next(rank(1)),
+        members: vec![rank(1)],
+    };
+    assert_eq!(own.outcome(), Some(&Outcome::Next(Arc::new(next))));
+}

@@ -1,0 +1,188 @@
+//! Processes that go on after others were lost.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tinderbox_world::testing::{Delays, Net};
+use tinderbox_world::{Buffer, Channel, Failure, Handler, RankIndex, World, WorldError};
+
+use crate::support::{on_threads, options, rank};
+
+/// Passes frames on.
+struct Pass(Mutex<Sender<(RankIndex, Vec<u8>)>>);
+
+impl Handler for Pass {
+    fn received(&self, from: RankIndex, header: &[u8], _: Vec<Buffer>) {
+        let _ = self.0.lock().unwrap().send((from, header.to_vec()));
+    }
+
+    fn failed(&self, _: &Failure) {}
+}
+
+fn opened(world: &World) -> (Channel, Receiver<(RankIndex, Vec<u8>)>) {
+    let (sender, frames) = channel();
+    (world.open(Arc::new(Pass(Mutex::new(sender)))), frames)
+}
+
+/// Ends a rank of the engine when all others have what they wait for.
+fn kill(process: RankIndex, net: &Net) {
+    std::thread::sleep(Duration::from_millis(100));
+    net.kill(process);
+}
+
+/// Every rank sends its number to all others, and gets theirs.
+fn exchange(world: &World) {
+    let (channel, frames) = opened(world);
+    let own = world.rank();
+    for to in channel.others() {
+        channel.send(
+            to,
+            &[own.index() as u8],
+            vec![Bytes::from(vec![1; 1 << 16])],
+        );
+    }
+    for _ in channel.others() {
+        let (from, header) = frames.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(header, [from.index() as u8]);
+    }
+    let expected: Vec<usize> = (0..world.size()).collect();
+    assert_eq!(world.all_gather(own.index()).unwrap(), expected);
+    assert_eq!(
+        world
+            .from_first(|| Ok::<_, WorldError>(own.index()))
+            .unwrap(),
+        0
+    );
+}
+
+/// The rank that is killed, and all that are left.
+fn survive(size: usize, killed: usize, delays: Delays) {
+    let found = on_threads(size, delays, &options(), |world, net: &Net| {
+        let was = world.rank();
+        let clone = world.clone();
+        let (old, _frames) = opened(&world);
+        exchange(&world);
+        if was == rank(killed) {
+            kill(was, net);
+            return None;
+        }
+        let error = loop {
+            // Some ranks may still have what all gave.
+            if let Err(error) = world.barrier() {
+                break error;
+            }
+        };
+        assert!(matches!(error, WorldError::Failed(_)), "{error}");
+        let began = Instant::now();
+        world.regroup().unwrap();
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        // What belongs to the generation before reaches nobody.
+        old.send(rank(0), b"old", Vec::new());
+        old.fail("late");
+        drop(old);
+        exchange(&world);
+        exchange(&world);
+        assert_eq!(world.generation(), 1);
+        assert_eq!(world.failure(), None);
+        assert_eq!((clone.rank(), clone.size()), (world.rank(), size - 1));
+        Some((was.index(), world.rank().index()))
+    });
+    let left = (0..size).filter(|was| *was != killed);
+    let expected: Vec<(usize, usize)> = left.zip(0..).collect();
+    let found: Vec<(usize, usize)> = found.into_iter().flatten().collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn those_that_are_left_go_on() {
+    for size in 2..5 {
+        for killed in 0..size {
+            survive(size, killed, Delays::default());
+        }
+    }
+    for seed in 0..20 {
+        let most = Duration::from_millis(3);
+        survive(4, seed as usize % 4, Delays { seed, most });
+    }
+}
+
+/// One after the other is lost, down to a single process.
+#[test]
+fn a_world_shrinks_to_one() {
+    let found = on_threads(4, Delays::default(), &options(), |world, net: &Net| {
+        let was = world.rank();
+        for lost in [2, 0, 3] {
+            exchange(&world);
+            if was == rank(lost) {
+                kill(was, net);
+                return 0;
+            }
+            while world.barrier().is_ok() {}
+            world.regroup().unwrap();
+        }
+        exchange(&world);
+        world.size()
+    });
+    assert_eq!(found, [0, 1, 0, 0]);
+}
+
+/// A rank that others have given up, and that comes back: it is told, and nothing of it arrives.
+#[test]
+fn a_rank_that_returns_is_left_out() {
+    let found = on_threads(3, Delays::default(), &options(), |world, net: &Net| {
+        let was = world.rank();
+        let (old, _frames) = opened(&world);
+        exchange(&world);
+        if was == rank(0) {
+            net.stop(was);
+            while world.barrier().is_ok() {}
+            // It sees the others leave, and what it has sent meanwhile arrives late.
+            old.send(rank(1), b"late", Vec::new());
+            std::thread::sleep(Duration::from_millis(300));
+            net.resume(was);
+            let error = world.regroup().unwrap_err();
+            return error.to_string();
+        }
+        let error = loop {
+            if let Err(error) = world.barrier() {
+                break error;
+            }
+        };
+        assert!(error.to_string().contains("no sign of life"), "{error}");
+        world.regroup().unwrap();
+        let (channel, frames) = opened(&world);
+        world.barrier().unwrap();
+        std::thread::sleep(Duration::from_millis(600));
+        assert!(frames.try_recv().is_err());
+        drop(channel);
+        exchange(&world);
+        String::new()
+    });
+    insta::assert_snapshot!(found[0], @"the other processes have given this one up and gone on as generation 1 of their world: it was silent for longer than they wait, or its connections ended; end it");
+}
+
+/// Without regrouping, the failure stays.
+#[test]
+fn fewer_than_half_do_not_go_on() {
+    let found = on_threads(3, Delays::default(), &options(), |world, net: &Net| {
+        let was = world.rank();
+        exchange(&world);
+        if was != rank(1) {
+            kill(was, net);
+            return String::new();
+        }
+        while world.barrier().is_ok() {}
+        // Both others are gone.
+        std::thread::sleep(Duration::from_millis(100));
+        world.regroup().unwrap_err().to_string()
+    });
+    let error = &found[1];
+    assert!(
+        error.starts_with("1 of 3 processes are left (rank "),
+        "{error}"
+    );
+}
