@@ -11,8 +11,8 @@ mod planning;
 mod report;
 mod sample;
 mod timeline;
+mod training;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -20,17 +20,15 @@ use anyhow::{Context, Result, ensure};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{
-    Checkpoints, Clipping, Deferred, GradientSum, MixedPrecision, Outputs, Pipeline, PipelineError,
-    Plan, Recovery, Resumed, Run, Traceable, World, open_devices,
+    Clipping, Deferred, GradientSum, MixedPrecision, Outputs, Pipeline, PipelineError, Plan,
+    Recovery, Traceable, World, open_devices,
 };
 use tracing::Level;
 
 use data::{Text, TokenBatch};
-use digests::Digests;
 use flags::{Flags, Precision, usage};
-use interrupt::Interrupt;
 use model::{Gpt, GptConfig};
-use report::{Progress, figure, process_bytes, say};
+use report::{figure, process_bytes, say};
 
 const TEXT: &str = "examples/data/shakespeare.txt";
 const SAMPLES: usize = 32;
@@ -164,7 +162,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     let share = report::ranks(&held, model.parameters().bytes());
 
     // 4. Train, and 5. save.
-    let trained = train(&mut pipeline, &world, &text, flags, &device)?;
+    let trained = training::train(&mut pipeline, &world, &text, flags, &device)?;
     if let Some(code) = trained.interrupted {
         return Ok(ExitCode::from(code));
     }
@@ -188,151 +186,6 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         figure("train_lm.max_loss_diff", difference, "nats");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-struct Trained {
-    /// The loss of every micro-batch.
-    losses: Vec<Vec<f64>>,
-    /// Including saves.
-    tokens_per_s: f64,
-    /// The exit code, if a signal ended the training before its last step.
-    interrupted: Option<u8>,
-}
-
-/// Trains to the last step or to a signal, optionally from a checkpoint, and saves as requested.
-fn train(
-    pipeline: &mut Lm,
-    world: &World,
-    text: &Text,
-    flags: &Flags,
-    device: &Device,
-) -> Result<Trained> {
-    // The step, and the position in the data then.
-    let mut begin = (0, 0);
-    if let Some(dir) = &flags.resume {
-        match Checkpoints::in_world(Run::local(dir), world)?.resume(pipeline)? {
-            Some(resumed) => {
-                begin = (resumed.step, resumed.data_position);
-                say_resumed(&resumed);
-            }
-            None => usage(&format!(
-                "--resume {}: the directory contains no checkpoint",
-                dir.display()
-            )),
-        }
-    }
-    let first = pipeline.steps();
-    if let Some(dir) = &flags.save {
-        // An invalid directory is reported now, not after the training.
-        std::fs::create_dir_all(dir).with_context(|| format!("--save {}", dir.display()))?;
-    }
-    let saves = flags.save.as_ref().map(Run::local);
-    let saves = saves
-        .map(|run| Checkpoints::in_world(run, world))
-        .transpose()?;
-    let saves = saves.map(|saves| saves.every(flags.save_every.unwrap_or(flags.steps)));
-    if let Some(latest) = saves
-        .as_ref()
-        .and_then(|saves| saves.latest().transpose())
-        .transpose()?
-        && latest.step() > first
-    {
-        let dir = latest.dir().display();
-        usage(&format!(
-            "--save: {dir} already exists: --resume it, or use another directory"
-        ));
-    }
-
-    let digests = flags.digests.as_ref().filter(|_| world.is_first());
-    let digests = digests.map(|path| Digests::open(path, first > 0));
-    let mut digests = digests.transpose()?;
-    let (mut losses, mut interrupted) = (Vec::new(), None);
-    let interrupt = Interrupt::listen()?;
-    let progress = Progress::start(first, flags.steps, SAMPLES * LENGTH);
-    let started = Instant::now();
-    while pipeline.steps() < flags.steps {
-        let step = pipeline.steps();
-        let position = begin.1 + (step - begin.0) * SAMPLES as u64;
-        let batch = text.batch(flags.seed, position, SAMPLES, LENGTH, device);
-        let output = pipeline.step(learning_rate(step, flags.steps), batch.clone())?;
-        report::set_quiet(!world.is_first());
-        for recovered in &output.recovered {
-            progress.go_on(step);
-            progress.line(&recovered.to_string());
-        }
-        let position = position + SAMPLES as u64;
-        let loss = output.loss;
-        losses.push(output.micro_batch_losses);
-        progress.step(loss);
-        if let (Some(path), true) = (&flags.trace, pipeline.steps() == flags.steps) {
-            let (dependencies, costs) = pipeline.costs(&batch)?;
-            let measured = output.timeline.as_ref();
-            let measured = measured.expect("measuring is enabled");
-            timeline::write(path, pipeline.schedule(), &dependencies, costs, measured)?;
-            progress.line(&format!("the last step is drawn in {}", path.display()));
-        }
-        if output.skipped {
-            progress.line(&format!(
-                "step {step} was skipped: its gradients overflow f16, so the loss scale is halved"
-            ));
-        }
-        if flags.print_losses {
-            progress.line(&format!("step {step} loss {loss:?}"));
-        }
-        if flags.digests.is_some() {
-            // All processes take part.
-            let digest = pipeline.digest()?;
-            if let Some(digests) = &mut digests {
-                digests.add(&digest)?;
-            }
-        }
-        let mut saved = None;
-        if let Some(saves) = &saves
-            && let Some(dir) = saves.after_step(pipeline, position)?
-        {
-            progress.line(&format!("saved {}", dir.display()));
-            saved = Some(dir);
-        }
-        // A signal reaches the processes in different steps.
-        interrupted = pipeline
-            .all_gather(interrupt.exit_code())?
-            .into_iter()
-            .flatten()
-            .next();
-        if interrupted.is_some() {
-            progress.leave();
-            if let (Some(saves), None) = (&saves, &saved) {
-                saved = Some(saves.save(pipeline, position)?);
-            }
-            let (step, save) = (pipeline.steps(), flags.save.as_deref());
-            if world.is_first() {
-                interrupt::report(step, flags.steps, saved.as_deref(), save);
-            }
-            break;
-        }
-    }
-    interrupt.end_at_once();
-    let seconds = started.elapsed().as_secs_f64();
-    progress.end();
-    let tokens = (pipeline.steps() - first) as f64 * (SAMPLES * LENGTH) as f64;
-    Ok(Trained {
-        losses,
-        tokens_per_s: tokens / seconds.max(f64::MIN_POSITIVE),
-        interrupted,
-    })
-}
-
-fn say_resumed(resumed: &Resumed) {
-    say!(
-        "resumed at step {} from {}",
-        resumed.step,
-        resumed.dir.display()
-    );
-    for damaged in &resumed.skipped {
-        let to = damaged.set_aside.as_deref().map(Path::display);
-        let to = to.map_or_else(String::new, |to| format!(", and was moved to {to}"));
-        say!("step {} is damaged{to}: {}", damaged.step, damaged.reason);
-    }
 }
 
 /// Returns the mean loss over the validation part.

@@ -171,6 +171,7 @@ impl Checkpoints {
             source: Box::new(source),
         };
         let writes = writes(pipeline);
+        let ranks = writes.len();
         let mut meta = meta_of(pipeline, writes.len(), data_position, metadata)?;
         let of_run = scalars::of_run(pipeline.loss_scale(), pipeline.is_averaged());
         let own = pipeline
@@ -202,6 +203,10 @@ impl Checkpoints {
                 Some(attempt) => attempt.handle(),
                 None => join(&self.run, world, step, id, self.timeout)?,
             };
+            if world.rank().index() >= ranks {
+                // It has no stage.
+                return Ok(());
+            }
             let mut save = own.map_or_else(|| Ok(Default::default()), |own| own.to_save())?;
             if world.is_first() {
                 save.scalars.extend(of_run);

@@ -34,6 +34,8 @@ pub struct Program {
     pub saves: Option<PathBuf>,
     /// Whether the others go on when a process is lost.
     pub recovers: bool,
+    /// How many processes wait until others are lost.
+    pub spares: usize,
     /// Whether the last batch has fewer samples than the others.
     pub is_uneven: bool,
     /// Whether every step is reported.
@@ -101,7 +103,7 @@ fn join(over_mpi: bool) -> Result<World, Box<dyn Error>> {
 }
 
 fn run(program: &Program, world: &World, report: &Report) -> Result<(), Box<dyn Error>> {
-    let mut pipeline = start(program, world.size(), world)?;
+    let mut pipeline = start(program, world.size() - program.spares, world)?;
     let saves = program.saves.as_ref().map(|directory| {
         let saves = Checkpoints::in_world(Run::local(directory), world)?;
         Ok::<_, Box<dyn Error>>(saves.every(1).keep(2, None))

@@ -92,7 +92,7 @@ fn survive(shape: Shape, fault: Fault, expected: (u64, u64)) -> Vec<u64> {
     took
 }
 
-/// Makes every rank fail before every so manieth action.
+/// Makes every rank fail before its actions, or before one in so many of them.
 fn check(shape: Shape, kind: FaultKind, every: usize) {
     let _alone = alone();
     let (seen, _, holds) = Digest::and_state(1, &program(shape));
@@ -144,6 +144,48 @@ fn a_process_that_was_stopped_changes_nothing_when_it_comes_back() {
     for shape in SHAPES {
         check(shape, FaultKind::Stop, 7);
     }
+}
+
+/// Processes that wait take the place of those that are lost, one after the other.
+#[test]
+fn spares_take_the_place_of_lost_ranks() {
+    const SPARES: usize = 10;
+    const STEPS: u64 = 200;
+    let _alone = alone();
+    let program = Program {
+        steps: STEPS,
+        recovers: true,
+        is_uneven: true,
+        is_verbose: true,
+        spares: SPARES,
+        ..Program::default()
+    };
+    let (_, expected, holds) = Digest::and_state(1, &program);
+    let size = 2 + SPARES;
+    let mut ranks = Ranks::start(size, &program);
+    // The last process is never killed, so it tells how far they are.
+    let steps = |ranks: &Ranks| ranks.reported(size - 1).steps().len();
+    let mut left: Vec<usize> = (0..size).collect();
+    for killed in 0..SPARES {
+        // In turns the first rank and the second.
+        let one = left.remove(killed % 2);
+        ranks.wait_until("step", |ranks| steps(ranks) >= 10 * (killed + 1));
+        ranks.signal(one, Signal::KILL);
+    }
+    let mut recovered = 0;
+    for rank in 0..size {
+        ranks.ended_ms(rank);
+        let reported = ranks.reported(rank);
+        for (step, digest) in reported.steps() {
+            assert_eq!(digest, expected[step], "rank {rank}, step {step}");
+        }
+        if reported.time("end").is_some() {
+            let held = reported.text("holds ").and_then(|text| text.parse().ok());
+            assert_eq!(held, Some(holds), "rank {rank}");
+            recovered = reported.all("recovered ").count();
+        }
+    }
+    assert_eq!(recovered, SPARES);
 }
 
 /// The rank that keeps a state is lost with the rank that it is of: the others go on from the last checkpoint.

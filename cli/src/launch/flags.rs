@@ -35,7 +35,16 @@ pub(crate) struct Flags {
     /// Let the others go on when some processes are lost, for a program whose pipelines have a recovery: the exit code is that
     /// of those that are left
     #[arg(long, conflicts_with = "restarts")]
-    pub(super) survive: bool,
+    survive: bool,
+    /// More processes on this machine, which wait until others are lost and take their place; the others go on as with
+    /// --survive
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        conflicts_with = "restarts"
+    )]
+    spares: u16,
     /// Seconds from SIGTERM to SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
@@ -47,10 +56,12 @@ pub(crate) struct Flags {
 /// The variables of the ranks of one start.
 #[derive(Debug)]
 pub(super) struct World {
-    /// Ranks on this machine.
+    /// Processes on this machine.
     pub(super) here: u16,
-    first: u32,
-    size: u32,
+    /// How many of them are no spares.
+    ranks: u16,
+    node: u32,
+    nodes: u32,
     meeting: Meeting,
     token: Option<String>,
 }
@@ -62,6 +73,11 @@ impl Flags {
 
     pub(super) fn is_of_several_machines(&self) -> bool {
         self.nodes > 1
+    }
+
+    /// Whether the others go on when a process is lost.
+    pub(super) fn survives(&self) -> bool {
+        self.survive || self.spares > 0
     }
 
     /// Checks that the arguments fit together.
@@ -105,9 +121,10 @@ impl Flags {
         // On one machine, nobody else has to know it.
         let token = given_token().or_else(|| (self.nodes == 1).then(random_token));
         Ok(World {
-            here,
-            first: u32::from(self.node) * u32::from(here),
-            size: u32::from(self.nodes) * u32::from(here),
+            here: here.saturating_add(self.spares),
+            ranks: here,
+            node: u32::from(self.node),
+            nodes: u32::from(self.nodes),
             meeting,
             token,
         })
@@ -123,7 +140,7 @@ impl Flags {
         let number = |number: u32| OsString::from(number.to_string());
         let mut variables = vec![
             ("RANK", number(world.rank(local))),
-            ("WORLD_SIZE", number(world.size)),
+            ("WORLD_SIZE", number(world.nodes * u32::from(world.here))),
             ("LOCAL_RANK", number(local.into())),
             ("LOCAL_WORLD_SIZE", number(world.here.into())),
             ("MASTER_ADDR", OsString::from(&world.meeting.host)),
@@ -146,7 +163,12 @@ impl Flags {
 impl World {
     /// Returns the rank of a process of this machine.
     pub(super) fn rank(&self, local: u16) -> u32 {
-        self.first + u32::from(local)
+        let (ranks, spares) = (u32::from(self.ranks), u32::from(self.here - self.ranks));
+        match u32::from(local).checked_sub(ranks) {
+            None => self.node * ranks + u32::from(local),
+            // The spares of all machines are the last.
+            Some(spare) => self.nodes * ranks + self.node * spares + spare,
+        }
     }
 }
 

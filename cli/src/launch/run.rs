@@ -173,7 +173,7 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, flags: &Flags) -> anyhow::R
                 let Some(status) = rank.status.filter(|status| !status.success()) else {
                     continue;
                 };
-                if flags.survive {
+                if flags.survives() {
                     let (number, (how, _)) = (rank.number, how(status));
                     say("note", &format!("rank {number} is lost: {how}"));
                 } else if first.is_none() {
@@ -218,7 +218,7 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, flags: &Flags) -> anyhow::R
         });
     }
     let is_done = |rank: &Rank| rank.status.is_some_and(|status| status.success());
-    let go_on = flags.survive && ranks.iter().any(is_done);
+    let go_on = flags.survives() && ranks.iter().any(is_done);
     let first = first.filter(|_| !go_on);
     Ok(match first.and_then(|first| ranks.get(first)) {
         None => End::Done,

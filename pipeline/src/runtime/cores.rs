@@ -26,6 +26,8 @@ pub(super) fn threads(world: Option<&World>, ranks: usize) -> Result<usize, Pipe
         cores: allowed("self"),
     };
     let all = world.all_gather(own.clone())?;
+    // Processes beyond the ranks wait.
+    let all = &all[..ranks.min(all.len())];
     let here = all
         .iter()
         .filter(|place| place.machine == own.machine)
@@ -41,7 +43,7 @@ pub(super) fn threads(world: Option<&World>, ranks: usize) -> Result<usize, Pipe
              `--bind-to none`"
         );
     }
-    Ok((usable / own.sharers(&all)).max(1))
+    Ok((usable / own.sharers(all)).max(1))
 }
 
 impl Place {

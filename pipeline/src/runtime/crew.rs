@@ -50,7 +50,8 @@ impl Crew {
     ) -> Result<Self, PipelineError> {
         let abort = Abort::default();
         let progress: Vec<_> = setups.iter().map(|setup| setup.progress.clone()).collect();
-        let first = setups.first().map_or(RankIndex::new(0), |setup| setup.rank);
+        let own = world.map_or(RankIndex::new(0), World::rank);
+        let first = setups.first().map_or(own, |setup| setup.rank);
         let (links, remote): (Vec<Box<dyn Link>>, _) = match world {
             Some(world) => {
                 let (link, remote) = join(world, &abort, timeout, wards);

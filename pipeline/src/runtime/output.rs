@@ -27,7 +27,7 @@ pub enum OutputsOn {
 }
 
 /// What a rank reports of a round, read from its device. Its outputs are beside it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct RankReport {
     losses: Vec<(usize, Option<f64>)>,
     /// The stage and the place of the parameter of pieces, with their sums of squares.

@@ -155,8 +155,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         let ranks = builder.plan.world_size();
         let world = builder.world.as_ref();
-        if let Some(world) = world.filter(|world| world.size() != ranks) {
-            let processes = world.size();
+        let processes = world.map_or(ranks, World::size);
+        // Those beyond the plan's wait until another one is lost.
+        if processes < ranks || (processes > ranks && builder.wards.is_none()) {
             return Err(PipelineError::WorldSize { ranks, processes });
         }
         // The ranks of this process, and their devices.
@@ -165,7 +166,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Some(world) => {
                 let (own, local) = (world.rank().index(), world.local());
                 let device = device_of(RankIndex::new(local.rank), &builder.devices).clone();
-                (own..own + 1, vec![device])
+                (own.min(ranks)..(own + 1).min(ranks), vec![device])
             }
         };
         check_memory(

@@ -45,6 +45,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             None => 0..count,
             Some(rank) => {
                 let replica = rank.index() / self.plan.ranks().max(1);
+                if replica >= self.settings.replicas {
+                    // It waits until another process is lost.
+                    return 0..0;
+                }
                 let groups = self.programs.groups(count);
                 groups.of_replica(replica, self.settings.replicas)
             }

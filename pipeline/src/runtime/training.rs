@@ -480,10 +480,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         if first.is_none() {
             return Ok(read);
         }
-        // In a world, each process has one rank.
-        let Some((mut report, outputs)) = read.pop() else {
-            return Ok(read);
-        };
+        // In a world, each process has one rank, or waits.
+        let (mut report, outputs) = read.pop().unwrap_or_default();
         report.newest_ward = self.newest_ward();
         let exchanged = match self.outputs {
             OutputsOn::All => self.crew.exchange(To::All, report, outputs),

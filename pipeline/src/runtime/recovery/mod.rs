@@ -51,6 +51,9 @@ type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn std::error::Error + Send + S
 /// of those that are left, plan for them, move what is missing, and go on: the call that was interrupted returns what it
 /// would have returned, bit for bit. An error or a panic of the program itself is not repeated; it ends all processes.
 ///
+/// A world may have more processes than the plan has ranks: those at the end make all calls, without a stage, and take the
+/// place of ranks that are lost. Without such spares, the next plan is for fewer ranks.
+///
 /// Memory: the state of a rank (parameters and optimizer state) twice on the rank that keeps it, and once more on its own,
 /// because values that are kept can't be updated in place.
 ///
@@ -80,8 +83,9 @@ impl Recovery {
         }
     }
 
-    /// Sets what plans for the ranks that are left, by their number. Default: the best contiguous stages, with the old
-    /// plan's schedule if it fits, else 1F1B, and as many replicas as divide the ranks.
+    /// Sets what plans for the processes that are left, by their number; a plan may have fewer ranks. Default: the first plan
+    /// while there are enough processes for it; for fewer, the best contiguous stages, with the schedule of the first plan if
+    /// it fits, else 1F1B, and as many replicas as divide the ranks.
     ///
     /// The first process that is left plans for all.
     #[must_use]
@@ -118,6 +122,8 @@ pub struct Recovered {
     pub rank: RankIndex,
     /// The number of ranks now.
     pub ranks: usize,
+    /// The number of processes that wait until another one is lost.
+    pub spares: usize,
     /// The bytes that this process was sent.
     pub received_bytes: u64,
     /// From when this process noticed the loss until it went on.
@@ -159,9 +165,11 @@ pub(super) struct Guard<M, B> {
     world: World,
     /// Builds the pipeline again.
     builder: PipelineBuilder<M, B>,
-    /// The rank of this process, and the number of ranks, when the states below were kept.
+    /// The rank of this process, the number of processes, and how many of them have a state, when the states below were
+    /// kept.
     rank: RankIndex,
     ranks: usize,
+    active: usize,
     /// How far the rank that keeps a state is from the rank that it is of.
     distance: usize,
     /// The states of the rank that this one keeps.
@@ -201,12 +209,14 @@ impl<M: Module + Sync + 'static, B: Batch> Guard<M, B> {
         settings: Recovery,
         world: World,
         builder: PipelineBuilder<M, B>,
+        active: usize,
         wards: Arc<Wards>,
     ) -> Self {
         Self {
             settings,
             rank: world.rank(),
             ranks: world.size(),
+            active,
             world,
             builder,
             distance: 1,
@@ -276,7 +286,7 @@ impl<M: Module + Sync + 'static, B: Batch> Guard<M, B> {
         let has_initial = left.iter().all(|one| one.own.contains(&INITIAL));
         let mut common: Option<BTreeSet<u64>> = None;
         let mut gone = Vec::new();
-        for rank in (0..self.ranks).map(RankIndex::new) {
+        for rank in (0..self.active).map(RankIndex::new) {
             match of_rank(rank).filter(|versions| !versions.is_empty()) {
                 None => gone.push(rank),
                 Some(versions) => {
@@ -326,7 +336,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         builder: PipelineBuilder<M, B>,
         wards: Arc<Wards>,
     ) -> Result<(), PipelineError> {
-        let mut guard = Guard::new(settings, world, builder, wards);
+        let active = self.plan.world_size();
+        let mut guard = Guard::new(settings, world, builder, active, wards);
         guard.choose_keepers()?;
         guard.drivers.insert(INITIAL, self.driver());
         self.guard = Some(Box::new(guard));
@@ -378,9 +389,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let Some(guard) = &mut self.guard else {
             return Ok(());
         };
-        let Some(state) = state.into_iter().next() else {
-            return Ok(());
-        };
+        // A process that waits has none, and sends that.
+        let state = state.into_iter().next().unwrap_or_default();
         let (version, keeper, rank) = (guard.version, guard.keeper(), guard.rank);
         let earlier = guard.states.iter().next_back();
         let earlier = earlier.map(|(version, state)| (*version, state.clone()));
@@ -549,7 +559,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             step: self.step,
             repeated: self.step - before,
             rank: world.rank(),
-            ranks: world.size(),
+            ranks: self.plan.world_size(),
+            spares: world.size() - self.plan.world_size(),
             received_bytes,
             took: began.elapsed(),
         };
@@ -599,7 +610,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         };
         let (world, settings) = (guard.world.clone(), guard.settings.clone());
         let recovered = std::mem::take(&mut guard.recovered);
-        let mut next = Guard::new(settings, world, guard.builder.again(&self.plan), wards);
+        let builder = guard.builder.again(&guard.builder.plan);
+        let active = self.plan.world_size();
+        let mut next = Guard::new(settings, world, builder, active, wards);
         next.recovered = recovered;
         next.is_running = true;
         next.drivers.insert(INITIAL, driver);
@@ -615,15 +628,21 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Plans on the first process.
     fn plan_again(&self, world: &World) -> Result<Plan, PipelineError> {
         let guard = self.guard.as_ref().expect("it recovers");
-        let ranks = world.size();
+        let processes = world.size();
         let planned = world.from_first(|| {
             let plan = match &guard.settings.plan {
-                Some(plan) => plan(ranks)?,
+                Some(plan) => plan(processes)?,
                 None => {
                     let builder = &guard.builder;
                     let kind = guard.schedule(&builder.plan);
                     let micro_batches = self.micro_batches;
-                    replan(&builder.trace, &builder.plan, kind, ranks, micro_batches)?
+                    replan(
+                        &builder.trace,
+                        &builder.plan,
+                        kind,
+                        processes,
+                        micro_batches,
+                    )?
                 }
             };
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(plan.to_json())
@@ -696,7 +715,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let mut next = Guard::new(
             guard.settings.clone(),
             world,
-            guard.builder.again(&self.plan),
+            guard.builder.again(&guard.builder.plan),
+            self.plan.world_size(),
             wards,
         );
         next.version = version;
@@ -720,16 +740,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             *guard = old;
             return kept;
         }
-        let Guard {
-            log,
-            recovered,
-            builder,
-            ..
-        } = *old;
+        let Guard { log, recovered, .. } = *old;
         guard.drivers.insert(version, driver);
         (guard.log, guard.recovered) = (log, recovered);
-        guard.builder = builder;
-        guard.builder.plan = self.plan.clone();
         if version != INITIAL {
             guard.kept = version;
         }

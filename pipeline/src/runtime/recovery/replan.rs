@@ -4,55 +4,70 @@ use tinderbox_planner::Machine;
 
 use crate::batch::Batch;
 use crate::plan::{Plan, Planner};
-use crate::schedule::{Placement, ScheduleKind};
+use crate::schedule::ScheduleKind;
 use crate::trace::Trace;
 use crate::{PipelineError, PlanError};
 
-/// Plans for another number of ranks as before: this schedule and the placement of the old plan if they fit, and as many
-/// replicas, or half of them and so on.
+/// Plans for fewer processes than before: this schedule and the placement of the old plan if they fit, and as many replicas,
+/// or half of them and so on. If there are enough processes, the old plan itself; if the model can't be divided among all of
+/// them, a plan for fewer.
 pub(super) fn replan<B: Batch>(
+    trace: &Trace<B>,
+    old: &Plan,
+    kind: ScheduleKind,
+    processes: usize,
+    micro_batches: usize,
+) -> Result<Plan, PipelineError> {
+    if processes >= old.world_size() {
+        return Ok(old.clone());
+    }
+    let mut first = None;
+    for ranks in (1..=processes).rev() {
+        for kind in [kind, ScheduleKind::OneFOneB] {
+            match plan_of(trace, old, kind, ranks, micro_batches) {
+                Ok(Some(plan)) => return Ok(plan),
+                Ok(None) => {}
+                Err(error) => first = first.or(Some(Box::new(error))),
+            }
+        }
+    }
+    Err(PipelineError::NoPlan {
+        ranks: processes,
+        source: first,
+    })
+}
+
+/// Plans for a number of ranks, with as many replicas as divide it.
+fn plan_of<B: Batch>(
     trace: &Trace<B>,
     old: &Plan,
     kind: ScheduleKind,
     ranks: usize,
     micro_batches: usize,
-) -> Result<Plan, PipelineError> {
+) -> Result<Option<Plan>, PlanError> {
     let file = old.file();
     let models = file.machine.rank_models().iter().cycle().take(ranks);
-    let mut machine = Machine::of_ranks(models.copied().collect()).map_err(PlanError::from)?;
+    let mut machine = Machine::of_ranks(models.copied().collect())?;
     machine.rates = file.machine.rates;
     machine.link = file.machine.link;
     machine.action_ns = file.machine.action_ns;
-    let chunks = (file.machine.chunks(), file.machine.placement());
-    let same = machine.clone().with_chunks(chunks.0, chunks.1);
-    let plain = machine.with_chunks(1, Placement::Loop);
-    let choices = [(same, kind), (plain, ScheduleKind::OneFOneB)];
-    let mut first = None;
-    for (machine, kind) in choices {
-        let machine = machine.map_err(PlanError::from)?;
-        let mut replicas = old.replica_count();
-        while replicas > 0 {
-            if ranks.is_multiple_of(replicas) {
-                let mut planner = Planner::new(trace, &machine)
-                    .schedule(kind)
-                    .micro_batches(micro_batches)
-                    .replicas(replicas)
-                    .optimizer_states(file.step.optimizer_states)
-                    .without_programs();
-                if file.step.may_recompute {
-                    planner = planner.may_recompute();
-                }
-                match planner.plan() {
-                    Ok(plan) if plan.world_size() == ranks => return Ok(plan),
-                    Ok(_) => {}
-                    Err(error) => first = first.or(Some(error)),
-                }
-            }
-            replicas /= 2;
-        }
+    let machine = match kind == ScheduleKind::OneFOneB {
+        true => machine,
+        false => machine.with_chunks(file.machine.chunks(), file.machine.placement())?,
+    };
+    let mut replicas = old.replica_count();
+    while !ranks.is_multiple_of(replicas) {
+        replicas /= 2;
     }
-    Err(PipelineError::NoPlan {
-        ranks,
-        source: first.map(Box::new),
-    })
+    let mut planner = Planner::new(trace, &machine)
+        .schedule(kind)
+        .micro_batches(micro_batches)
+        .replicas(replicas)
+        .optimizer_states(file.step.optimizer_states)
+        .without_programs();
+    if file.step.may_recompute {
+        planner = planner.may_recompute();
+    }
+    let plan = planner.plan()?;
+    Ok((plan.world_size() == ranks).then_some(plan))
 }

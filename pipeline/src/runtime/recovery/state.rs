@@ -41,7 +41,7 @@ pub(in crate::runtime) struct Contents {
 /// The state of a rank: handles to values that do not change.
 ///
 /// With replicas, a rank has the pieces that it updates, so that all ranks together have every value once.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::runtime) struct State {
     values: Vec<(ParameterPath, Piece, DynTensor)>,
     optimizers: Vec<OptimizerSnapshot>,

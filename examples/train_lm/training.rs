@@ -1,0 +1,219 @@
+//! The training loop: steps, checkpoints, signals, and what is lost.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+use tinderbox::{Checkpoints, Resumed, Run, World};
+
+use crate::data::Text;
+use crate::digests::Digests;
+use crate::flags::{Flags, usage};
+use crate::interrupt::{self, Interrupt};
+use crate::report::{self, Progress, say};
+use crate::timeline;
+use crate::{LENGTH, Lm, SAMPLES, learning_rate};
+
+pub struct Trained {
+    /// The loss of every micro-batch.
+    pub losses: Vec<Vec<f64>>,
+    /// Including saves.
+    pub tokens_per_s: f64,
+    /// The exit code, if a signal ended the training before its last step.
+    pub interrupted: Option<u8>,
+}
+
+/// Trains to the last step or to a signal, optionally from a checkpoint, and saves as requested.
+pub fn train(
+    pipeline: &mut Lm,
+    world: &World,
+    text: &Text,
+    flags: &Flags,
+    device: &Device,
+) -> Result<Trained> {
+    let begin = resumed(pipeline, world, flags)?;
+    let first = pipeline.steps();
+    let saves = saves(world, flags, first)?;
+    let digests = flags.digests.as_ref().filter(|_| world.is_first());
+    let digests = digests.map(|path| Digests::open(path, first > 0));
+    let mut training = Training {
+        world,
+        text,
+        flags,
+        device,
+        saves,
+        digests: digests.transpose()?,
+        interrupt: Interrupt::listen()?,
+        progress: Progress::start(first, flags.steps, SAMPLES * LENGTH),
+        begin,
+        losses: Vec::new(),
+    };
+    let mut interrupted = None;
+    let started = Instant::now();
+    while pipeline.steps() < flags.steps && interrupted.is_none() {
+        interrupted = match training.step(pipeline) {
+            // Too many processes were lost at once.
+            Err(error) if pipeline.awaits_restore() => {
+                training.go_back(pipeline, &error, first)?;
+                None
+            }
+            stepped => stepped?,
+        };
+    }
+    training.interrupt.end_at_once();
+    let seconds = started.elapsed().as_secs_f64();
+    training.progress.end();
+    let tokens = (pipeline.steps() - first) as f64 * (SAMPLES * LENGTH) as f64;
+    Ok(Trained {
+        losses: training.losses,
+        tokens_per_s: tokens / seconds.max(f64::MIN_POSITIVE),
+        interrupted,
+    })
+}
+
+/// Resumes from a checkpoint if that was asked for, and returns the step and the position in the data.
+fn resumed(pipeline: &mut Lm, world: &World, flags: &Flags) -> Result<(u64, u64)> {
+    let Some(dir) = &flags.resume else {
+        return Ok((0, 0));
+    };
+    match Checkpoints::in_world(Run::local(dir), world)?.resume(pipeline)? {
+        Some(resumed) => {
+            say_resumed(&resumed);
+            Ok((resumed.step, resumed.data_position))
+        }
+        None => usage(&format!(
+            "--resume {}: the directory contains no checkpoint",
+            dir.display()
+        )),
+    }
+}
+
+fn say_resumed(resumed: &Resumed) {
+    say!(
+        "resumed at step {} from {}",
+        resumed.step,
+        resumed.dir.display()
+    );
+    for damaged in &resumed.skipped {
+        let to = damaged.set_aside.as_deref().map(Path::display);
+        let to = to.map_or_else(String::new, |to| format!(", and was moved to {to}"));
+        say!("step {} is damaged{to}: {}", damaged.step, damaged.reason);
+    }
+}
+
+/// Opens the directory to save in, if there is one.
+fn saves(world: &World, flags: &Flags, first: u64) -> Result<Option<Checkpoints>> {
+    let Some(dir) = &flags.save else {
+        return Ok(None);
+    };
+    // An invalid directory is reported now, not after the training.
+    std::fs::create_dir_all(dir).with_context(|| format!("--save {}", dir.display()))?;
+    let saves = Checkpoints::in_world(Run::local(dir), world)?;
+    let saves = saves.every(flags.save_every.unwrap_or(flags.steps));
+    if let Some(latest) = saves.latest()?.filter(|latest| latest.step() > first) {
+        let dir = latest.dir().display();
+        usage(&format!(
+            "--save: {dir} already exists: --resume it, or use another directory"
+        ));
+    }
+    Ok(Some(saves))
+}
+
+/// A training in progress.
+struct Training<'a> {
+    world: &'a World,
+    text: &'a Text,
+    flags: &'a Flags,
+    device: &'a Device,
+    saves: Option<Checkpoints>,
+    digests: Option<Digests>,
+    interrupt: Interrupt,
+    progress: Progress,
+    /// The step and the position in the data at which it began.
+    begin: (u64, u64),
+    /// The loss of every micro-batch.
+    losses: Vec<Vec<f64>>,
+}
+
+impl Training<'_> {
+    /// Runs one step, and returns the exit code if a signal has arrived.
+    fn step(&mut self, pipeline: &mut Lm) -> Result<Option<u8>> {
+        let (flags, step) = (self.flags, pipeline.steps());
+        let position = self.begin.1 + (step - self.begin.0) * SAMPLES as u64;
+        let text = self.text;
+        let batch = text.batch(flags.seed, position, SAMPLES, LENGTH, self.device);
+        let output = pipeline.step(learning_rate(step, flags.steps), batch.clone())?;
+        report::set_quiet(!self.world.is_first());
+        for recovered in &output.recovered {
+            self.progress.go_on(step);
+            self.progress.line(&recovered.to_string());
+        }
+        let loss = output.loss;
+        self.losses.push(output.micro_batch_losses);
+        self.progress.step(loss);
+        if let (Some(path), true) = (&flags.trace, pipeline.steps() == flags.steps) {
+            let (dependencies, costs) = pipeline.costs(&batch)?;
+            let measured = output.timeline.as_ref();
+            let measured = measured.expect("measuring is enabled");
+            timeline::write(path, pipeline.schedule(), &dependencies, costs, measured)?;
+            let drawn = format!("the last step is drawn in {}", path.display());
+            self.progress.line(&drawn);
+        }
+        if output.skipped {
+            self.progress.line(&format!(
+                "step {step} was skipped: its gradients overflow f16, so the loss scale is halved"
+            ));
+        }
+        if flags.print_losses {
+            self.progress.line(&format!("step {step} loss {loss:?}"));
+        }
+        if flags.digests.is_some() {
+            // All processes take part.
+            let digest = pipeline.digest()?;
+            if let Some(digests) = &mut self.digests {
+                digests.add(&digest)?;
+            }
+        }
+        self.save(pipeline, position + SAMPLES as u64)
+    }
+
+    /// Saves a step if it is due, or if a signal has arrived.
+    fn save(&mut self, pipeline: &mut Lm, position: u64) -> Result<Option<u8>> {
+        let mut saved = None;
+        if let Some(saves) = &self.saves
+            && let Some(dir) = saves.after_step(pipeline, position)?
+        {
+            self.progress.line(&format!("saved {}", dir.display()));
+            saved = Some(dir);
+        }
+        // A signal reaches the processes in different steps.
+        let signals = pipeline.all_gather(self.interrupt.exit_code())?;
+        let interrupted = signals.into_iter().flatten().next();
+        if interrupted.is_some() {
+            self.progress.leave();
+            if let (Some(saves), None) = (&self.saves, &saved) {
+                saved = Some(saves.save(pipeline, position)?);
+            }
+            let (step, save) = (pipeline.steps(), self.flags.save.as_deref());
+            if self.world.is_first() {
+                interrupt::report(step, self.flags.steps, saved.as_deref(), save);
+            }
+        }
+        Ok(interrupted)
+    }
+
+    /// Goes on from the last checkpoint.
+    fn go_back(&mut self, pipeline: &mut Lm, error: &anyhow::Error, first: u64) -> Result<()> {
+        report::set_quiet(!self.world.is_first());
+        self.progress.line(&format!("{error:#}"));
+        let saves = self.saves.as_ref().context("there is no --save")?;
+        let resumed = saves.resume(pipeline)?.context("nothing was saved yet")?;
+        say_resumed(&resumed);
+        self.begin = (resumed.step, resumed.data_position);
+        let steps = resumed.step.saturating_sub(first) as usize;
+        self.losses.truncate(steps);
+        self.progress.go_on(resumed.step);
+        Ok(())
+    }
+}
