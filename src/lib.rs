@@ -15,6 +15,7 @@
 //! [checkpoints]: https://docs.rs/crate/tinderbox/latest/source/docs/src/checkpoints.md
 //! [replicas]: https://docs.rs/crate/tinderbox/latest/source/docs/src/replicas.md
 //! [several-machines]: https://docs.rs/crate/tinderbox/latest/source/docs/src/several-machines.md
+//! [when-a-machine-dies]: https://docs.rs/crate/tinderbox/latest/source/docs/src/when-a-machine-dies.md
 //! [operating]: https://docs.rs/crate/tinderbox/latest/source/docs/src/operating.md
 //! [troubleshooting]: https://docs.rs/crate/tinderbox/latest/source/docs/src/troubleshooting.md
 //! [how-it-works]: https://docs.rs/crate/tinderbox/latest/source/docs/src/how-it-works.md
@@ -176,6 +177,13 @@
 //!    instead. A kernel that fails leaves its output and dependent outputs unwritten; reading such data on
 //!    the host returns the error: the driver reads the loss of this step or the next. The pipeline then
 //!    stops, because the values of its parameters are undefined.
+//! 8. With [`Recovery`], a pipeline of processes goes on without those that are lost. Three parts do not know of each other.
+//!    The [`World`] agrees on who is left and begins a new generation, whose number every frame carries (a pure state machine,
+//!    tested in every order of messages and ends). Each rank's state is held by handles and kept as bytes by one other rank;
+//!    after a loss, every value goes from where it is to where the new plan needs it, by path and rows. And a pipeline notes
+//!    the calls since the oldest state that it may go back to, as closures over their arguments: a rank that has returned from
+//!    a call makes it again with those that have not, because all calls are deterministic. So the driver, the ranks and the
+//!    schedules are started anew, by the code that starts any pipeline, and know nothing of losses.
 //!
 //! # Architecture invariants
 //!
@@ -185,6 +193,7 @@
 //! - **A pipeline computes the same as plain Burn.** The joint graph is Burn's; cutting it adds no
 //!   arithmetic, which is verified before each new program runs. Gradients of micro-batches are added in
 //!   the same order under every schedule, and with any number of stages and replicas. [`verify()`] compares a step of your own model.
+//! - **A lost process changes no bit.** A call that was interrupted returns what it would have returned.
 //! - **Checkpoints are atomic.** A checkpoint appears by one rename, in a bucket by one conditional write,
 //!   after everything was synced and validated to tile every tensor; every byte that is read is checked.
 //! - **A load is exact.** A [`Source`] can reject a model before anything is materialized: a saved parameter
@@ -234,6 +243,8 @@ mod book {
     mod replicas {}
     #[doc = include_str!("../docs/src/several-machines.md")]
     mod several_machines {}
+    #[doc = include_str!("../docs/src/when-a-machine-dies.md")]
+    mod when_a_machine_dies {}
     #[doc = include_str!("../docs/src/operating.md")]
     mod operating {}
 }

@@ -14,6 +14,7 @@ mod figures;
 #[path = "../processes/processes.rs"]
 #[allow(dead_code, reason = "the bench of processes uses the rest")]
 mod processes;
+mod recovery;
 mod simulated;
 mod state;
 mod steps;
@@ -32,6 +33,7 @@ fn main() {
     tinderbox_pages::keep_freed_blocks();
     match std::env::var(ROLE).as_deref() {
         Ok("bits") => return bits::rank(),
+        Ok("recovery") => return recovery::rank(),
         Ok(other) => panic!("no role {other}"),
         Err(_) => {}
     }
@@ -45,4 +47,5 @@ fn main() {
     bits::figures();
     steps::figures();
     state::figures();
+    recovery::figures();
 }

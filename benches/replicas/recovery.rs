@@ -1,0 +1,172 @@
+//! How soon a run goes on after the loss of a rank, and what it costs to be able to.
+
+use std::time::{Duration, Instant};
+
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::activation::gelu;
+use burn::tensor::{Device, Tensor};
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Recovery, Traceable};
+
+use crate::processes::{Control, Engine, Processes, world};
+use crate::{figure, median, turns};
+
+/// The variable with a [`Setting`], as words.
+const SETTING: &str = "TINDERBOX_BENCH_SETTING";
+
+/// Layers of a square weight each, trained by AdamW, as a pipeline of one process per stage.
+#[derive(Clone, Copy)]
+struct Setting {
+    layers: usize,
+    width: usize,
+    samples: usize,
+    micro_batches: usize,
+    recovers: bool,
+}
+
+/// 1.03 GiB of parameters and optimizer state.
+const LARGE: Setting = Setting {
+    layers: 22,
+    width: 2048,
+    samples: 8,
+    micro_batches: 4,
+    recovers: true,
+};
+
+/// A batch that is large beside the parameters, as those of language models are.
+const STEADY: Setting = Setting {
+    layers: 8,
+    width: 512,
+    samples: 4096,
+    micro_batches: 8,
+    recovers: false,
+};
+
+/// The same with few samples.
+const SMALL: Setting = Setting {
+    samples: 256,
+    ..STEADY
+};
+
+impl Setting {
+    fn words(self) -> String {
+        let numbers = [self.layers, self.width, self.samples, self.micro_batches];
+        let words = numbers.map(|number| number.to_string()).join(" ");
+        format!("{words} {}", usize::from(self.recovers))
+    }
+
+    fn read(words: &str) -> Self {
+        let numbers = words.split(' ').map(|word| word.parse().expect("a number"));
+        let numbers: Vec<usize> = numbers.collect();
+        Self {
+            layers: numbers[0],
+            width: numbers[1],
+            samples: numbers[2],
+            micro_batches: numbers[3],
+            recovers: numbers[4] > 0,
+        }
+    }
+
+    /// Bytes of parameters and of the two moments of Adam.
+    fn state_bytes(self) -> usize {
+        3 * 4 * self.layers * self.width * (self.width + 1)
+    }
+
+    fn start(self, size: usize) -> Processes {
+        let env = [(SETTING, self.words())];
+        let mut processes = Processes::start_with("recovery", size, Engine::Grpc, &env);
+        // Programs are loaded and memory is allocated in the first steps.
+        for _ in 0..2 {
+            step(&mut processes);
+        }
+        processes
+    }
+}
+
+/// A rank: makes a step whenever it is asked to, and says how many seconds it took.
+pub fn rank() {
+    let setting = Setting::read(&std::env::var(SETTING).expect("it is set"));
+    let world = world();
+    let control = Control::connect(&world);
+    let Setting { layers, width, .. } = setting;
+    let model = Deferred::new(move |device: &Device| -> Vec<Linear> {
+        let layer = |_| LinearConfig::new(width, width).init(device);
+        (0..layers).map(layer).collect()
+    });
+    let model = model.expect("it is recorded");
+    let batch = Tensor::<2>::ones([setting.samples, width], &Device::flex());
+    let example = batch
+        .clone()
+        .narrow(0, 0, setting.samples / setting.micro_batches);
+    let trace = model.trace(&example, |layers: &Vec<Linear>, x| {
+        let y = layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
+        Outputs::loss(y.powi_scalar(2).mean())
+    });
+    let trace = trace.expect("it is traced");
+    let machine = Machine::local(world.size()).expect("there are ranks");
+    let plan = Plan::auto(&trace, &machine).expect("there are enough layers");
+    let mut builder = Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new())
+        .micro_batches(setting.micro_batches)
+        .threads_per_rank(1)
+        .world(&world);
+    if setting.recovers {
+        builder = builder.recovery(Recovery::default());
+    }
+    let mut pipeline = builder.start().expect("it starts");
+    for _ in control.lines() {
+        let began = Instant::now();
+        pipeline.step(1e-4, batch.clone()).expect("it trains");
+        control.say(began.elapsed().as_secs_f64());
+    }
+}
+
+/// The seconds of a step of all ranks.
+fn step(processes: &mut Processes) -> f64 {
+    processes.say("step");
+    processes.numbers().into_iter().fold(0.0, f64::max)
+}
+
+/// Prints the seconds from SIGKILL of one of three ranks until the others have completed the step that they were in, and how
+/// much longer a step is that can be recovered from.
+pub fn figures() {
+    let gib = LARGE.state_bytes() as f64 / f64::from(1 << 30);
+    println!("three processes with {gib:.2} GiB of parameters and state of AdamW");
+    let times: Vec<(f64, f64)> = (0..turns().min(3)).map(recovery).collect();
+    let (recovered, steps): (Vec<f64>, Vec<f64>) = times.into_iter().unzip();
+    figure("recovery_s", median(recovered), "s");
+    figure("recovery_step_s", median(steps), "s");
+    for (name, setting) in [
+        ("snapshot_slowdown", STEADY),
+        ("snapshot_slowdown_small", SMALL),
+    ] {
+        println!(
+            "{name}: two processes, {} samples a step, {:.1} MB of state",
+            setting.samples,
+            setting.state_bytes() as f64 / 1e6
+        );
+        let with = Setting {
+            recovers: true,
+            ..setting
+        };
+        let (mut with, mut without) = (with.start(2), setting.start(2));
+        let ratio = |_| step(&mut with) / step(&mut without);
+        figure(name, median((0..turns()).map(ratio).collect()), "ratio");
+    }
+}
+
+/// Kills a rank in the middle of a step, and returns the seconds until the others have completed it, and those of an undisturbed
+/// step.
+fn recovery(turn: usize) -> (f64, f64) {
+    let mut processes = LARGE.start(3);
+    let undisturbed = step(&mut processes);
+    let killed = turn % 3;
+    processes.say("step");
+    std::thread::sleep(Duration::from_secs_f64(undisturbed / 2.0));
+    let began = Instant::now();
+    processes.kill(killed);
+    for rank in (0..3).filter(|rank| *rank != killed) {
+        processes.number(rank);
+    }
+    (began.elapsed().as_secs_f64(), undisturbed)
+}
