@@ -69,7 +69,7 @@ pub struct Flags {
     #[arg(long, default_value_t = 0.1, value_parser = probability)]
     pub dropout: f64,
     /// File to write the digests of all parameters and of the optimizer's state to after every step, a line of JSON for each:
-    /// `tinderbox run diff` finds the first step in which two runs differ
+    /// `tinderbox run diff` finds the first step in which two runs differ; not with --recover
     #[arg(long, value_name = "FILE", conflicts_with = "recover")]
     pub digests: Option<PathBuf>,
     /// As processes: go on without one that is lost, from the last completed step; start them with `tinderbox launch --survive`

@@ -158,7 +158,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         pipeline => pipeline?,
     };
     let held = pipeline.on_ranks(|_, stages| stages.iter().map(|s| s.parameter_bytes()).sum())?;
-    let held: Vec<u64> = world.all_gather(held)?.concat();
+    let held: Vec<u64> = pipeline.all_gather(held)?.concat();
     let share = report::ranks(&held, model.parameters().bytes());
 
     // 4. Train, and 5. save.

@@ -48,6 +48,7 @@ pub fn train(
         progress: Progress::start(first, flags.steps, SAMPLES * LENGTH),
         begin,
         losses: Vec::new(),
+        recovered: 0,
     };
     let mut interrupted = None;
     let started = Instant::now();
@@ -134,6 +135,8 @@ struct Training<'a> {
     begin: (u64, u64),
     /// The loss of every micro-batch.
     losses: Vec<Vec<f64>>,
+    /// How many recoveries were printed.
+    recovered: usize,
 }
 
 impl Training<'_> {
@@ -144,11 +147,7 @@ impl Training<'_> {
         let text = self.text;
         let batch = text.batch(flags.seed, position, SAMPLES, LENGTH, self.device);
         let output = pipeline.step(learning_rate(step, flags.steps), batch.clone())?;
-        report::set_quiet(!self.world.is_first());
-        for recovered in &output.recovered {
-            self.progress.go_on(step);
-            self.progress.line(&recovered.to_string());
-        }
+        self.say_recovered(pipeline, step);
         let loss = output.loss;
         self.losses.push(output.micro_batch_losses);
         self.progress.step(loss);
@@ -178,6 +177,17 @@ impl Training<'_> {
         self.save(pipeline, position + SAMPLES as u64)
     }
 
+    /// Prints what happened if processes were lost.
+    fn say_recovered(&mut self, pipeline: &Lm, step: u64) {
+        report::set_quiet(!self.world.is_first());
+        let recovered = pipeline.recovered();
+        for one in &recovered[self.recovered..] {
+            self.progress.go_on(step);
+            self.progress.line(&one.to_string());
+        }
+        self.recovered = recovered.len();
+    }
+
     /// Saves a step if it is due, or if a signal has arrived.
     fn save(&mut self, pipeline: &mut Lm, position: u64) -> Result<Option<u8>> {
         let mut saved = None;
@@ -189,6 +199,7 @@ impl Training<'_> {
         }
         // A signal reaches the processes in different steps.
         let signals = pipeline.all_gather(self.interrupt.exit_code())?;
+        self.say_recovered(pipeline, pipeline.steps());
         let interrupted = signals.into_iter().flatten().next();
         if interrupted.is_some() {
             self.progress.leave();

@@ -267,7 +267,7 @@ impl Checkpoints {
     ) -> Result<PathBuf, CheckpointsError> {
         self.wait()?;
         if let Some(world) = &self.world {
-            return self.save_in_world(world, pipeline, data_position, &metadata);
+            return self.save_in_world(world, pipeline, data_position, metadata);
         }
         let step = pipeline.steps();
         let failed = |source| CheckpointsError::Save {

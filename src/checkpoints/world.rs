@@ -1,7 +1,7 @@
 //! Saving and resuming in the processes of a world.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -127,44 +127,48 @@ fn join(
 }
 
 impl Checkpoints {
-    /// Saves what the rank of this process holds, as one of all. If a rank is lost and the pipeline goes on without it, the
+    /// The same, for a call that may be repeated.
+    fn for_calls(&self) -> Arc<Self> {
+        Arc::new(Self {
+            run: self.run.clone(),
+            place: self.place.clone(),
+            world: self.world.clone(),
+            saving: Mutex::new(None),
+            ..*self
+        })
+    }
+
+    /// Saves what the rank of this process holds, as one of all. If a process is lost and the pipeline goes on without it, the
     /// others save again.
     pub(super) fn save_in_world<M: Module + Sync + 'static, B: Batch>(
         &self,
         world: &World,
         pipeline: &mut Pipeline<M, B>,
         data_position: u64,
-        metadata: &Value,
+        metadata: Value,
     ) -> Result<PathBuf, CheckpointsError> {
         if self.in_background {
             return Err(CheckpointsError::BackgroundInWorld);
         }
-        loop {
-            let generation = world.generation();
-            let saved = self.save_once(world, pipeline, data_position, metadata.clone());
-            let has_recovered = pipeline.recover()? || world.generation() != generation;
-            match saved {
-                Ok(Some(dir)) => return Ok(dir),
-                Err(error) if !has_recovered => return Err(error),
-                _ => {}
-            }
-            // Some may have ended this call before, and do not make it again: then it is published.
+        let (saves, world) = (self.for_calls(), world.clone());
+        pipeline.repeatable(move |pipeline| {
             let step = pipeline.steps();
-            if self.run.open(step).is_ok() {
-                return Ok(self.run.step_place(step));
+            // Before a process was lost, it may have been published.
+            let is_published = || Ok::<_, WorldError>(saves.run.open(step).is_ok());
+            if world.generation() > 0 && world.from_first(is_published)? {
+                return Ok(saves.run.step_place(step));
             }
-        }
+            saves.save_once(&world, pipeline, data_position, metadata.clone())
+        })
     }
 
-    /// Returns nothing if ranks were lost before anything was written.
     fn save_once<M: Module + Sync + 'static, B: Batch>(
         &self,
         world: &World,
         pipeline: &mut Pipeline<M, B>,
         data_position: u64,
         metadata: Value,
-    ) -> Result<Option<PathBuf>, CheckpointsError> {
-        let generation = world.generation();
+    ) -> Result<PathBuf, CheckpointsError> {
         let step = pipeline.steps();
         let failed = |source| CheckpointsError::Save {
             step,
@@ -175,16 +179,8 @@ impl Checkpoints {
         let mut meta = meta_of(pipeline, writes.len(), data_position, metadata)?;
         let of_run = scalars::of_run(pipeline.loss_scale(), pipeline.is_averaged());
         let own = pipeline
-            .on_ranks(move |rank, stages| {
-                // After a loss there are fewer ranks.
-                let writes = writes.get(rank.index())?;
-                Some(RankSnapshot::of(writes, stages))
-            })?
-            .pop()
-            .flatten();
-        if world.generation() != generation {
-            return Ok(None);
-        }
+            .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?
+            .pop();
         let sizes = world.all_gather(
             own.as_ref()
                 .map_or_else(SaveSize::default, RankSnapshot::size),
@@ -224,11 +220,21 @@ impl Checkpoints {
             false => Ok(()),
         };
         agree(world, pruned, |error| error)?;
-        Ok(Some(dir))
+        Ok(dir)
     }
 
-    /// Restores the checkpoint that the first process chooses.
+    /// Restores the checkpoint that the first process chooses. If a process is lost and the pipeline goes on without it, the
+    /// others restore again.
     pub(super) fn resume_in_world<M: Module + Sync + 'static, B: Batch>(
+        &self,
+        world: &World,
+        pipeline: &mut Pipeline<M, B>,
+    ) -> Result<Option<Resumed>, CheckpointsError> {
+        let (saves, world) = (self.for_calls(), world.clone());
+        pipeline.repeatable_change(move |pipeline| saves.resume_once(&world, pipeline))
+    }
+
+    fn resume_once<M: Module + Sync + 'static, B: Batch>(
         &self,
         world: &World,
         pipeline: &mut Pipeline<M, B>,

@@ -74,7 +74,7 @@ impl Channel {
     /// Tells all ranks that this one failed. Only the first failure of a world counts.
     pub fn fail(&self, reason: &str) {
         if let Some(core) = self.core() {
-            core.fail(reason.to_owned());
+            core.fail_in(Some(self.roster.generation), reason.to_owned());
         }
     }
 
@@ -109,7 +109,8 @@ impl Drop for Channel {
     fn drop(&mut self) {
         if let (Some(core), Some((_, number))) = (self.core(), &self.open) {
             if std::thread::panicking() {
-                core.fail("its program panicked".to_owned());
+                let reason = "its program panicked".to_owned();
+                core.fail_in(Some(self.roster.generation), reason);
             }
             core.set_status(None);
             core.close(*number);

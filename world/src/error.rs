@@ -184,7 +184,7 @@ pub enum WorldError {
     /// The other processes have gone on without this one.
     #[error(
         "the other processes have given this one up and gone on as generation {generation} of their world: it was silent for \
-        longer than they wait, or its connections ended; end it"
+        longer than they wait, or its connections ended; end this process, or start it in a new run"
     )]
     GivenUp {
         /// The generation of the others.
@@ -193,7 +193,7 @@ pub enum WorldError {
     /// Too few processes are left to go on.
     #[error(
         "{left} of {of} processes are left{}: fewer than half of them do not go on, because they may be those that are cut \
-        off",
+        off; start the run again from its last checkpoint",
         failure_text(failure)
     )]
     TooFewLeft {

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -213,6 +215,29 @@ impl World {
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.core().and_then(Core::failure)
+    }
+
+    /// Returns how long a process may show no sign of life before it is lost.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        let core = self.core();
+        core.map_or(Duration::ZERO, |core| core.patience())
+    }
+
+    /// Takes the right of one part of the program to [regroup](Self::regroup); false if another part has it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn begin_recovery(&self) -> bool {
+        let core = self.core();
+        core.is_none_or(|core| !core.is_recovering.swap(true, SeqCst))
+    }
+
+    /// Gives the right to regroup back.
+    #[doc(hidden)]
+    pub fn end_recovery(&self) {
+        if let Some(core) = self.core() {
+            core.is_recovering.store(false, SeqCst);
+        }
     }
 
     /// Forms a world of the processes that are left after one was lost: all of them call this. The ranks keep their order

@@ -32,18 +32,13 @@ pub(crate) struct Flags {
     /// Processes on this machine after a failure [default: as many as before]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "restarts")]
     pub(super) restart_ranks: Option<u16>,
-    /// Let the others go on when some processes are lost, for a program whose pipelines have a recovery: the exit code is that
-    /// of those that are left
-    #[arg(long, conflicts_with = "restarts")]
+    /// Let the others go on when processes are lost, for a program whose pipeline has a recovery. Exit code 0 if at least one
+    /// process succeeds, else that of the last one that failed; --restarts starts all again only then
+    #[arg(long)]
     survive: bool,
     /// More processes on this machine, which wait until others are lost and take their place; the others go on as with
     /// --survive
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        conflicts_with = "restarts"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     spares: u16,
     /// Seconds from SIGTERM to SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]

@@ -147,7 +147,7 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
 /// without it.
 fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, flags: &Flags) -> anyhow::Result<End> {
     let grace = flags.grace();
-    let mut first: Option<usize> = None;
+    let (mut first, mut last): (Option<usize>, Option<usize>) = (None, None);
     let mut signalled: Option<i32> = None;
     // When the ranks that are left get SIGTERM, and then SIGKILL.
     let (mut term_at, mut kill_at): (Option<Instant>, Option<Instant>) = (None, None);
@@ -180,10 +180,16 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, flags: &Flags) -> anyhow::R
                     term_at = Some(Instant::now() + REPORT);
                 }
                 first = first.or(Some(index));
+                last = Some(index);
             }
         }
-        if ranks.iter().all(|rank| rank.status.is_some()) {
+        let mut running = ranks.iter().filter(|rank| rank.status.is_none()).peekable();
+        if running.peek().is_none() {
             break;
+        }
+        // Processes that are stopped, and that the others have given up, would never end.
+        if flags.survives() && ranks.iter().any(is_done) && running.all(Rank::is_stopped) {
+            ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
         }
         let now = Instant::now();
         if term_at.is_some_and(|at| at <= now) {
@@ -217,10 +223,12 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, flags: &Flags) -> anyhow::R
             code: code_of(signal),
         });
     }
-    let is_done = |rank: &Rank| rank.status.is_some_and(|status| status.success());
-    let go_on = flags.survives() && ranks.iter().any(is_done);
-    let first = first.filter(|_| !go_on);
-    Ok(match first.and_then(|first| ranks.get(first)) {
+    if flags.survives() && ranks.iter().any(is_done) {
+        return Ok(End::Done);
+    }
+    // Those that were lost before others are no reason.
+    let reason = if flags.survives() { last } else { first };
+    Ok(match reason.and_then(|reason| ranks.get(reason)) {
         None => End::Done,
         Some(rank) => {
             let (how, code) = how(rank.status.unwrap_or_default());
@@ -243,6 +251,10 @@ fn how(status: ExitStatus) -> (String, u8) {
     }
 }
 
+fn is_done(rank: &Rank) -> bool {
+    rank.status.is_some_and(|status| status.success())
+}
+
 /// The exit code of shells for a signal.
 fn code_of(signal: i32) -> u8 {
     u8::try_from(signal)
@@ -252,6 +264,15 @@ fn code_of(signal: i32) -> u8 {
 }
 
 impl Rank {
+    /// Whether a signal has stopped it, where the system tells (Linux).
+    fn is_stopped(&self) -> bool {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let stat = std::fs::read_to_string(path).unwrap_or_default();
+        // The state follows the name, which is in parentheses.
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_some_and(|state| state.starts_with(['T', 't']))
+    }
+
     /// Sends a signal if the rank runs.
     fn signal(&self, signal: Signal) {
         if self.status.is_none() {

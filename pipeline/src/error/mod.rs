@@ -21,4 +21,5 @@ pub use planning::{NotHeld, PlanError};
 pub use profiling::ProfileError;
 pub use restoring::RestoreError;
 pub use running::PipelineError;
+pub(crate) use texts::numbered;
 pub use tracing::{BatchError, CarriedFault, StateFault, TraceError};

@@ -236,7 +236,8 @@ pub enum PipelineError {
     World(#[from] tinderbox_world::WorldError),
     /// The world has another number of processes than the plan has ranks.
     #[error(
-        "the plan has {ranks} ranks and the world {processes} processes: plan for as many ranks as there are processes"
+        "the plan has {ranks} ranks and the world {processes} processes: plan for as many ranks as there are processes; with \
+        `recovery`, it may be fewer, and the others wait as spares"
     )]
     WorldSize {
         /// The ranks of the plan.
@@ -266,8 +267,8 @@ pub enum PipelineError {
     },
     /// Ranks are lost together with those that kept their state.
     #[error(
-        "the state of {} is lost: the rank that kept it was lost at the same time. The ranks that are left wait for a restore \
-        of the last checkpoint, as by `Checkpoints::resume`",
+        "the state of {} is lost, because the process that keeps it is lost too, or had not received it yet: restore the last \
+        checkpoint, as by `Checkpoints::resume`, and go on from its step",
         numbered(ranks)
     )]
     StateLost {
@@ -276,14 +277,36 @@ pub enum PipelineError {
     },
     /// No plan was found for the ranks that are left.
     #[error(
-        "the model can't be divided among the ranks that are left, {ranks}: set `Recovery::plan`, or resume the last \
-        checkpoint on other ranks"
+        "there is no plan for the processes that are left, {processes}: set `Recovery::plan`, or resume the last checkpoint \
+        with more processes"
     )]
     NoPlan {
-        /// The ranks.
-        ranks: usize,
+        /// The number of processes.
+        processes: usize,
         /// The first reason.
-        source: Option<Box<PlanError>>,
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The state of lost ranks is lost, and no checkpoint was restored since.
+    #[error(
+        "the state of lost ranks is lost: restore the last checkpoint, as by `Checkpoints::resume`, before any other call"
+    )]
+    AwaitsRestore,
+    /// A second pipeline with recovery in one world.
+    #[error(
+        "another pipeline of this world has a recovery: one pipeline of a world can have it, and a world can have no other \
+        pipelines beside it"
+    )]
+    TwoRecoveries,
+    /// A timeout after which a silent process is not known to be lost yet.
+    #[error(
+        "the timeout of {timeout:?} is not longer than {patience:?}, after which a silent process is lost: set a longer \
+        `timeout`, or fewer or shorter heartbeats"
+    )]
+    ShortTimeout {
+        /// The timeout of a message.
+        timeout: Duration,
+        /// How long a process may be silent.
+        patience: Duration,
     },
     /// Shares of a batch with recovery.
     #[error(

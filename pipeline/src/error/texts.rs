@@ -88,7 +88,7 @@ pub(super) fn locate(
 }
 
 /// Returns `rank 1` or `ranks 1, 2`.
-pub(super) fn numbered(ranks: &[RankIndex]) -> String {
+pub(crate) fn numbered(ranks: &[RankIndex]) -> String {
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
     let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     format!("{noun} {}", ranks.join(", "))

@@ -19,7 +19,7 @@ use super::loss_scale::LossScale;
 use super::optimizer::{OptimizerConfig, Optimizers, Rule};
 use super::output::OutputsOn;
 use super::pipeline::Pipeline;
-use super::recovery::{Recovery, Wards};
+use super::recovery::{Backups, Recovery};
 use super::settings::Settings;
 use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
@@ -51,10 +51,10 @@ pub struct PipelineBuilder<M, B> {
     pub(super) checks_batches: bool,
     pub(super) outputs: OutputsOn,
     pub(super) recovery: Option<Recovery>,
-    /// Where the states of another rank are kept.
-    pub(super) wards: Option<Arc<Wards>>,
+    /// Where the snapshots of other ranks are kept.
+    pub(super) backups: Option<Arc<Backups>>,
     /// Whether the same was started before.
-    pub(super) is_again: bool,
+    pub(super) is_restart: bool,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
@@ -84,8 +84,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             checks_batches: false,
             outputs: OutputsOn::default(),
             recovery: None,
-            wards: None,
-            is_again: false,
+            backups: None,
+            is_restart: false,
         }
     }
 
@@ -440,22 +440,23 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// another model, the schedule does not fit the plan, the model has clones of a parameter and an
     /// optimizer is set, or a rank can't materialize its parameters.
     pub fn start(mut self) -> Result<Pipeline<M, B>, PipelineError> {
-        let guarded = match (&self.recovery, &self.world) {
+        let recovering = match (&self.recovery, &self.world) {
             (Some(recovery), Some(world)) => {
-                let wards = Arc::new(Wards::default());
-                self.wards = Some(wards.clone());
+                let backups = Arc::new(Backups::default());
+                self.backups = Some(backups.clone());
                 Some((
                     recovery.clone(),
                     world.clone(),
-                    self.again(&self.plan),
-                    wards,
+                    self.for_plan(&self.plan),
+                    backups,
                 ))
             }
             _ => None,
         };
-        let mut pipeline = self.start_again()?;
-        if let Some((recovery, world, builder, wards)) = guarded {
-            pipeline.guard(recovery, world, builder, wards)?;
+        let mut pipeline = self.launch()?;
+        if let Some((recovery, world, builder, backups)) = recovering {
+            let kept = pipeline.keep_snapshots(recovery, world.clone(), builder, backups);
+            kept.inspect_err(|error| world.fail(&tinderbox_world::with_causes(error)))?;
         }
         // After the parameters are allocated: the allocator would clear reused memory on one thread.
         tinderbox_pages::keep_freed_blocks();
@@ -464,8 +465,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 }
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
-    /// Starts the ranks, and tells the other processes when this one can't.
-    pub(super) fn start_again(self) -> Result<Pipeline<M, B>, PipelineError> {
+    /// Starts the ranks, and reports to the other processes when this one can't.
+    pub(super) fn launch(self) -> Result<Pipeline<M, B>, PipelineError> {
         let world = self.world.clone();
         let started = Pipeline::start(self);
         started.inspect_err(|error| {
@@ -478,7 +479,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 
     /// The same settings for another plan, to start again what has run before: without links, which are those of one process,
     /// and without an observer of the initialization.
-    pub(super) fn again(&self, plan: &Plan) -> Self {
+    pub(super) fn for_plan(&self, plan: &Plan) -> Self {
         Self {
             model: self.model.clone(),
             trace: self.trace.clone(),
@@ -501,8 +502,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             checks_batches: self.checks_batches,
             outputs: self.outputs,
             recovery: None,
-            wards: None,
-            is_again: true,
+            backups: None,
+            is_restart: true,
         }
     }
 }

@@ -15,7 +15,7 @@ use super::link::{Abort, Link};
 use super::local::{LocalLink, local_links};
 use super::progress::{Counted, RankProgress, Watch};
 use super::rank::{RankRequest, RankSetup, run_rank};
-use super::recovery::Wards;
+use super::recovery::Backups;
 use super::remote::{Notice, Remote, To, join};
 use super::round::{Round, RoundReport};
 use super::stage::Stage;
@@ -46,7 +46,7 @@ impl Crew {
         timeout: Duration,
         wrap: Option<&Wrap>,
         world: Option<&World>,
-        wards: Option<Arc<Wards>>,
+        backups: Option<Arc<Backups>>,
     ) -> Result<Self, PipelineError> {
         let abort = Abort::default();
         let progress: Vec<_> = setups.iter().map(|setup| setup.progress.clone()).collect();
@@ -54,7 +54,7 @@ impl Crew {
         let first = setups.first().map_or(own, |setup| setup.rank);
         let (links, remote): (Vec<Box<dyn Link>>, _) = match world {
             Some(world) => {
-                let (link, remote) = join(world, &abort, timeout, wards);
+                let (link, remote) = join(world, &abort, timeout, backups);
                 let progress = progress.clone();
                 remote.report(move || progress.first()?.doing());
                 (vec![link], Some(remote))
@@ -110,6 +110,11 @@ impl Crew {
     /// How long a message may take.
     pub(super) const fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Whether the ranks were stopped by a failure.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.remote.as_ref().is_none_or(Remote::is_aborted)
     }
 
     /// Returns the channel to the other processes.

@@ -12,7 +12,7 @@ use twox_hash::XxHash3_64;
 
 use super::clip::rows_per_sum;
 use super::pipeline::Pipeline;
-use super::recovery::call::Kind;
+use super::recovery::CallKind;
 use super::remote::To;
 use super::stage::Stage;
 use crate::PipelineError;
@@ -183,7 +183,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// When a rank has failed, or a device can't be read.
     pub fn digest(&mut self) -> Result<StateDigest, PipelineError> {
-        self.recovering(Kind::Reads, Self::digest_now)
+        self.recovering(CallKind::Reads, Self::digest_now)
     }
 
     fn digest_now(&mut self) -> Result<StateDigest, PipelineError> {

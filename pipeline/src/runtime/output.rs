@@ -37,8 +37,8 @@ pub(super) struct RankReport {
     gradient_norm: Option<f64>,
     stopped: Option<Vec<usize>>,
     timeline: Option<RankTimeline>,
-    /// The newest state that its process keeps of another rank.
-    pub(super) newest_ward: Option<u64>,
+    /// The newest version that its process keeps of all ranks of which it keeps snapshots.
+    pub(super) newest_backup: u64,
 }
 
 impl RankReport {
@@ -82,7 +82,7 @@ impl RankReport {
             gradient_norm: report.gradient_norm,
             stopped: report.stopped,
             timeline: report.timeline,
-            newest_ward: None,
+            newest_backup: 0,
         };
         Ok((read, tensors))
     }

@@ -12,7 +12,7 @@ use twox_hash::XxHash3_64;
 
 use super::optimizer::contains;
 use super::pipeline::{Condition, Pipeline};
-use super::recovery::call::Kind;
+use super::recovery::CallKind;
 use super::remote::To;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
@@ -28,7 +28,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// [`PipelineError::UnknownParameter`] with the paths that are nearest; when a rank has failed.
     pub fn parameter(&mut self, path: &str) -> Result<DynTensor, PipelineError> {
         let path = self.known(path)?.original().clone();
-        self.recovering(Kind::Reads, move |pipeline| pipeline.value_of(path.clone()))
+        self.recovering(CallKind::Reads, move |pipeline| {
+            pipeline.value_of(path.clone())
+        })
     }
 
     fn value_of(&mut self, path: ParameterPath) -> Result<DynTensor, PipelineError> {
@@ -87,7 +89,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             (position, value.cast_float(dtype))
         });
         let values: Vec<(usize, DynTensor)> = placed.collect();
-        self.recovering(Kind::ChangesHere, move |pipeline| {
+        self.recovering(CallKind::ChangesHere, move |pipeline| {
             pipeline.set(values.clone())
         })
     }
@@ -158,7 +160,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Replaces the parameters by their averages, or the averages by the parameters.
     fn exchange_averages(&mut self, is_averaged: bool) -> Result<(), PipelineError> {
-        self.recovering(Kind::Changes, move |pipeline| {
+        self.recovering(CallKind::Changes, move |pipeline| {
             pipeline.exchange_averages_now(is_averaged)
         })
     }
@@ -242,7 +244,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let path = first.path.clone();
             return Err(PipelineError::NotTraced { path });
         }
-        self.recovering(Kind::ChangesHere, move |pipeline| {
+        self.recovering(CallKind::ChangesHere, move |pipeline| {
             pipeline.note_change(u64::from(trains), positions.iter().copied());
             for position in &positions {
                 match trains {

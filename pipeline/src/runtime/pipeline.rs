@@ -27,8 +27,7 @@ use super::optimizer::OptimizerState;
 use super::output::OutputsOn;
 use super::programs::Programs;
 use super::rank::RankSetup;
-use super::recovery::Guard;
-use super::recovery::call::Kind;
+use super::recovery::{CallKind, RecoveryState};
 use super::remote::To;
 use super::settings::Settings;
 use super::stage::Stage;
@@ -68,7 +67,7 @@ pub struct Pipeline<M, B> {
     /// The parameters that do not train now, by position in the table.
     pub(super) frozen: BTreeSet<usize>,
     /// What it goes on with when other processes are lost.
-    pub(super) guard: Option<Box<Guard<M, B>>>,
+    pub(super) recovery: Option<Box<RecoveryState<M, B>>>,
 }
 
 /// Whether the values of the ranks can be used.
@@ -77,6 +76,8 @@ pub(super) enum Condition {
     Sound,
     /// A restore has failed partway.
     PartlyRestored,
+    /// The state of lost ranks is lost: values are initial.
+    StateLost,
     /// A round has ended with an error that the driver detected.
     Stopped,
 }
@@ -157,7 +158,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let world = builder.world.as_ref();
         let processes = world.map_or(ranks, World::size);
         // Those beyond the plan's wait until another one is lost.
-        if processes < ranks || (processes > ranks && builder.wards.is_none()) {
+        if processes < ranks || (processes > ranks && builder.backups.is_none()) {
             return Err(PipelineError::WorldSize { ranks, processes });
         }
         // The ranks of this process, and their devices.
@@ -203,7 +204,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             builder.timeout,
             builder.links.as_deref(),
             world,
-            builder.wards,
+            builder.backups,
         )?;
         let facts = Facts {
             plan: &builder.plan,
@@ -246,7 +247,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             outputs: builder.outputs,
             repaired: Vec::new(),
             frozen: BTreeSet::new(),
-            guard: None,
+            recovery: None,
         })
     }
 
@@ -349,7 +350,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
     ) -> Result<Vec<R>, PipelineError> {
         let call = Arc::new(call);
-        self.recovering(Kind::ReadsHere, move |pipeline| {
+        self.recovering(CallKind::ReadsHere, move |pipeline| {
             pipeline.check_condition()?;
             let call = call.clone();
             let run = move |rank, stages: &mut [Stage]| call(rank, stages);
@@ -368,7 +369,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     where
         T: Serialize + DeserializeOwned + Clone + Send + Sync + 'static,
     {
-        self.recovering(Kind::Reads, move |pipeline| {
+        self.recovering(CallKind::Reads, move |pipeline| {
             let all = pipeline.crew.exchange(To::All, value.clone(), Vec::new())?;
             Ok(all.into_iter().map(|(value, _)| value).collect())
         })
@@ -378,6 +379,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         match self.condition {
             Condition::Sound => Ok(()),
             Condition::PartlyRestored => Err(PipelineError::Mixed),
+            Condition::StateLost => Err(PipelineError::AwaitsRestore),
             Condition::Stopped => Err(PipelineError::Stopped),
         }
     }
@@ -407,9 +409,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Returns the parameters of all ranks.
     fn values(&mut self, to: To) -> Result<Values, PipelineError> {
-        self.recovering(Kind::Reads, move |pipeline| {
+        self.recovering(CallKind::Reads, move |pipeline| {
             let values = pipeline.values_now(to)?;
-            if pipeline.guard.is_some() {
+            if pipeline.recovery.is_some() {
                 // So that nobody is a call ahead of more than one other.
                 pipeline.crew.exchange(To::All, (), Vec::new())?;
             }
@@ -512,7 +514,7 @@ fn check_settings<M: Module + Sync + 'static, B: Batch>(
         return Err(PipelineError::ParameterRank { path, rank });
     }
     // The recorded model must be the one that is trained and that a later construction gathers.
-    if builder.is_again {
+    if builder.is_restart {
         return Ok(());
     }
     let unstable = |source| PipelineError::from(TraceError::Constructor { source });

@@ -17,7 +17,7 @@ use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with
 use twox_hash::XxHash3_64;
 
 use super::link::{Abort, Link, Tag};
-use super::recovery::{Part, Wards};
+use super::recovery::{Backups, Part};
 use super::round::MicroInput;
 use super::wire::{TensorType, lend, tensors};
 use crate::schedule::RankIndex;
@@ -209,7 +209,7 @@ struct Inbox {
     notices: Mutex<Notices>,
     abort: Abort,
     /// What this process keeps of another one.
-    wards: Option<Arc<Wards>>,
+    backups: Option<Arc<Backups>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -241,7 +241,7 @@ impl Inbox {
                 notices.others.insert((notice.call, from), notice);
                 self.refuse(&notices);
             }
-            Header::State(part) => self.wards.as_ref()?.put(part, pieces)?,
+            Header::State(part) => self.backups.as_ref()?.put(from, part, pieces)?,
             Header::Ended { call, gifts } => {
                 let mut notices = locked(&self.notices);
                 notices.ended.insert(from, (call, gifts));
@@ -309,7 +309,7 @@ pub(super) fn join(
     world: &World,
     abort: &Abort,
     timeout: Duration,
-    wards: Option<Arc<Wards>>,
+    backups: Option<Arc<Backups>>,
 ) -> (Box<dyn Link>, Remote) {
     let (own, size) = (world.rank(), world.size());
     // All mailboxes have the senders of all, so that of this rank can be taken out and replaced by one that is not used.
@@ -325,7 +325,7 @@ pub(super) fn join(
         gifts: Mutex::new(gifts),
         notices: Mutex::default(),
         abort: abort.clone(),
-        wards,
+        backups,
     });
     let channel = Arc::new(world.open(inbox.clone()));
     let link = ProcessLink {
@@ -406,6 +406,10 @@ impl Remote {
     /// Tells the others that this process failed. What they told it is not told again.
     pub(super) fn fail(&self, error: &PipelineError) {
         self.channel.fail(&with_causes(error));
+    }
+
+    pub(super) fn is_aborted(&self) -> bool {
+        self.inbox.abort.is_triggered()
     }
 
     pub(super) fn channel(&self) -> Weak<Channel> {

@@ -10,7 +10,7 @@ use tinderbox_deferred::{Observer, ParameterPath, Source};
 use tinderbox_world::with_causes;
 
 use super::pipeline::{Condition, Pipeline};
-use super::recovery::call::Kind;
+use super::recovery::CallKind;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, RestoreError};
@@ -75,7 +75,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// All ranks check names, shapes and dtypes before any of them changes anything. The request fails
     /// only without progress, as described at [timeout](super::PipelineBuilder::timeout).
     ///
-    /// Memory: in addition to what the pipeline holds afterwards, at most the size of the largest
+    /// Memory: in addition to what the pipeline holds afterbackups, at most the size of the largest
     /// parameter for each rank, and the memory of the source; with [replicas](crate::Plan::replicas), at most the state of
     /// the largest parameter, which each rank that updates a part of it reads whole.
     ///
@@ -90,7 +90,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         state: impl SavedOptimizer + 'static,
     ) -> Result<(), PipelineError> {
         let saved = Arc::new((source, state));
-        self.recovering(Kind::Changes, move |pipeline| pipeline.restore_now(&saved))
+        self.recovering(CallKind::Changes, move |pipeline| {
+            pipeline.restore_now(&saved)
+        })
     }
 
     fn restore_now(

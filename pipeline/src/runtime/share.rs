@@ -75,7 +75,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         share: B,
         samples: usize,
     ) -> Result<StepOutput, PipelineError> {
-        if self.guard.is_some() && self.settings.replicas > 1 {
+        if self.recovery.is_some() && self.settings.replicas > 1 {
             return Err(PipelineError::ShareRecovery);
         }
         let lr = lr.into();

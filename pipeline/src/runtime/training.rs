@@ -13,7 +13,7 @@ use twox_hash::XxHash3_64;
 use super::carry::Carry;
 use super::output::{Evaluation, OutputsOn, RankReport, StepOutput};
 use super::pipeline::{Condition, Pipeline};
-use super::recovery::call::Kind;
+use super::recovery::CallKind;
 use super::remote::{Notice, To};
 use super::round::{LearningRates, MicroInput, Round, RoundReport};
 use super::stage::CutProgram;
@@ -114,7 +114,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         step: impl Fn(&mut Self) -> Result<StepOutput, PipelineError> + Send + Sync + 'static,
     ) -> Result<StepOutput, PipelineError> {
         let before = self.recovered().len();
-        let mut output = self.recovering(Kind::Changes, step)?;
+        let mut output = self.recovering(CallKind::Changes, step)?;
         output.recovered = self.recovered()[before..].to_vec();
         Ok(output)
     }
@@ -233,7 +233,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// As [`Pipeline::step`]; a batch of fewer samples than micro-batches is split into fewer.
     pub fn evaluate(&mut self, batch: B) -> Result<Evaluation, PipelineError> {
-        self.recovering(Kind::Reads, move |pipeline| {
+        self.recovering(CallKind::Reads, move |pipeline| {
             pipeline.evaluate_parts(batch.clone(), None)
         })
     }
@@ -482,7 +482,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         // In a world, each process has one rank, or waits.
         let (mut report, outputs) = read.pop().unwrap_or_default();
-        report.newest_ward = self.newest_ward();
+        report.newest_backup = self.newest_backup();
         let exchanged = match self.outputs {
             OutputsOn::All => self.crew.exchange(To::All, report, outputs),
             OutputsOn::Own => {
@@ -499,7 +499,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             }
         };
         let reports = exchanged.inspect_err(|_| self.condition = Condition::Stopped)?;
-        self.note_wards(reports.iter().map(|(report, _)| report.newest_ward));
+        self.note_backups(reports.iter().map(|(report, _)| report.newest_backup));
         Ok(reports)
     }
 }

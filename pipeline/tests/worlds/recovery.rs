@@ -133,6 +133,86 @@ fn several_ranks_may_be_lost_one_after_the_other() {
     }
 }
 
+/// Cuts a rank off when all others have what they wait for.
+fn cut_off(net: &Connections, rank: RankIndex) {
+    std::thread::sleep(Duration::from_millis(100));
+    net.kill(rank);
+}
+
+/// A rank is lost together with the one that keeps its state, and then another one: those that are left do not train initial
+/// values, and go on after a restore.
+#[test]
+fn without_a_state_nothing_is_trained() {
+    let found = on_world(4, Delays::default(), |world, net| {
+        let own = world.rank();
+        let builder = recovering(1, 4, ScheduleKind::OneFOneB).world(&world);
+        let mut pipeline = builder.start().unwrap();
+        for step in 0..3 {
+            pipeline.step(1e-2, batch(step)).unwrap();
+        }
+        // Then all keepers have the state of step 2.
+        pipeline.all_gather(()).unwrap();
+        let saved = pipeline.gather(&burn::tensor::Device::flex()).unwrap();
+        if [1, 2].contains(&own.index()) {
+            cut_off(net, own);
+            return String::new();
+        }
+        let error = (3..9).find_map(|step| pipeline.step(1e-2, batch(step)).err());
+        assert!(
+            matches!(error, Some(PipelineError::StateLost { .. })),
+            "{error:?}"
+        );
+        assert!(pipeline.awaits_restore());
+        let refused = pipeline.step(1e-2, batch(3)).unwrap_err();
+        assert!(matches!(refused, PipelineError::AwaitsRestore), "{refused}");
+        if own.index() == 3 {
+            cut_off(net, own);
+            return String::new();
+        }
+        std::thread::sleep(Duration::from_millis(400));
+        let error = pipeline.step(1e-2, batch(3)).unwrap_err();
+        assert!(matches!(error, PipelineError::StateLost { .. }), "{error}");
+        assert!(pipeline.awaits_restore());
+        assert!(matches!(
+            pipeline.step(1e-2, batch(3)),
+            Err(PipelineError::AwaitsRestore)
+        ));
+        let source: tinderbox_deferred::Values = tinderbox_deferred::parameter_values(&saved)
+            .into_iter()
+            .collect();
+        pipeline
+            .restore(source, tinderbox_pipeline::SavedState::default())
+            .unwrap();
+        pipeline.resume_at(3);
+        assert!(!pipeline.awaits_restore());
+        pipeline.step(1e-2, batch(3)).unwrap();
+        error.to_string()
+    });
+    insta::assert_snapshot!(found[0], @"the state of rank 1 is lost, because the process that keeps it is lost too, or had not received it yet: restore the last checkpoint, as by `Checkpoints::resume`, and go on from its step");
+}
+
+/// One pipeline of a world goes on without others, and timeouts are longer than heartbeats.
+#[test]
+fn a_second_recovery_is_refused() {
+    let found = on_world(2, Delays::default(), |world, _| {
+        let builder = || recovering(1, 2, ScheduleKind::OneFOneB).world(&world);
+        let short = builder()
+            .timeout(Duration::from_millis(400))
+            .start()
+            .unwrap_err();
+        short.to_string()
+    });
+    insta::assert_snapshot!(found[0], @"the timeout of 400ms is not longer than 450ms, after which a silent process is lost: set a longer `timeout`, or fewer or shorter heartbeats");
+    let found = on_world(2, Delays::default(), |world, _| {
+        let builder = || recovering(1, 2, ScheduleKind::OneFOneB).world(&world);
+        let first = builder().start().unwrap();
+        let second = builder().start().unwrap_err().to_string();
+        drop(first);
+        second
+    });
+    insta::assert_snapshot!(found[0], @"another pipeline of this world has a recovery: one pipeline of a world can have it, and a world can have no other pipelines beside it");
+}
+
 /// Without recovery, a lost rank ends all.
 #[test]
 fn without_recovery_a_lost_rank_ends_all() {
@@ -140,7 +220,10 @@ fn without_recovery_a_lost_rank_ends_all() {
         let builder = builder_of(1, 2, ScheduleKind::OneFOneB).world(&world);
         let mut pipeline = builder.start().unwrap();
         pipeline.step(1e-2, batch(0)).unwrap();
+        pipeline.all_gather(()).unwrap();
         if world.is_first() {
+            // The other one has what it waits for by then.
+            std::thread::sleep(Duration::from_millis(100));
             net.kill(world.rank());
         }
         let error = (1..100).find_map(|step| pipeline.step(1e-2, batch(step)).err());

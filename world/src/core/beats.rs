@@ -25,17 +25,19 @@ impl Core {
             }
             _ => reason,
         };
-        let rank = state.members.roster().rank_of(process);
-        let doing = state.heard[process.index()].doing.clone();
         drop(state);
-        if let Some(rank) = rank {
-            self.change(|peers| peers.lose(rank, reason, doing));
-        }
+        self.change(|state| {
+            let doing = state.heard[process.index()].doing.clone();
+            match state.members.roster().rank_of(process) {
+                Some(rank) => state.peers.lose(rank, reason, doing),
+                None => Vec::new(),
+            }
+        });
         self.vote(|members| members.lose(process));
     }
 
     /// How long a pause may be before others give this process up.
-    fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         let WorldOptions {
             heartbeat,
             heartbeats_until_lost,

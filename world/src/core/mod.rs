@@ -5,6 +5,7 @@ mod regroup;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
@@ -18,7 +19,7 @@ use crate::environment::Local;
 use crate::error::WorldError;
 use crate::frame::{Frame, Received};
 use crate::handler::Handler;
-use crate::members::{Members, Roster};
+use crate::members::{Generation, Members, Roster};
 use crate::message::Kind;
 use crate::options::WorldOptions;
 use crate::peers::{Failure, How, Peers, Word};
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     /// Notified when the state changes.
     changed: Condvar,
     channels: Mutex<Channels>,
+    /// Whether a pipeline of this process goes on without others.
+    pub(crate) is_recovering: AtomicBool,
     /// Held to read while a frame is received, so that none is received while the generation changes.
     receiving: RwLock<()>,
 }
@@ -132,6 +135,7 @@ impl Core {
             state: Mutex::new(state),
             changed: Condvar::new(),
             channels: Mutex::default(),
+            is_recovering: AtomicBool::default(),
             receiving: RwLock::default(),
         }
     }
@@ -159,24 +163,37 @@ impl Core {
 
     /// Tells all ranks that this one failed, and why.
     pub(crate) fn fail(&self, reason: String) {
-        let (rank, how) = (self.place().0, How::Failed(reason));
+        self.fail_in(None, reason);
+    }
+
+    /// The same, if the world has not begun another generation since.
+    pub(crate) fn fail_in(&self, generation: Option<Generation>, reason: String) {
+        let how = How::Failed(reason);
         let status = locked(&self.state).status.clone();
         // Without the lock: it may ask for the state of the world.
         let doing = status.and_then(|status| status());
-        self.change(|peers| peers.fail(Failure { rank, how, doing }));
+        self.change(|state| {
+            let roster = state.members.roster().clone();
+            let rank = self.rank(&roster);
+            match generation.is_none_or(|one| one == roster.generation) {
+                true => state.peers.fail(Failure { rank, how, doing }),
+                false => Vec::new(),
+            }
+        });
     }
 
     /// Applies an event to the protocol, sends what it answers, and reports a new failure.
-    fn change(&self, event: impl FnOnce(&mut Peers) -> Vec<(RankIndex, Word)>) {
+    fn change(&self, event: impl FnOnce(&mut State) -> Vec<(RankIndex, Word)>) {
         let mut state = locked(&self.state);
         let had_failed = state.peers.failure().is_some();
-        let words = event(&mut state.peers);
+        let words = event(&mut state);
         let failure = state.peers.failure().filter(|_| !had_failed).cloned();
         let roster = state.members.roster().clone();
-        drop(state);
+        // Before anybody sees the failure and sends what the others should receive after it.
         for (to, word) in words {
             self.send(&roster, to, &Kind::Word(word), &[], Vec::new());
         }
+        drop(state);
         self.changed.notify_all();
         if let Some(failure) = failure {
             tracing::error!(rank = self.rank(&roster).index(), %failure, "the world failed");
@@ -381,7 +398,7 @@ impl Core {
             return;
         };
         match kind {
-            Kind::Word(word) => self.change(|peers| peers.hear(from, word)),
+            Kind::Word(word) => self.change(|state| state.peers.hear(from, word)),
             Kind::Beat(_) | Kind::Vote(_) => {}
             Kind::Call { sequence, call } => {
                 let value = frame.pieces.first().map(|piece| piece.to_vec());
@@ -493,7 +510,7 @@ impl Drop for Member {
         if std::thread::panicking() {
             self.core.fail("its program panicked".to_owned());
         }
-        self.core.change(Peers::leave);
+        self.core.change(|state| state.peers.leave());
         // Heartbeats go on meanwhile, so that a rank that is stopped is not waited for.
         self.core.wait_until_confirmed();
         let close = match self.core.failure() {

@@ -30,7 +30,7 @@ impl Core {
     /// Waits until the processes that are left have agreed, and begins their generation.
     pub(crate) fn regroup(&self) -> Result<(), WorldError> {
         let timeout = self.options.call_timeout;
-        let mut deadline = Instant::now() + timeout;
+        let mut begun = Instant::now();
         self.vote(Members::prepare);
         let mut state = locked(&self.state);
         loop {
@@ -46,7 +46,13 @@ impl Core {
                 }
                 None => {}
             }
-            let now = Instant::now();
+            // One that decides gives up those that do not come, before others give it up.
+            let patience = if state.members.decides() {
+                timeout
+            } else {
+                timeout * 3
+            };
+            let (now, deadline) = (Instant::now(), begun + patience);
             if now < deadline {
                 let waited = self.changed.wait_timeout(state, deadline - now);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -57,7 +63,7 @@ impl Core {
             for process in missing {
                 self.lose(process, format!("it has not come within {timeout:?}"));
             }
-            deadline = Instant::now() + timeout;
+            begun = Instant::now();
             state = locked(&self.state);
         }
         drop(state);
@@ -68,7 +74,7 @@ impl Core {
     fn adopt(&self) {
         let receiving = self.receiving.write();
         let mut state = locked(&self.state);
-        state.members.adopt();
+        let given_up = state.members.adopt();
         let roster = state.members.roster().clone();
         state.peers = Peers::new(self.rank(&roster), roster.size());
         state.values.clear();
@@ -89,9 +95,10 @@ impl Core {
             ranks = roster.size(),
             "the processes that are left go on"
         );
+        self.vote(|_| given_up);
         for rank in lost {
             let reason = "its connection ended while the others regrouped".to_owned();
-            self.change(|peers| peers.lose(rank, reason, None));
+            self.change(|state| state.peers.lose(rank, reason, None));
         }
         for (process, frame) in later {
             self.receive(process, frame);

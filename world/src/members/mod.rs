@@ -64,8 +64,8 @@ impl Roster {
 /// A message of the agreement.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Vote {
-    /// The sender is of this generation and waits for the next one.
-    Ready(Generation),
+    /// The sender is of this generation, has lost these processes, and waits for the next generation.
+    Ready(Generation, Vec<RankIndex>),
     /// The next generation.
     Next(Roster),
     /// The others have gone on without the receiver, in this generation.
@@ -93,8 +93,8 @@ pub(crate) struct Members {
     lost: BTreeSet<RankIndex>,
     /// Whether this process waits for the next generation.
     is_ready: bool,
-    /// The processes that do, and their generation.
-    ready: BTreeMap<RankIndex, Generation>,
+    /// The processes that do, their generation, and what they have lost.
+    ready: BTreeMap<RankIndex, (Generation, Vec<RankIndex>)>,
     /// The process that this one has asked last.
     asked: Option<RankIndex>,
     outcome: Option<Outcome>,
@@ -125,7 +125,12 @@ impl Members {
         self.outcome.as_ref()
     }
 
-    /// The members that this process waits for, if it decides.
+    /// Whether this process decides who goes on.
+    pub(crate) fn decides(&self) -> bool {
+        self.first() == self.own
+    }
+
+    /// The members that this process waits for.
     pub(crate) fn missing(&self) -> Vec<RankIndex> {
         let others = self.alive().filter(|one| *one != self.own);
         match self.is_ready && self.first() == self.own {
@@ -151,7 +156,7 @@ impl Members {
     /// A message arrived.
     pub(crate) fn hear(&mut self, from: RankIndex, vote: Vote) -> Vec<(RankIndex, Vote)> {
         match vote {
-            Vote::Ready(generation) => {
+            Vote::Ready(generation, lost) => {
                 let own = self.roster.generation;
                 if self.roster.rank_of(from).is_none() || self.lost.contains(&from) {
                     return match generation < own {
@@ -159,7 +164,7 @@ impl Members {
                         false => Vec::new(),
                     };
                 }
-                self.ready.insert(from, generation);
+                self.ready.insert(from, (generation, lost));
                 self.advance()
             }
             Vote::Next(next) => {
@@ -185,10 +190,10 @@ impl Members {
         }
     }
 
-    /// Begins the next generation, if there is one.
-    pub(crate) fn adopt(&mut self) -> bool {
+    /// Begins the next generation, if there is one. Those that have asked this process and are left out are told so.
+    pub(crate) fn adopt(&mut self) -> Vec<(RankIndex, Vote)> {
         let Some(Outcome::Next(next)) = self.outcome.take() else {
-            return false;
+            return Vec::new();
         };
         self.roster = next;
         self.is_ready = false;
@@ -196,14 +201,34 @@ impl Members {
         // A process may have asked before this generation that has not been sent it, and does not ask again. One that asked
         // earlier and has begun it is counted too soon the next time, and comes later.
         let roster = &self.roster;
-        self.ready.retain(|one, _| roster.rank_of(*one).is_some());
-        true
+        let asked = std::mem::take(&mut self.ready).into_iter();
+        let (members, others) = asked.partition(|(one, _)| roster.rank_of(*one).is_some());
+        self.ready = members;
+        let others: BTreeMap<RankIndex, _> = others;
+        let given_up = others.into_keys();
+        given_up
+            .map(|one| (one, Vote::GivenUp(roster.generation)))
+            .collect()
     }
 
     /// The members that are not known to be lost.
     fn alive(&self) -> impl Iterator<Item = RankIndex> {
         let members = self.roster.members.iter().copied();
         members.filter(|one| !self.lost.contains(one))
+    }
+
+    /// The processes that go on: of two that have lost each other, the lower one.
+    fn left(&self) -> Vec<RankIndex> {
+        let mut left: Vec<RankIndex> = self.alive().collect();
+        let mut at = 0;
+        while let Some(one) = left.get(at) {
+            if let Some((_, lost)) = self.ready.get(one) {
+                let decided = self.own;
+                left.retain(|other| *other == decided || !lost.contains(other));
+            }
+            at += 1;
+        }
+        left
     }
 
     /// The process that decides.
@@ -218,19 +243,21 @@ impl Members {
         let (own, first) = (self.own, self.first());
         if first != own {
             let is_new = self.asked.replace(first) != Some(first);
-            let ready = (first, Vote::Ready(self.roster.generation));
+            let lost = self.roster.members.iter().filter(|one| self.is_lost(**one));
+            let lost = lost.copied().collect();
+            let ready = (first, Vote::Ready(self.roster.generation, lost));
             return is_new.then_some(ready).into_iter().collect();
         }
         if !self.missing().is_empty() {
             return Vec::new();
         }
-        let (left, of): (Vec<RankIndex>, usize) = (self.alive().collect(), self.roster.size());
+        let (left, of) = (self.left(), self.roster.size());
         if left.len() * 2 < of {
             let left = left.len();
             self.outcome = Some(Outcome::TooFew { left, of });
             return Vec::new();
         }
-        let known = self.ready.values().copied();
+        let known = self.ready.values().map(|(generation, _)| *generation);
         let newest = known.fold(self.roster.generation, Generation::max);
         let next = Roster {
             generation: newest.next(own),

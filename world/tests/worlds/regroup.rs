@@ -162,7 +162,33 @@ fn a_rank_that_returns_is_left_out() {
         exchange(&world);
         String::new()
     });
-    insta::assert_snapshot!(found[0], @"the other processes have given this one up and gone on as generation 1 of their world: it was silent for longer than they wait, or its connections ended; end it");
+    insta::assert_snapshot!(found[0], @"the other processes have given this one up and gone on as generation 1 of their world: it was silent for longer than they wait, or its connections ended; end this process, or start it in a new run");
+}
+
+/// Two ranks that have lost each other: the lower one goes on with the others.
+#[test]
+fn a_broken_connection_leaves_one_of_two_out() {
+    let found = on_threads(4, Delays::default(), &options(), |world, net: &Net| {
+        let was = world.rank();
+        exchange(&world);
+        if was == rank(0) {
+            std::thread::sleep(Duration::from_millis(100));
+            net.cut(rank(1), rank(2));
+        }
+        while world.barrier().is_ok() {}
+        match world.regroup() {
+            Ok(()) => {
+                exchange(&world);
+                format!("{} of {}", world.rank(), world.size())
+            }
+            Err(error) => error.to_string(),
+        }
+    });
+    assert_eq!(
+        [&found[0], &found[1], &found[3]],
+        ["0 of 3", "1 of 3", "2 of 3"]
+    );
+    assert!(found[2].contains("have given this one up"), "{}", found[2]);
 }
 
 /// Without regrouping, the failure stays.

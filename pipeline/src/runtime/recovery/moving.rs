@@ -11,7 +11,7 @@ use tinderbox_deferred::{Observer, ParameterPath, ParameterTable, Values};
 use tinderbox_fake::DynTensor;
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
-use super::state::{Contents, Item, Name, tensor};
+use super::snapshot::{Contents, Item, Name, tensor};
 use crate::PipelineError;
 use crate::cut::Layout;
 use crate::runtime::restore::{SavedOptimizer, StateFields, StateTensor};
@@ -52,13 +52,15 @@ impl SavedOptimizer for MovedState {
 /// What the ranks of a layout need.
 struct Needs<'a> {
     layout: &'a Layout,
+    /// The number of ranks of all replicas.
+    ranks: usize,
     /// The parameters that each rank of a replica holds, and those that it owns, by position.
     held: Vec<BTreeSet<usize>>,
     owned: Vec<BTreeSet<usize>>,
 }
 
 impl<'a> Needs<'a> {
-    fn of(layout: &'a Layout) -> Self {
+    fn of(layout: &'a Layout, ranks: usize) -> Self {
         let mut held = vec![BTreeSet::new(); layout.rank_count()];
         let mut owned = held.clone();
         for (stage, rank) in layout.stages().zip(&layout.ranks) {
@@ -69,12 +71,16 @@ impl<'a> Needs<'a> {
         }
         Self {
             layout,
+            ranks,
             held,
             owned,
         }
     }
 
     fn includes(&self, rank: RankIndex, name: &Name) -> bool {
+        if rank.index() >= self.ranks {
+            return false;
+        }
         let place = rank.index() % self.layout.rank_count();
         match name.state {
             None => self.held[place].contains(&name.position),
@@ -87,11 +93,11 @@ impl<'a> Needs<'a> {
 pub(super) fn move_state(
     world: &World,
     (contents, values): (Contents, Vec<DynTensor>),
-    layout: &Layout,
+    (layout, ranks): (&Layout, usize),
     table: &ParameterTable,
     timeout: Duration,
 ) -> Result<Moved, PipelineError> {
-    let needs = Needs::of(layout);
+    let needs = Needs::of(layout, ranks);
     let own = world.rank();
     let arrived = Arc::new(Arrived::default());
     let channel = world.open(arrived.clone());
@@ -170,8 +176,11 @@ fn add_scalar(
     name: String,
     scalar: Scalar,
 ) {
-    let place = own.index() % needs.layout.rank_count();
-    if needs.owned[place].contains(&position) {
+    let state_of = Name {
+        position,
+        state: Some(name),
+    };
+    if let (true, Some(name)) = (needs.includes(own, &state_of), state_of.state.clone()) {
         let path = table.iter().as_slice()[position].path.clone();
         let (fields, _) = state.of_paths.entry(path).or_default();
         fields.scalars.push((name, scalar));

@@ -21,18 +21,18 @@ pub(super) fn replan<B: Batch>(
     if processes >= old.world_size() {
         return Ok(old.clone());
     }
-    let mut first = None;
+    let mut first: Option<Box<dyn std::error::Error + Send + Sync>> = None;
     for ranks in (1..=processes).rev() {
         for kind in [kind, ScheduleKind::OneFOneB] {
             match plan_of(trace, old, kind, ranks, micro_batches) {
                 Ok(Some(plan)) => return Ok(plan),
                 Ok(None) => {}
-                Err(error) => first = first.or(Some(Box::new(error))),
+                Err(error) => first = first.or_else(|| Some(Box::new(error))),
             }
         }
     }
     Err(PipelineError::NoPlan {
-        ranks: processes,
+        processes,
         source: first,
     })
 }

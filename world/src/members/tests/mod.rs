@@ -20,22 +20,30 @@ struct Net {
     members: Vec<Members>,
     /// Whether the process runs.
     runs: Vec<bool>,
+    /// Whether the generation of a process has failed, as it knows.
+    has_failed: Vec<bool>,
     /// The generations that each has begun, with their members.
     begun: Vec<Vec<Roster>>,
     /// Per sender and receiver.
     wires: Vec<VecDeque<Wire>>,
     /// How many processes may still end.
     ends: usize,
+    /// How many connections may still break, and whether some have.
+    cuts: usize,
+    was_cut: bool,
 }
 
 impl Net {
-    fn new(size: usize, ends: usize) -> Self {
+    fn new(size: usize, ends: usize, cuts: usize) -> Self {
         Self {
             members: (0..size).map(|own| Members::new(rank(own), size)).collect(),
             runs: vec![true; size],
+            has_failed: vec![false; size],
             begun: vec![Vec::new(); size],
             wires: vec![VecDeque::new(); size * size],
             ends,
+            cuts,
+            was_cut: false,
         }
     }
 
@@ -65,9 +73,12 @@ impl Net {
         let mut all = Vec::new();
         for process in (0..self.size()).filter(|process| self.runs[*process]) {
             let own = &self.members[process];
-            let others = own.roster.members.iter();
-            let has_lost = others.clone().any(|one| own.is_lost(*one));
-            if has_lost && !own.is_ready && own.outcome.is_none() {
+            if !self.has_failed[process] && self.hears_of_failure(process) {
+                let mut next = self.clone();
+                next.has_failed[process] = true;
+                all.push(next);
+            }
+            if self.has_failed[process] && !own.is_ready && own.outcome.is_none() {
                 let mut next = self.clone();
                 let votes = next.members[process].prepare();
                 next.put(process, votes);
@@ -76,7 +87,11 @@ impl Net {
             if let Some(Outcome::Next(roster)) = own.outcome() {
                 let mut next = self.clone();
                 next.begun[process].push((**roster).clone());
-                assert!(next.members[process].adopt());
+                let votes = next.members[process].adopt();
+                next.put(process, votes);
+                let own = &next.members[process];
+                let mut members = own.roster.members.iter();
+                next.has_failed[process] = members.any(|one| own.is_lost(*one));
                 all.push(next);
             }
             // What has not arrived of one that ends arrives or is lost, for each receiver.
@@ -88,12 +103,24 @@ impl Net {
                 next.end(process);
                 all.push(next);
             }
+            for other in (0..process).filter(|_| self.cuts > 0) {
+                let mut next = self.clone();
+                next.cuts -= 1;
+                next.was_cut = true;
+                for (from, to) in [(process, other), (other, process)] {
+                    next.wires[from * self.size() + to].push_back(Wire::End);
+                }
+                all.push(next);
+            }
             for from in 0..self.size() {
                 let wire = from * self.size() + process;
                 let mut next = self.clone();
                 let Some(item) = next.wires[wire].pop_front() else {
                     continue;
                 };
+                let roster = &self.members[process].roster;
+                let is_member = roster.rank_of(rank(from)).is_some();
+                next.has_failed[process] |= item == Wire::End && is_member;
                 let votes = match item {
                     Wire::Vote(vote) => next.members[process].hear(rank(from), vote),
                     Wire::End => next.members[process].lose(rank(from)),
@@ -103,6 +130,16 @@ impl Net {
             }
         }
         all
+    }
+
+    /// Whether another process of the generation tells a process of a failure.
+    fn hears_of_failure(&self, process: usize) -> bool {
+        let own = &self.members[process];
+        (0..self.size()).any(|other| {
+            let of = &self.members[other];
+            let is_connected = !own.is_lost(rank(other)) && !of.is_lost(rank(process));
+            self.runs[other] && self.has_failed[other] && of.roster == own.roster && is_connected
+        })
     }
 
     /// No two processes have different members in one generation, and nobody is in a generation that leaves it out.
@@ -120,24 +157,32 @@ impl Net {
     /// When nothing happens any more, all that run are in one generation, which has nobody else, or too few are left.
     fn check_end(&self) {
         let runs: Vec<usize> = (0..self.size()).filter(|one| self.runs[*one]).collect();
-        if runs.len() == self.size() {
+        if runs.len() == self.size() && !self.was_cut {
             return;
         }
         for process in &runs {
             let own = &self.members[*process];
-            if let Some(Outcome::TooFew { .. }) = own.outcome() {
+            if let Some(Outcome::TooFew { .. } | Outcome::GivenUp(_)) = own.outcome() {
                 continue;
             }
+            // Nobody has lost one of those with which it goes on.
             let members: Vec<usize> = own.roster.members.iter().map(|one| one.index()).collect();
-            assert_eq!(members, runs, "process {process}: {self:#?}");
+            assert!(
+                !members.iter().any(|one| own.is_lost(rank(*one))),
+                "process {process}: {self:#?}"
+            );
+            assert!(
+                self.was_cut || members == runs,
+                "process {process}: {self:#?}"
+            );
         }
     }
 }
 
 /// Tries every order, and returns how many states there are.
-fn explore(size: usize, ends: usize) -> usize {
+fn explore(size: usize, ends: usize, cuts: usize) -> usize {
     let mut seen = HashSet::new();
-    let mut left = vec![Net::new(size, ends)];
+    let mut left = vec![Net::new(size, ends, cuts)];
     while let Some(net) = left.pop() {
         if !seen.insert(net.clone()) {
             continue;
@@ -154,9 +199,16 @@ fn explore(size: usize, ends: usize) -> usize {
 
 #[test]
 fn those_that_are_left_agree_in_every_order() {
-    for (size, ends) in [(2, 1), (3, 1), (4, 1), (3, 2), (4, 2)] {
-        let states = explore(size, ends);
-        println!("{size} processes of which {ends} end: {states} states");
+    for (size, ends, cuts) in [
+        (2, 1, 0),
+        (3, 1, 0),
+        (4, 1, 0),
+        (3, 2, 0),
+        (2, 0, 1),
+        (3, 0, 1),
+    ] {
+        let states = explore(size, ends, cuts);
+        println!("{size} processes, {ends} ends, {cuts} cuts: {states} states");
         assert!(states >= size * size, "{states}");
     }
 }
@@ -170,8 +222,11 @@ fn a_process_that_returns_is_left_out() {
     }
     assert!(members[0].prepare().is_empty());
     let asked = members[2].prepare();
-    assert_eq!(asked, [(rank(0), Vote::Ready(Generation::FIRST))]);
-    let votes = members[0].hear(rank(2), Vote::Ready(Generation::FIRST));
+    assert_eq!(
+        asked,
+        [(rank(0), Vote::Ready(Generation::FIRST, vec![rank(1)]))]
+    );
+    let votes = members[0].hear(rank(2), Vote::Ready(Generation::FIRST, vec![rank(1)]));
     let next = Roster {
         generation: Generation::FIRST.next(rank(0)),
         members: vec![rank(0), rank(2)],
@@ -181,13 +236,13 @@ fn a_process_that_returns_is_left_out() {
         (rank(2), Vote::Next(next.clone())),
     ];
     assert_eq!(votes, expected);
-    assert!(members[0].adopt());
+    assert!(members[0].adopt().is_empty());
     assert_eq!(members[0].roster().rank_of(rank(2)), Some(rank(1)));
     // It asks only now.
     let asked = members[1].prepare();
-    assert!(asked.contains(&(rank(0), Vote::Ready(Generation::FIRST))));
+    assert!(asked.contains(&(rank(0), Vote::Ready(Generation::FIRST, Vec::new()))));
     assert_eq!(
-        members[0].hear(rank(1), Vote::Ready(Generation::FIRST)),
+        members[0].hear(rank(1), Vote::Ready(Generation::FIRST, Vec::new())),
         [(rank(1), Vote::GivenUp(next.generation))]
     );
     members[1].hear(rank(0), Vote::GivenUp(next.generation));
@@ -195,7 +250,8 @@ fn a_process_that_returns_is_left_out() {
         members[1].outcome(),
         Some(&Outcome::GivenUp(next.generation))
     );
-    assert!(!members[1].adopt());
+    assert!(members[1].adopt().is_empty());
+    assert_eq!(members[1].roster().generation, Generation::FIRST);
 }
 
 /// One of three is no half: it may be the one that is cut off.

@@ -1,4 +1,4 @@
-//! What a rank holds at one point in time, in parts that can be sent.
+//! What a rank has at one point in time, in parts that can be sent.
 
 use burn::tensor::Device;
 use burn_pack::Scalar;
@@ -42,12 +42,12 @@ pub(in crate::runtime) struct Contents {
 ///
 /// With replicas, a rank has the pieces that it updates, so that all ranks together have every value once.
 #[derive(Clone, Debug, Default)]
-pub(in crate::runtime) struct State {
+pub(in crate::runtime) struct Snapshot {
     values: Vec<(ParameterPath, Piece, DynTensor)>,
     optimizers: Vec<OptimizerSnapshot>,
 }
 
-impl State {
+impl Snapshot {
     /// The current state of the stages of a rank. Copies nothing on the CPU.
     pub(in crate::runtime) fn of(stages: &[Stage]) -> Self {
         let values = stages.iter().flat_map(|stage| {

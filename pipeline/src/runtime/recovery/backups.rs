@@ -1,4 +1,4 @@
-//! The state of another rank, kept in the memory of this one.
+//! The snapshots of other ranks, in the memory of this process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::DynTensor;
 use tinderbox_world::{Buffer, Channel};
 
-use super::state::{Contents, State, tensor};
+use super::snapshot::{Contents, Snapshot, tensor};
 use crate::runtime::digest::ReadError;
 use crate::runtime::remote::header_of;
 use crate::runtime::wire::lend;
@@ -18,10 +18,10 @@ use crate::schedule::RankIndex;
 /// The most bytes of a frame, so that the messages of a step do not wait for long.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A frame of a state that is sent to the rank that keeps it.
+/// A frame of a snapshot that is sent to its keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::runtime) enum Part {
-    /// A state begins. Parameters that have not changed since an earlier version are not sent again.
+    /// A snapshot begins. Parameters that have not changed since an earlier version are not sent again.
     Begin {
         version: u64,
         contents: Contents,
@@ -32,10 +32,10 @@ pub(in crate::runtime) enum Part {
     Bytes { version: u64, item: usize },
 }
 
-/// The chunks of each item of a state.
+/// The chunks of each item of a snapshot.
 type Chunks = Vec<Arc<Vec<Buffer>>>;
 
-/// A state as far as it has arrived.
+/// A snapshot as far as it has arrived.
 #[derive(Debug)]
 struct Arriving {
     contents: Contents,
@@ -43,21 +43,30 @@ struct Arriving {
     missing: usize,
 }
 
-/// The states of one other rank that this process keeps, by their version.
+/// The snapshots of one rank, by their version.
+type Versions = BTreeMap<u64, Arriving>;
+
+/// The snapshots of other ranks that this process keeps.
 #[derive(Debug, Default)]
-pub(in crate::runtime) struct Wards {
-    states: Mutex<BTreeMap<u64, Arriving>>,
+pub(in crate::runtime) struct Backups {
+    ranks: Mutex<BTreeMap<RankIndex, Versions>>,
     arrived: Condvar,
 }
 
-impl Wards {
-    fn states(&self) -> MutexGuard<'_, BTreeMap<u64, Arriving>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+impl Backups {
+    fn ranks(&self) -> MutexGuard<'_, BTreeMap<RankIndex, Versions>> {
+        self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a frame; `None` if it is none.
-    pub(in crate::runtime) fn put(&self, part: Part, pieces: Vec<Buffer>) -> Option<()> {
-        let mut states = self.states();
+    /// Takes a frame of a rank; `None` if it is none.
+    pub(in crate::runtime) fn put(
+        &self,
+        from: RankIndex,
+        part: Part,
+        pieces: Vec<Buffer>,
+    ) -> Option<()> {
+        let mut ranks = self.ranks();
+        let states = ranks.entry(from).or_default();
         match part {
             Part::Begin {
                 version,
@@ -84,7 +93,6 @@ impl Wards {
                 states.insert(version, arriving);
             }
             Part::Bytes { version, item } => {
-                // One that is not kept any more.
                 let arriving = states.get_mut(&version)?;
                 let chunks = Arc::get_mut(arriving.chunks.get_mut(item)?)?;
                 for piece in pieces {
@@ -93,69 +101,71 @@ impl Wards {
                 }
             }
         }
-        drop(states);
+        drop(ranks);
         self.arrived.notify_all();
         Some(())
     }
 
-    /// The versions that have arrived.
-    pub(super) fn versions(&self) -> Vec<u64> {
-        let states = self.states();
-        let whole = states.iter().filter(|(_, state)| state.missing == 0);
+    /// The versions of a rank that have arrived.
+    pub(super) fn versions(&self, rank: RankIndex) -> Vec<u64> {
+        let ranks = self.ranks();
+        let states = ranks.get(&rank).into_iter().flatten();
+        let whole = states.filter(|(_, state)| state.missing == 0);
         whole.map(|(version, _)| *version).collect()
     }
 
-    /// The newest version that has arrived.
-    pub(in crate::runtime) fn newest(&self) -> Option<u64> {
-        self.versions().pop()
-    }
-
-    /// Waits until a version has arrived; false if it has not after a while.
-    pub(super) fn wait_for(&self, version: u64, timeout: Duration) -> bool {
+    /// Waits until a version of a rank has arrived; false if it has not after a while.
+    pub(super) fn wait_for(&self, rank: RankIndex, version: u64, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        let mut states = self.states();
+        let mut ranks = self.ranks();
         loop {
-            if states.get(&version).is_some_and(|state| state.missing == 0) {
+            let state = ranks.get(&rank).and_then(|states| states.get(&version));
+            if state.is_some_and(|state| state.missing == 0) {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            let waited = self.arrived.wait_timeout(states, left);
-            states = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.arrived.wait_timeout(ranks, left);
+            ranks = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Drops what is older than a version.
     pub(super) fn keep_from(&self, version: u64) {
-        let mut states = self.states();
-        *states = states.split_off(&version);
+        for states in self.ranks().values_mut() {
+            *states = states.split_off(&version);
+        }
     }
 
-    /// Returns a state.
-    pub(super) fn state(&self, version: u64) -> Option<(Contents, Vec<DynTensor>)> {
-        let mut states = self.states();
+    /// Returns a snapshot of a rank.
+    pub(super) fn snapshot(
+        &self,
+        rank: RankIndex,
+        version: u64,
+    ) -> Option<(Contents, Vec<DynTensor>)> {
+        let ranks = self.ranks();
         let Arriving {
             contents, chunks, ..
-        } = states.get_mut(&version)?;
+        } = ranks.get(&rank)?.get(&version)?;
         let pairs = contents.items.iter().zip(chunks.iter());
         let tensors = pairs.map(|(item, chunks)| tensor(item, chunks.to_vec()));
         Some((contents.clone(), tensors.collect::<Option<_>>()?))
     }
 }
 
-/// Sends a state to the rank that keeps it, when there is nothing else to send to it.
+/// Sends a snapshot to its keeper, when there is nothing else to send to it.
 pub(super) fn send(
     (channel, to): (&Channel, RankIndex),
     version: u64,
-    state: &State,
-    earlier: Option<(u64, State)>,
+    snapshot: &Snapshot,
+    earlier: Option<(u64, Snapshot)>,
     table: &ParameterTable,
 ) -> Result<(), ReadError> {
-    let (contents, values) = state.read(table)?;
+    let (contents, values) = snapshot.read(table)?;
     let (earlier, is_same) = match earlier {
-        Some((earlier, known)) => (earlier, state.same_as(&known)),
+        Some((earlier, known)) => (earlier, snapshot.same_as(&known)),
         None => (0, Vec::new()),
     };
     let (_, bytes) = lend(values)?;

@@ -1,0 +1,53 @@
+//! What happened when processes were lost.
+
+use std::fmt;
+use std::time::Duration;
+
+use tinderbox_deferred::human_bytes;
+use tinderbox_world::Failure;
+
+use crate::error::numbered;
+use crate::schedule::RankIndex;
+
+/// What happened when processes were lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The processes that were lost, as they were numbered before.
+    pub lost: Vec<RankIndex>,
+    /// The first failure.
+    pub failure: Failure,
+    /// The number of training steps that are done.
+    pub step: u64,
+    /// How many completed steps were repeated.
+    pub repeated: u64,
+    /// The rank of this process now.
+    pub rank: RankIndex,
+    /// The number of ranks now.
+    pub ranks: usize,
+    /// The number of processes that wait until another one is lost.
+    pub spares: usize,
+    /// The bytes that this process was sent.
+    pub received_bytes: u64,
+    /// From when this process noticed the loss until it went on.
+    pub took: Duration,
+}
+
+impl fmt::Display for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.lost.len() == 1 { "is" } else { "are" };
+        write!(
+            f,
+            "{} {verb} lost ({}): {} ranks and {} spares go on after step {}, with {} steps repeated and {} received by rank \
+             {}, in {:.3} s",
+            numbered(&self.lost),
+            self.failure,
+            self.ranks,
+            self.spares,
+            self.step,
+            self.repeated,
+            human_bytes(self.received_bytes),
+            self.rank,
+            self.took.as_secs_f64()
+        )
+    }
+}
