@@ -14,8 +14,8 @@ use crate::frame::{Frame, Received};
 /// # Contract
 ///
 /// - [`start`](Self::start) returns when every process can send to every other.
-/// - [`Outbox::send`] and [`Outbox::send_when_idle`] never wait. Frames of each of them from one process to another arrive in the order in which they were sent, each
-///   once, whole or not at all; those of different processes in any order.
+/// - [`Outbox::send`] and [`Outbox::send_when_idle`] never wait. What each of them sends from one process to another arrives
+///   in the order in which it was sent, each frame once, whole or not at all; frames of different processes in any order.
 /// - The engine has no frames, beats or timeouts of its own for processes that are stopped: the world sends beats.
 /// - A connection that ends is reported once by [`Events::lost`], after everything that arrived before.
 /// - After [`Outbox::close`], nothing of the engine is left: no thread, port or file.

@@ -75,9 +75,10 @@ pub(crate) fn run(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
                 last,
             } => (rank, how, code, last),
         };
+        let place = if flags.survives() { "last" } else { "first" };
         say(
             "error",
-            &format!("rank {rank} was the first to fail: {how}"),
+            &format!("rank {rank} was the {place} to fail: {how}"),
         );
         for line in last {
             writeln!(io::stderr(), "[rank {rank}] {line}")?;

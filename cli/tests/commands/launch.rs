@@ -103,6 +103,54 @@ fn failures_are_restarted_as_often_as_asked_for() {
     check_contains(&error, &["starts 1 ranks again (1 of 1)"]);
 }
 
+/// Those that are left go on without the lost ones, and those that are stopped are not waited for.
+#[test]
+fn ranks_survive_the_loss_of_others() {
+    let script = "if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 0.3; echo done";
+    let ran = launch(&["-n", "3", "--survive"], script);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    check_contains(&ran.err, &["rank 1 is lost: ended by signal 9"]);
+    check_contains(&ran.out, &["[rank 0] done", "[rank 2] done"]);
+    let began = Instant::now();
+    let stopped = "if [ $RANK = 0 ]; then kill -STOP $$; fi; sleep 0.3; echo done";
+    let out = launch(&["-n", "2", "--survive"], stopped).ends(0);
+    assert!(began.elapsed() < Duration::from_secs(10));
+    check_contains(&out, &["[rank 1] done"]);
+    // When nobody is left, the last failure is the reason.
+    let script = "sleep 0.$RANK; exit 1$RANK";
+    let error = launch(&["-n", "2", "--survive"], script).errors(11);
+    check_contains(
+        &error,
+        &[
+            "rank 0 is lost: exit code 10",
+            "rank 1 was the last to fail: exit code 11",
+        ],
+    );
+}
+
+#[test]
+fn spares_are_the_last_ranks() {
+    let script = "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE";
+    let out = launch(&["-n", "2", "--spares", "1"], script).ends(0);
+    check_contains(
+        &out,
+        &["[rank 0] 0 of 3, 0 of 3", "[rank 2] 2 of 3, 2 of 3"],
+    );
+    let second = [
+        "-n", "2", "--spares", "1", "--nodes", "2", "--node", "1", "--master", "a:1", "--tls",
+        "certs",
+    ];
+    let out = launch(&second, script).ends(0);
+    check_contains(
+        &out,
+        &[
+            "[rank 2] 2 of 6",
+            "[rank 3] 3 of 6",
+            "[rank 5] 5 of 6, 2 of 3",
+        ],
+    );
+}
+
 #[test]
 fn arguments_that_do_not_fit_are_refused() {
     let refused = |arguments: &[&str], parts: &[&str]| {

@@ -340,7 +340,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Runs code on every rank's thread, with its stages, and returns the results in the order of the
-    /// ranks. In a [world](PipelineBuilder::world) of processes, it runs on the rank of this process alone.
+    /// ranks. In a [world](PipelineBuilder::world) of processes, it runs on the rank of this process alone. With
+    /// [recovery](PipelineBuilder::recovery), it runs again after a loss, on what is the rank of this process then; a process
+    /// that waits has none.
     ///
     /// # Errors
     ///

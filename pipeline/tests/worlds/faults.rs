@@ -64,7 +64,7 @@ fn a_world_of_another_size_is_refused() {
     let texts = on_world(2, Delays::default(), |world, _| {
         with_causes(&builder(3, KIND).world(&world).start().unwrap_err())
     });
-    insta::assert_snapshot!(texts[0], @"the plan has 3 ranks and the world 2 processes: plan for as many ranks as there are processes");
+    insta::assert_snapshot!(texts[0], @"the plan has 3 ranks and the world 2 processes: plan for as many ranks as there are processes; with `recovery`, it may be fewer, and the others wait as spares");
 }
 
 /// Runs two steps of which the second is another one on the last rank, and returns the errors of all.

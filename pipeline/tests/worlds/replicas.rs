@@ -509,7 +509,7 @@ fn what_replicas_can_not_do_is_refused() {
     let texts = on_world(2, Delays::default(), |world, _| {
         full_text(&builder_of(2, 2, kind).world(&world).start().unwrap_err())
     });
-    insta::assert_snapshot!(texts[0], @"the plan has 4 ranks and the world 2 processes: plan for as many ranks as there are processes");
+    insta::assert_snapshot!(texts[0], @"the plan has 4 ranks and the world 2 processes: plan for as many ranks as there are processes; with `recovery`, it may be fewer, and the others wait as spares");
 }
 
 /// Steps of which each process passes only the samples of its replica, with a loss that is a mean over samples or over a count.

@@ -34,13 +34,14 @@ pub struct Recovered {
 
 impl fmt::Display for Recovered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verb = if self.lost.len() == 1 { "is" } else { "are" };
+        match &self.lost[..] {
+            [one] if *one == self.failure.rank => write!(f, "{}", self.failure),
+            lost => write!(f, "{} are lost ({})", numbered(lost), self.failure),
+        }?;
         write!(
             f,
-            "{} {verb} lost ({}): {} ranks and {} spares go on after step {}, with {} steps repeated and {} received by rank \
+            ": {} ranks and {} spares go on after step {}, with {} steps repeated and {} received by rank \
              {}, in {:.3} s",
-            numbered(&self.lost),
-            self.failure,
             self.ranks,
             self.spares,
             self.step,
