@@ -113,9 +113,10 @@ fn ranks_survive_the_loss_of_others() {
     check_contains(&ran.out, &["[rank 0] done", "[rank 2] done"]);
     let began = Instant::now();
     let stopped = "if [ $RANK = 0 ]; then kill -STOP $$; fi; sleep 0.3; echo done";
-    let out = launch(&["-n", "2", "--survive"], stopped).ends(0);
+    let ran = launch(&["-n", "2", "--survive"], stopped);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(began.elapsed() < Duration::from_secs(10));
-    check_contains(&out, &["[rank 1] done"]);
+    check_contains(&ran.out, &["[rank 1] done"]);
     // When nobody is left, the last failure is the reason.
     let script = "sleep 0.$RANK; exit 1$RANK";
     let error = launch(&["-n", "2", "--survive"], script).errors(11);
