@@ -8,7 +8,7 @@ use tinderbox_world::{RankIndex, World};
 
 use crate::model::{Batch, MICRO_BATCHES, Net, Seen, batch, builder_of, on_world, run};
 
-const STEPS: u64 = 6;
+const STEPS: u64 = 12;
 
 fn recovering(replicas: usize, ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
     builder_of(replicas, ranks, kind)
@@ -35,6 +35,8 @@ fn kill(
         let own = world.rank();
         let builder = recovering(replicas, ranks, kind).world(&world);
         let mut pipeline = builder.start().unwrap();
+        // All have started then; a loss before ends all.
+        pipeline.all_gather(()).unwrap();
         if own.index() == killed {
             let net = net.clone();
             std::thread::spawn(move || {
@@ -81,7 +83,8 @@ fn those_that_are_left_compute_the_same() {
     ] {
         let size = replicas * ranks;
         for killed in 0..size {
-            for after in [0, 5, 13, 27, 45, 70, 100] {
+            // Long before the last call: a process that has returned from that does not take part any more.
+            for after in [0, 5, 13, 27] {
                 let after = Duration::from_millis(after);
                 let found = kill(replicas, ranks, kind, killed, after);
                 assert_eq!(found.len(), size - 1);
@@ -97,7 +100,7 @@ fn those_that_are_left_compute_the_same() {
         }
     }
     println!("{recovered} of {cases} survivors went on");
-    assert!(recovered * 2 > cases, "{recovered} of {cases}");
+    assert_eq!(recovered, cases);
 }
 
 /// Two of four that are no neighbours, one after the other.
@@ -108,9 +111,10 @@ fn several_ranks_may_be_lost_one_after_the_other() {
         let own = world.rank();
         let builder = recovering(2, 2, ScheduleKind::OneFOneB).world(&world);
         let mut pipeline = builder.start().unwrap();
+        pipeline.all_gather(()).unwrap();
         let after = match own.index() {
             1 => 4,
-            3 => 60,
+            3 => 40,
             _ => {
                 let seen = run(&mut pipeline, STEPS);
                 return Some((seen, pipeline.recovered().len()));
@@ -191,6 +195,12 @@ fn without_a_state_nothing_is_trained() {
     insta::assert_snapshot!(found[0], @"the state of rank 1 is lost, because the process that keeps it is lost too, or had not received it yet: restore the last checkpoint, as by `Checkpoints::resume`, and go on from its step");
 }
 
+/// The error of a process that found it itself: others may be told first.
+fn own(found: &[String]) -> &str {
+    let own = found.iter().find(|text| !text.starts_with("rank "));
+    own.expect("one process finds it")
+}
+
 /// One pipeline of a world goes on without others, and timeouts are longer than heartbeats.
 #[test]
 fn a_second_recovery_is_refused() {
@@ -202,7 +212,7 @@ fn a_second_recovery_is_refused() {
             .unwrap_err();
         short.to_string()
     });
-    insta::assert_snapshot!(found[0], @"the timeout of 400ms is not longer than 450ms, after which a silent process is lost: set a longer `timeout`, or fewer or shorter heartbeats");
+    insta::assert_snapshot!(own(&found), @"the timeout of 400ms is not longer than 450ms, after which a silent process is lost: set a longer `timeout`, or fewer or shorter heartbeats");
     let found = on_world(2, Delays::default(), |world, _| {
         let builder = || recovering(1, 2, ScheduleKind::OneFOneB).world(&world);
         let first = builder().start().unwrap();
@@ -210,7 +220,7 @@ fn a_second_recovery_is_refused() {
         drop(first);
         second
     });
-    insta::assert_snapshot!(found[0], @"another pipeline of this world has a recovery: one pipeline of a world can have it, and a world can have no other pipelines beside it");
+    insta::assert_snapshot!(own(&found), @"another pipeline of this world has a recovery: one pipeline of a world can have it, and a world can have no other pipelines beside it");
 }
 
 /// Without recovery, a lost rank ends all.
