@@ -217,11 +217,10 @@ impl World {
         self.core().and_then(Core::failure)
     }
 
-    /// Returns how long a process may show no sign of life before it is lost.
+    /// Returns how long a process may show no sign of life before it is lost; zero in a world of one.
     #[must_use]
-    pub fn patience(&self) -> Duration {
-        let core = self.core();
-        core.map_or(Duration::ZERO, |core| core.patience())
+    pub fn lost_after(&self) -> Duration {
+        self.core().map_or(Duration::ZERO, Core::lost_after)
     }
 
     /// Takes the right of one part of the program to [regroup](Self::regroup); false if another part has it.

@@ -299,14 +299,14 @@ pub enum PipelineError {
     TwoRecoveries,
     /// A timeout after which a silent process is not known to be lost yet.
     #[error(
-        "the timeout of {timeout:?} is not longer than {patience:?}, after which a silent process is lost: set a longer \
+        "the timeout of {timeout:?} is not longer than {lost_after:?}, after which a silent process is lost: set a longer \
         `timeout`, or fewer or shorter heartbeats"
     )]
     ShortTimeout {
         /// The timeout of a message.
         timeout: Duration,
         /// How long a process may be silent.
-        patience: Duration,
+        lost_after: Duration,
     },
     /// Shares of a batch with recovery.
     #[error(

@@ -212,7 +212,7 @@ fn a_second_recovery_is_refused() {
             .unwrap_err();
         short.to_string()
     });
-    insta::assert_snapshot!(own(&found), @"the timeout of 400ms is not longer than 450ms, after which a silent process is lost: set a longer `timeout`, or fewer or shorter heartbeats");
+    insta::assert_snapshot!(own(&found), @"the timeout of 400ms is not longer than 550ms, after which a silent process is lost: set a longer `timeout`, or fewer or shorter heartbeats");
     let found = on_world(2, Delays::default(), |world, _| {
         let builder = || recovering(1, 2, ScheduleKind::OneFOneB).world(&world);
         let first = builder().start().unwrap();

@@ -37,7 +37,7 @@ impl Core {
     }
 
     /// How long a pause may be before others give this process up.
-    pub(crate) fn patience(&self) -> Duration {
+    fn patience(&self) -> Duration {
         let WorldOptions {
             heartbeat,
             heartbeats_until_lost,
@@ -45,6 +45,12 @@ impl Core {
         } = self.options;
         // The last that they heard of may be a heartbeat old; one late heartbeat is no pause.
         heartbeat.saturating_mul(heartbeats_until_lost.saturating_sub(1).max(2))
+    }
+
+    /// How long another process may show no sign of life before it is lost.
+    pub(crate) fn lost_after(&self) -> Duration {
+        let beats = self.options.heartbeats_until_lost.saturating_add(1);
+        self.options.heartbeat.saturating_mul(beats)
     }
 
     /// One heartbeat: shows the others that this process is alive, and counts for whom none arrived.

@@ -120,7 +120,8 @@ pub(super) struct Holdings {
     of_others: Vec<(RankIndex, Vec<u64>)>,
 }
 
-/// Returns the newest version of which the snapshot of every rank is left; otherwise the ranks of which there is none.
+/// Returns the newest version of which the snapshot of every rank is left; otherwise the ranks of which no snapshot is left, or,
+/// if there is no common version, those that are lost.
 pub(super) fn newest_version(ranks: usize, left: &[&Holdings]) -> Result<u64, Vec<RankIndex>> {
     let versions_of = |rank: RankIndex| -> BTreeSet<u64> {
         if let Some(own) = left.iter().find(|one| one.rank == rank) {
@@ -132,8 +133,9 @@ pub(super) fn newest_version(ranks: usize, left: &[&Holdings]) -> Result<u64, Ve
     };
     // Also those without a stage: they go back to what their driver had.
     let own = left.iter().map(|one| one.own.clone());
-    let versions = (0..ranks).map(RankIndex::new).map(versions_of).chain(own);
-    let common = versions.reduce(|all, one| &all & &one);
+    let of_ranks: Vec<BTreeSet<u64>> = (0..ranks).map(RankIndex::new).map(versions_of).collect();
+    let common = of_ranks.iter().cloned().chain(own);
+    let common = common.reduce(|all, one| &all & &one);
     if let Some(newest) = common.and_then(|mut common| common.pop_last()) {
         return Ok(newest);
     }
@@ -141,9 +143,15 @@ pub(super) fn newest_version(ranks: usize, left: &[&Holdings]) -> Result<u64, Ve
     if left.iter().all(|one| one.own.contains(&INITIAL)) {
         return Ok(INITIAL);
     }
+    let all = || (0..ranks).map(RankIndex::new);
+    let gone: Vec<RankIndex> = all()
+        .filter(|rank| of_ranks[rank.index()].is_empty())
+        .collect();
     let is_left = |rank: RankIndex| left.iter().any(|one| one.rank == rank);
-    let ranks = (0..ranks).map(RankIndex::new);
-    Err(ranks.filter(|rank| !is_left(*rank)).collect())
+    Err(match gone.is_empty() {
+        true => all().filter(|rank| !is_left(*rank)).collect(),
+        false => gone,
+    })
 }
 
 /// What a process needs to go on without others.
@@ -268,8 +276,8 @@ mod tests {
         check(&[zero(&[4, 5]), two(&[4])], Ok(4));
         // Rank 0 has gone back to version 3, and nobody else has that.
         check(&[zero(&[3]), two(&[4, 5])], Err(&[1]));
-        // The keeper of rank 1 is lost as well.
-        check(&[zero(&[4, 5])], Err(&[1, 2]));
+        // The keeper of rank 1 is lost as well; rank 0 keeps rank 2.
+        check(&[zero(&[4, 5])], Err(&[1]));
         // Nothing was kept yet.
         check(&[holdings(0, &[0], &[])], Ok(0));
         check(&[holdings(0, &[0, 1], &[]), holdings(1, &[0], &[])], Ok(0));

@@ -69,9 +69,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         builder: PipelineBuilder<M, B>,
         backups: Arc<Backups>,
     ) -> Result<(), PipelineError> {
-        let (timeout, patience) = (self.crew.timeout(), world.patience());
-        if timeout <= patience {
-            return Err(PipelineError::ShortTimeout { timeout, patience });
+        let (timeout, lost_after) = (self.crew.timeout(), world.lost_after());
+        if timeout <= lost_after {
+            return Err(PipelineError::ShortTimeout {
+                timeout,
+                lost_after,
+            });
         }
         if !world.begin_recovery() {
             return Err(PipelineError::TwoRecoveries);
@@ -266,9 +269,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             _ => (None, 0),
         };
         let state = self.start_again(&world, &plan, &backups, moved)?;
-        let Ok(version) = version else {
-            self.begin_anew(backups)?;
-            return Err(PipelineError::StateLost { ranks: lost });
+        let version = match version {
+            Ok(version) => version,
+            Err(ranks) => {
+                self.begin_anew(backups)?;
+                return Err(PipelineError::StateLost { ranks });
+            }
         };
         self.restore_version(version, state)?;
         self.keep_again(backups)?;
@@ -293,9 +299,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(())
     }
 
-    /// The version to go back to, unless there is none, and the processes that are lost. The snapshots are those of the newest
-    /// numbering that all processes have.
-    fn choose_version(&mut self, left: &[Standing]) -> (Result<u64, ()>, Vec<RankIndex>) {
+    /// The version to go back to, or the ranks of which no snapshot is left; and the processes that are lost. The snapshots are
+    /// those of the newest numbering that all processes have.
+    fn choose_version(
+        &mut self,
+        left: &[Standing],
+    ) -> (Result<u64, Vec<RankIndex>>, Vec<RankIndex>) {
         let recovery = self.recovery.as_mut().expect("it recovers");
         let newest = |(_, _, holdings): &Standing| {
             let generations = holdings.iter().map(|one| one.generation);
@@ -310,11 +319,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let ledger = &recovery.ledger;
         let is_left = |rank: RankIndex| of_common.iter().any(|one| one.rank == rank);
         let processes = (0..ledger.processes).map(RankIndex::new);
-        let lost = processes.filter(|rank| !is_left(*rank)).collect();
+        let lost: Vec<RankIndex> = processes.filter(|rank| !is_left(*rank)).collect();
         let waits = left.iter().any(|(_, waits, _)| *waits);
         let version = match waits || of_common.len() < left.len() {
-            true => Err(()),
-            false => newest_version(ledger.keepers.len(), &of_common).map_err(drop),
+            true => Err(lost.clone()),
+            false => newest_version(ledger.keepers.len(), &of_common),
         };
         (version, lost)
     }
