@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use tinderbox_schedule::RankIndex;
 
 use super::{Core, LEAVE_FAILED, locked};
-use crate::frame::Frame;
 use crate::message::Kind;
 use crate::options::WorldOptions;
 
@@ -26,14 +25,17 @@ impl Core {
             _ => reason,
         };
         drop(state);
+        let mut votes = Vec::new();
         self.change(|state| {
+            // Together: whoever sees the failure does not go on with this process.
+            votes = state.members.lose(process);
             let doing = state.heard[process.index()].doing.clone();
             match state.members.roster().rank_of(process) {
                 Some(rank) => state.peers.lose(rank, reason, doing),
                 None => Vec::new(),
             }
         });
-        self.vote(|members| members.lose(process));
+        self.vote(|_| votes);
     }
 
     /// How long a pause may be before others give this process up.
@@ -83,10 +85,9 @@ impl Core {
         let doing = status.and_then(|status| status());
         let new = doing.clone().filter(|_| doing != *reported);
         *reported = doing;
-        let header = Kind::Beat(new).header(roster.generation, &[]);
+        let beat = Kind::Beat(new);
         for to in alive {
-            let (header, pieces) = (header.clone(), Vec::new());
-            self.queue(to, Frame { header, pieces });
+            self.queue(to, beat.frame(roster.generation, &[], Vec::new()));
         }
         for (process, since) in silent {
             let since = Duration::from_millis(since.as_millis() as u64);
