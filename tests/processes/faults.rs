@@ -21,13 +21,13 @@ pub struct Shape {
     pub actions: usize,
 }
 
-const ALONE: Shape = Shape {
+pub const ALONE: Shape = Shape {
     ranks: 3,
     replicas: 1,
     actions: 50,
 };
 
-const REPLICAS: [Shape; 2] = [
+pub const REPLICAS: [Shape; 2] = [
     Shape {
         ranks: 2,
         replicas: 2,

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use rustix::process::Signal;
 
 use crate::alone;
-use crate::faults::{Shape, actions};
+use crate::faults::{ALONE, REPLICAS, Shape, actions};
 use crate::inject::{Fault, FaultKind};
 use crate::program::{Digest, Program};
 use crate::ranks::Ranks;
@@ -18,20 +18,11 @@ const SHAPES: [Shape; 4] = [
         actions: 30,
     },
     Shape {
-        ranks: 3,
-        replicas: 1,
         actions: 58,
+        ..ALONE
     },
-    Shape {
-        ranks: 2,
-        replicas: 2,
-        actions: 14,
-    },
-    Shape {
-        ranks: 4,
-        replicas: 2,
-        actions: 48,
-    },
+    REPLICAS[0],
+    REPLICAS[1],
 ];
 
 /// Runs that are tried at the same time.

@@ -1,7 +1,9 @@
 //! The headers of a world's own frames.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::frame::Frame;
 use crate::members::{Generation, Vote};
 use crate::peers::Word;
 
@@ -21,12 +23,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the header of a frame of a generation, with the bytes of a channel.
-    pub(crate) fn header(&self, generation: Generation, rest: &[u8]) -> Vec<u8> {
+    /// Returns a frame of a generation, with the bytes of a channel in its header.
+    pub(crate) fn frame(&self, generation: Generation, rest: &[u8], pieces: Vec<Bytes>) -> Frame {
         // Nothing in it can fail to be written.
         let mut header = postcard::to_stdvec(&(generation, self)).unwrap_or_default();
         header.extend_from_slice(rest);
-        header
+        Frame { header, pieces }
     }
 
     /// Reads a header: the generation, what the frame is, and the bytes of a channel. `None` if this version has no such

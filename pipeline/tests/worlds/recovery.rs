@@ -1,5 +1,6 @@
 //! Ranks that are lost: those that are left compute what an undisturbed run computes, bit by bit.
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use tinderbox_pipeline::{GradientSum, PipelineBuilder, PipelineError, Recovery, ScheduleKind};
@@ -137,16 +138,11 @@ fn several_ranks_may_be_lost_one_after_the_other() {
     }
 }
 
-/// Cuts a rank off when all others have what they wait for.
-fn cut_off(net: &Connections, rank: RankIndex) {
-    std::thread::sleep(Duration::from_millis(100));
-    net.kill(rank);
-}
-
 /// A rank is lost together with the one that keeps its state, and then another one: those that are left do not train initial
 /// values, and go on after a restore.
 #[test]
 fn without_a_state_nothing_is_trained() {
+    let (trained, refused) = (Barrier::new(4), Barrier::new(2));
     let found = on_world(4, Delays::default(), |world, net| {
         let own = world.rank();
         let builder = recovering(1, 4, ScheduleKind::OneFOneB).world(&world);
@@ -157,8 +153,10 @@ fn without_a_state_nothing_is_trained() {
         // Then all keepers have the state of step 2.
         pipeline.all_gather(()).unwrap();
         let saved = pipeline.gather(&burn::tensor::Device::flex()).unwrap();
+        // All others have what they wait for then.
+        trained.wait();
         if [1, 2].contains(&own.index()) {
-            cut_off(net, own);
+            net.kill(own);
             return String::new();
         }
         let error = (3..9).find_map(|step| pipeline.step(1e-2, batch(step)).err());
@@ -170,11 +168,18 @@ fn without_a_state_nothing_is_trained() {
         let refused = pipeline.step(1e-2, batch(3)).unwrap_err();
         assert!(matches!(refused, PipelineError::AwaitsRestore), "{refused}");
         if own.index() == 3 {
-            cut_off(net, own);
+            net.kill(own);
+            refused.wait();
             return String::new();
         }
-        std::thread::sleep(Duration::from_millis(400));
-        let error = pipeline.step(1e-2, batch(3)).unwrap_err();
+        refused.wait();
+        // Until the loss is noticed.
+        let error = loop {
+            match pipeline.step(1e-2, batch(3)).unwrap_err() {
+                PipelineError::AwaitsRestore => std::thread::yield_now(),
+                error => break error,
+            }
+        };
         assert!(matches!(error, PipelineError::StateLost { .. }), "{error}");
         assert!(pipeline.awaits_restore());
         assert!(matches!(
@@ -226,14 +231,13 @@ fn a_second_recovery_is_refused() {
 /// Without recovery, a lost rank ends all.
 #[test]
 fn without_recovery_a_lost_rank_ends_all() {
+    let all = Barrier::new(2);
     let found = on_world(2, Delays::default(), |world, net| {
         let builder = builder_of(1, 2, ScheduleKind::OneFOneB).world(&world);
         let mut pipeline = builder.start().unwrap();
         pipeline.step(1e-2, batch(0)).unwrap();
-        pipeline.all_gather(()).unwrap();
+        all.wait();
         if world.is_first() {
-            // The other one has what it waits for by then.
-            std::thread::sleep(Duration::from_millis(100));
             net.kill(world.rank());
         }
         let error = (1..100).find_map(|step| pipeline.step(1e-2, batch(step)).err());

@@ -213,8 +213,7 @@ impl Core {
         pieces: Vec<Bytes>,
     ) {
         if let Some(to) = roster.members.get(to.index()) {
-            let header = kind.header(roster.generation, rest);
-            self.queue(*to, Frame { header, pieces });
+            self.queue(*to, kind.frame(roster.generation, rest, pieces));
         }
     }
 
@@ -229,8 +228,7 @@ impl Core {
     ) {
         // A channel is opened after the engine has connected all ranks.
         if let (Some(to), Some(outbox)) = (roster.members.get(to.index()), self.outbox.get()) {
-            let header = kind.header(roster.generation, rest);
-            outbox.send_when_idle(*to, Frame { header, pieces });
+            outbox.send_when_idle(*to, kind.frame(roster.generation, rest, pieces));
         }
     }
 

@@ -7,7 +7,6 @@ use tinderbox_schedule::RankIndex;
 
 use super::{Channels, Core, locked};
 use crate::error::WorldError;
-use crate::frame::Frame;
 use crate::members::{Members, Outcome, Vote};
 use crate::message::Kind;
 use crate::peers::Peers;
@@ -20,9 +19,7 @@ impl Core {
         let generation = state.members.roster().generation;
         drop(state);
         for (to, vote) in votes {
-            let header = Kind::Vote(vote).header(generation, &[]);
-            let pieces = Vec::new();
-            self.queue(to, Frame { header, pieces });
+            self.queue(to, Kind::Vote(vote).frame(generation, &[], Vec::new()));
         }
         self.changed.notify_all();
     }

@@ -217,7 +217,7 @@ impl Members {
         members.filter(|one| !self.lost.contains(one))
     }
 
-    /// The processes that go on: of two that have lost each other, the lower one.
+    /// The processes that go on: of two that have lost each other, the lower one, as far as they have said so.
     fn left(&self) -> Vec<RankIndex> {
         let mut left: Vec<RankIndex> = self.alive().collect();
         let mut at = 0;

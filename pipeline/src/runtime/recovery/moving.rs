@@ -6,7 +6,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn::tensor::TensorData;
-use burn_pack::Scalar;
 use tinderbox_deferred::{Observer, ParameterPath, ParameterTable, Values};
 use tinderbox_fake::DynTensor;
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
@@ -77,15 +76,21 @@ impl<'a> Needs<'a> {
         }
     }
 
+    /// Whether a rank needs a part of a state.
     fn includes(&self, rank: RankIndex, name: &Name) -> bool {
-        if rank.index() >= self.ranks {
-            return false;
-        }
-        let place = rank.index() % self.layout.rank_count();
         match name.state {
-            None => self.held[place].contains(&name.position),
-            Some(_) => self.owned[place].contains(&name.position),
+            None => self.is_in(&self.held, rank, name.position),
+            Some(_) => self.owns(rank, name.position),
         }
+    }
+
+    fn owns(&self, rank: RankIndex, position: usize) -> bool {
+        self.is_in(&self.owned, rank, position)
+    }
+
+    fn is_in(&self, of_ranks: &[BTreeSet<usize>], rank: RankIndex, position: usize) -> bool {
+        let place = rank.index() % self.layout.rank_count();
+        rank.index() < self.ranks && of_ranks[place].contains(&position)
     }
 }
 
@@ -160,31 +165,13 @@ pub(super) fn move_state(
         }
     }
     let scalars = all.into_iter().flat_map(|contents| contents.scalars);
-    for (position, name, scalar) in scalars {
-        add_scalar(&mut moved.state, &needs, own, table, position, name, scalar);
+    for (position, name, scalar) in scalars.filter(|(position, ..)| needs.owns(own, *position)) {
+        let path = table.iter().as_slice()[position].path.clone();
+        let (fields, _) = moved.state.of_paths.entry(path).or_default();
+        fields.scalars.push((name, scalar));
     }
     moved.values = of_parameters.into_iter().collect();
     Ok(moved)
-}
-
-fn add_scalar(
-    state: &mut MovedState,
-    needs: &Needs<'_>,
-    own: RankIndex,
-    table: &ParameterTable,
-    position: usize,
-    name: String,
-    scalar: Scalar,
-) {
-    let state_of = Name {
-        position,
-        state: Some(name),
-    };
-    if let (true, Some(name)) = (needs.includes(own, &state_of), state_of.state.clone()) {
-        let path = table.iter().as_slice()[position].path.clone();
-        let (fields, _) = state.of_paths.entry(path).or_default();
-        fields.scalars.push((name, scalar));
-    }
 }
 
 /// The items that have arrived, by their sender and index.
