@@ -142,7 +142,7 @@ fn several_ranks_may_be_lost_one_after_the_other() {
 /// values, and go on after a restore.
 #[test]
 fn without_a_state_nothing_is_trained() {
-    let (trained, refused) = (Barrier::new(4), Barrier::new(2));
+    let (trained, cut_off) = (Barrier::new(4), Barrier::new(2));
     let found = on_world(4, Delays::default(), |world, net| {
         let own = world.rank();
         let builder = recovering(1, 4, ScheduleKind::OneFOneB).world(&world);
@@ -169,10 +169,10 @@ fn without_a_state_nothing_is_trained() {
         assert!(matches!(refused, PipelineError::AwaitsRestore), "{refused}");
         if own.index() == 3 {
             net.kill(own);
-            refused.wait();
+            cut_off.wait();
             return String::new();
         }
-        refused.wait();
+        cut_off.wait();
         // Until the loss is noticed.
         let error = loop {
             match pipeline.step(1e-2, batch(3)).unwrap_err() {
