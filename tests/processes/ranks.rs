@@ -1,8 +1,9 @@
 //! This program as the ranks of a world.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,8 @@ impl Ranks {
             ..program.clone()
         };
         let own = std::env::current_exe().unwrap();
-        let spawn = |command: &mut Command| {
+        let spawn = |number: usize, command: &mut Command| {
+            let printed = File::create(printed(reports.path(), number)).unwrap();
             command
                 .args(["--exact", "program::rank", "--nocapture"])
                 .env(PROGRAM, serde_json::to_string(&program).unwrap())
@@ -53,7 +55,7 @@ impl Ranks {
                 .env("RUST_BACKTRACE", "0")
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
-                .stderr(Stdio::null())
+                .stderr(printed)
                 .spawn()
                 .unwrap()
         };
@@ -63,7 +65,7 @@ impl Ranks {
                 let mut words = mpirun.split_whitespace();
                 let mut command = Command::new(words.next().unwrap());
                 command.args(words).args(["-n", &size.to_string()]).arg(own);
-                vec![spawn(&mut command)]
+                vec![spawn(0, &mut command)]
             }
             false => {
                 let rank = |rank: usize| {
@@ -74,7 +76,7 @@ impl Ranks {
                         .env("MASTER_ADDR", "127.0.0.1")
                         .env("MASTER_PORT", port.to_string())
                         .env("TINDERBOX_TOKEN", "secret");
-                    spawn(&mut command)
+                    spawn(rank, &mut command)
                 };
                 (0..size).map(rank).collect()
             }
@@ -100,12 +102,24 @@ impl Ranks {
         Reported(lines.collect())
     }
 
+    /// Returns what a rank has reported and printed, for a failed assertion.
+    pub fn described(&self, rank: usize) -> String {
+        let lines = self.reported(rank).0;
+        let printed = fs::read_to_string(printed(self.reports.path(), rank));
+        format!("rank {rank}: {lines:#?}\n{}", printed.unwrap_or_default())
+    }
+
     /// Waits until something holds.
     pub fn wait_until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let began = Instant::now();
         while !holds(self) {
-            let all: Vec<_> = (0..self.size).map(|rank| self.reported(rank).0).collect();
-            assert!(began.elapsed() < PATIENCE, "no {what}: {all:#?}");
+            assert!(
+                began.elapsed() < PATIENCE,
+                "no {what}: {:#?}",
+                (0..self.size)
+                    .map(|rank| self.described(rank))
+                    .collect::<Vec<_>>()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -124,8 +138,8 @@ impl Ranks {
         while self.children[rank].try_wait().unwrap().is_none() {
             assert!(
                 began.elapsed() < PATIENCE,
-                "rank {rank} runs: {:#?}",
-                self.reported(rank).0
+                "it runs: {}",
+                self.described(rank)
             );
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -151,8 +165,8 @@ impl Ranks {
         for (rank, reported) in reported.iter().enumerate() {
             assert!(
                 reported.time("end").is_some(),
-                "rank {rank}: {:#?}, {:?}",
-                reported.0,
+                "{}, {:?}",
+                self.described(rank),
                 fs::read_to_string(self.reports.path().join("join"))
             );
         }
@@ -161,11 +175,6 @@ impl Ranks {
 }
 
 impl Reported {
-    /// Returns all lines.
-    pub fn lines(&self) -> &[(u64, String)] {
-        &self.0
-    }
-
     /// Returns the rest of the first line that starts so.
     pub fn text(&self, start: &str) -> Option<&str> {
         self.all(start).next()
@@ -194,6 +203,11 @@ impl Reported {
             .find(|(_, text)| text.starts_with(start))
             .map(|(time, _)| *time)
     }
+}
+
+/// The file of what a process printed as errors.
+fn printed(reports: &Path, number: usize) -> PathBuf {
+    reports.join(format!("printed-{number}"))
 }
 
 impl Drop for Ranks {

@@ -52,12 +52,7 @@ fn survive(shape: Shape, fault: Fault, expected: (u64, u64)) -> Vec<u64> {
         let number = |start: &str| reported.text(start).and_then(|text| text.parse().ok());
         let found = (number("seen "), number("holds "));
         let expected = (Some(expected.0), Some(expected.1));
-        assert_eq!(
-            found,
-            expected,
-            "{fault:?}, rank {rank}: {:#?}",
-            reported.lines()
-        );
+        assert_eq!(found, expected, "{fault:?}: {}", ranks.described(rank));
         let recovered = reported.text("recovered ").unwrap_or_default();
         let mut words = recovered
             .split(' ')
@@ -78,7 +73,11 @@ fn survive(shape: Shape, fault: Fault, expected: (u64, u64)) -> Vec<u64> {
         // Of two, each is a half.
         let is_alone = shape.ranks == 2 && reported.time("end").is_some();
         let is_cut_off = error.contains(" processes are left");
-        assert!(is_left_out || is_alone || is_cut_off, "{fault:?}: {error}");
+        assert!(
+            is_left_out || is_alone || is_cut_off,
+            "{fault:?}: {}",
+            ranks.described(fault.rank)
+        );
     }
     took
 }
@@ -204,7 +203,7 @@ fn without_a_state_the_last_checkpoint_is_taken() {
             assert_eq!(digest, expected[step], "rank {rank}, step {step}");
         }
         let held = reported.text("holds ").and_then(|text| text.parse().ok());
-        assert_eq!(held, Some(holds), "rank {rank}: {:#?}", reported.lines());
+        assert_eq!(held, Some(holds), "{}", ranks.described(rank));
         lost += reported.all("lost: ").count();
     }
     assert_eq!(lost, 2);

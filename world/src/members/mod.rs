@@ -190,7 +190,7 @@ impl Members {
         }
     }
 
-    /// Begins the next generation, if there is one. Those that have asked this process and are left out are told so.
+    /// Begins the next generation, if there is one. Returns what is sent to those that have asked this process and are left out.
     pub(crate) fn adopt(&mut self) -> Vec<(RankIndex, Vote)> {
         let Some(Outcome::Next(next)) = self.outcome.take() else {
             return Vec::new();

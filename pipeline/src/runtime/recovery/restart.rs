@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 use tinderbox_world::{Failure, How, World, WorldError, machine, with_causes};
 
@@ -28,7 +29,15 @@ use crate::schedule::RankIndex;
 use crate::{PipelineError, Plan, RestoreError};
 
 /// What a process reports to the others after a loss.
-type Standing = (u64, bool, Vec<Holdings>);
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Standing {
+    /// The number of calls of all processes that it has made.
+    calls: u64,
+    /// Whether it has lost its state and waits for a restore.
+    awaits_restore: bool,
+    /// What it has, under each numbering of the processes that it knows.
+    holdings: Vec<Holdings>,
+}
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns what happened each time that processes were lost, and the pipeline went on.
@@ -247,7 +256,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Regroups the processes that are left, and brings all of them to the same state.
     fn restart(&mut self, failure: &Failure, began: Instant) -> Result<(), PipelineError> {
-        let waits = self.condition == Condition::StateLost;
+        let awaits_restore = self.condition == Condition::StateLost;
         self.crew.end();
         let Some(recovery) = &mut self.recovery else {
             return Ok(());
@@ -255,8 +264,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         recovery.join_sending();
         let world = recovery.world.clone();
         world.regroup()?;
-        let own: Standing = (recovery.calls, waits, recovery.holdings());
-        let left = world.all_gather(own)?;
+        let left = world.all_gather(Standing {
+            calls: recovery.calls,
+            awaits_restore,
+            holdings: recovery.holdings(),
+        })?;
         let (version, lost) = self.choose_version(&left);
         let plan = self.plan_again(&world)?;
         let backups = Arc::new(Backups::default());
@@ -278,7 +290,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         };
         self.restore_version(version, state)?;
         self.keep_again(backups)?;
-        let least = left.iter().map(|(calls, ..)| *calls).min().unwrap_or(0);
+        let least = left.iter().map(|one| one.calls).min().unwrap_or(0);
         let repeated = self.repeat(least)?;
         let ranks = self.plan.world_size();
         let recovered = Recovered {
@@ -306,22 +318,22 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         left: &[Standing],
     ) -> (Result<u64, Vec<RankIndex>>, Vec<RankIndex>) {
         let recovery = self.recovery.as_mut().expect("it recovers");
-        let newest = |(_, _, holdings): &Standing| {
-            let generations = holdings.iter().map(|one| one.generation);
+        let newest = |one: &Standing| {
+            let generations = one.holdings.iter().map(|one| one.generation);
             generations.max().unwrap_or(0)
         };
         let common = left.iter().map(newest).min().unwrap_or(0);
         recovery.use_ledger(common);
         let of_common = left
             .iter()
-            .filter_map(|(_, _, all)| all.iter().find(|one| one.generation == common));
+            .filter_map(|one| one.holdings.iter().find(|one| one.generation == common));
         let of_common: Vec<&Holdings> = of_common.collect();
         let ledger = &recovery.ledger;
         let is_left = |rank: RankIndex| of_common.iter().any(|one| one.rank == rank);
         let processes = (0..ledger.processes).map(RankIndex::new);
         let lost: Vec<RankIndex> = processes.filter(|rank| !is_left(*rank)).collect();
-        let waits = left.iter().any(|(_, waits, _)| *waits);
-        let version = match waits || of_common.len() < left.len() {
+        let awaits_restore = left.iter().any(|one| one.awaits_restore);
+        let version = match awaits_restore || of_common.len() < left.len() {
             true => Err(lost.clone()),
             false => newest_version(ledger.keepers.len(), &of_common),
         };
