@@ -71,7 +71,7 @@ impl Core {
     fn adopt(&self) {
         let receiving = self.receiving.write();
         let mut state = locked(&self.state);
-        let given_up = state.members.adopt();
+        state.members.adopt();
         let roster = state.members.roster().clone();
         state.peers = Peers::new(self.rank(&roster), roster.size());
         state.values.clear();
@@ -92,7 +92,6 @@ impl Core {
             ranks = roster.size(),
             "the processes that are left go on"
         );
-        self.vote(|_| given_up);
         for rank in lost {
             let reason = "its connection ended while the others regrouped".to_owned();
             self.change(|state| state.peers.lose(rank, reason, None));

@@ -1,8 +1,10 @@
 //! Who is in the world, and how those that are left after a failure agree on who goes on.
 //!
 //! A pure state machine, as [`peers`](crate::peers). The lowest process that is left collects a request of every other one
-//! that is not lost, and sends all of them the list of the next generation. A process that this list leaves out has been
-//! given up: whatever it sends carries the number of an older generation, and nobody reads it.
+//! that is not lost, and proposes the list of the next generation to them. It begins when all of them have accepted: one that was
+//! paused, and has only requests of before, never begins another one. A process that has accepted a list goes on with it or
+//! with one that follows from it, so of two lists that are more than half of the same generation only one begins. A process
+//! that the list leaves out has been given up: whatever it sends carries the number of an older generation, and nobody reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,8 +68,12 @@ impl Roster {
 pub(crate) enum Vote {
     /// The sender is of this generation, has lost these processes, and waits for the next generation.
     Ready(Generation, Vec<RankIndex>),
-    /// The next generation.
+    /// The next generation, if all of its processes accept it.
     Next(Roster),
+    /// The sender goes on in this generation, or in one that follows from it.
+    Accept(Generation),
+    /// All have accepted this generation.
+    Begin(Generation),
     /// The others have gone on without the receiver, in this generation.
     GivenUp(Generation),
 }
@@ -88,7 +94,12 @@ pub(crate) enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Members {
     own: RankIndex,
+    /// The generation that has begun.
     roster: Arc<Roster>,
+    /// The next one that this process has accepted.
+    accepted: Option<Arc<Roster>>,
+    /// The next one that this process proposes, and the processes that have not accepted it.
+    proposed: Option<(Arc<Roster>, BTreeSet<RankIndex>)>,
     /// Processes that were lost, in any generation.
     lost: BTreeSet<RankIndex>,
     /// Whether this process waits for the next generation.
@@ -105,6 +116,8 @@ impl Members {
         Self {
             own,
             roster: Arc::new(Roster::first(size)),
+            accepted: None,
+            proposed: None,
             lost: BTreeSet::new(),
             is_ready: false,
             ready: BTreeMap::new(),
@@ -133,9 +146,12 @@ impl Members {
     /// The members that this process waits for.
     pub(crate) fn missing(&self) -> Vec<RankIndex> {
         let others = self.alive().filter(|one| *one != self.own);
-        match self.is_ready && self.first() == self.own {
-            true => others.filter(|one| !self.ready.contains_key(one)).collect(),
-            false => self.asked.into_iter().collect(),
+        if !self.is_ready || self.first() != self.own {
+            return self.asked.into_iter().collect();
+        }
+        match &self.proposed {
+            Some((_, unaccepted)) => unaccepted.iter().copied().collect(),
+            None => others.filter(|one| !self.ready.contains_key(one)).collect(),
         }
     }
 
@@ -155,32 +171,45 @@ impl Members {
 
     /// A message arrived.
     pub(crate) fn hear(&mut self, from: RankIndex, vote: Vote) -> Vec<(RankIndex, Vote)> {
+        let own = self.latest().generation;
+        let is_member = self.latest().rank_of(from).is_some() && !self.lost.contains(&from);
         match vote {
-            Vote::Ready(generation, lost) => {
-                let own = self.roster.generation;
-                if self.roster.rank_of(from).is_none() || self.lost.contains(&from) {
-                    return match generation < own {
-                        true => vec![(from, Vote::GivenUp(own))],
-                        false => Vec::new(),
-                    };
-                }
+            Vote::Ready(generation, lost) if is_member => {
                 self.ready.insert(from, (generation, lost));
                 self.advance()
             }
-            Vote::Next(next) => {
-                // One that has not begun yet is left out if there is another one after it.
-                let newest = match &self.outcome {
-                    Some(Outcome::Next(pending)) => pending.generation,
-                    _ => self.roster.generation,
-                };
-                if next.generation > newest {
-                    self.outcome = Some(match next.rank_of(self.own) {
-                        Some(_) => Outcome::Next(Arc::new(next)),
-                        None => Outcome::GivenUp(next.generation),
-                    });
-                }
-                Vec::new()
+            Vote::Next(next) if is_member && self.asked == Some(from) && next.generation > own => {
+                let generation = next.generation;
+                self.accepted = Some(Arc::new(next));
+                vec![(from, Vote::Accept(generation))]
             }
+            // Of one that this process does not go on with.
+            Vote::Ready(generation, _) | Vote::Next(Roster { generation, .. }) => {
+                match !is_member && generation < own {
+                    true => vec![(from, Vote::GivenUp(own))],
+                    false => Vec::new(),
+                }
+            }
+            Vote::Accept(generation) => {
+                let Some((proposed, unaccepted)) = &mut self.proposed else {
+                    return Vec::new();
+                };
+                if proposed.generation == generation {
+                    unaccepted.remove(&from);
+                }
+                let is_accepted = unaccepted.is_empty();
+                let proposed = proposed.clone();
+                match is_accepted {
+                    true => self.begin(proposed),
+                    false => Vec::new(),
+                }
+            }
+            Vote::Begin(generation) => match self.accepted.clone() {
+                Some(accepted) if is_member && accepted.generation == generation => {
+                    self.begin(accepted)
+                }
+                _ => Vec::new(),
+            },
             Vote::GivenUp(generation) => {
                 if generation > self.roster.generation {
                     self.outcome = Some(Outcome::GivenUp(generation));
@@ -190,30 +219,25 @@ impl Members {
         }
     }
 
-    /// Begins the next generation, if there is one. Returns what is sent to those that have asked this process and are left out.
-    pub(crate) fn adopt(&mut self) -> Vec<(RankIndex, Vote)> {
-        let Some(Outcome::Next(next)) = self.outcome.take() else {
-            return Vec::new();
-        };
-        self.roster = next;
-        self.is_ready = false;
-        self.asked = None;
-        // A process may have asked before this generation that has not been sent it, and does not ask again. One that asked
-        // earlier and has begun it is counted too soon the next time, and comes later.
-        let roster = &self.roster;
-        let asked = std::mem::take(&mut self.ready).into_iter();
-        let (members, others) = asked.partition(|(one, _)| roster.rank_of(*one).is_some());
-        self.ready = members;
-        let others: BTreeMap<RankIndex, _> = others;
-        let given_up = others.into_keys();
-        given_up
-            .map(|one| (one, Vote::GivenUp(roster.generation)))
-            .collect()
+    /// Begins the next generation, if there is one.
+    pub(crate) fn adopt(&mut self) {
+        if let Some(Outcome::Next(next)) = self.outcome.take() {
+            self.roster = next;
+            self.accepted = None;
+            self.proposed = None;
+            self.is_ready = false;
+            self.asked = None;
+        }
+    }
+
+    /// The newest generation that this process has begun or accepted.
+    fn latest(&self) -> &Roster {
+        self.accepted.as_ref().unwrap_or(&self.roster)
     }
 
     /// The members that are not known to be lost.
     fn alive(&self) -> impl Iterator<Item = RankIndex> {
-        let members = self.roster.members.iter().copied();
+        let members = self.latest().members.iter().copied();
         members.filter(|one| !self.lost.contains(one))
     }
 
@@ -243,12 +267,15 @@ impl Members {
         let (own, first) = (self.own, self.first());
         if first != own {
             let is_new = self.asked.replace(first) != Some(first);
-            let lost = self.roster.members.iter().filter(|one| self.is_lost(**one));
-            let lost = lost.copied().collect();
-            let ready = (first, Vote::Ready(self.roster.generation, lost));
+            let lost = self.latest().members.iter();
+            let lost = lost.filter(|one| self.is_lost(**one)).copied().collect();
+            let ready = (first, Vote::Ready(self.latest().generation, lost));
             return is_new.then_some(ready).into_iter().collect();
         }
-        if !self.missing().is_empty() {
+        if self
+            .alive()
+            .any(|one| one != own && !self.ready.contains_key(&one))
+        {
             return Vec::new();
         }
         let (left, of) = (self.left(), self.roster.size());
@@ -257,20 +284,46 @@ impl Members {
             self.outcome = Some(Outcome::TooFew { left, of });
             return Vec::new();
         }
+        let proposed = self.proposed.as_ref().map(|(proposed, _)| &**proposed);
+        if proposed.is_some_and(|proposed| proposed.members == left) {
+            return Vec::new();
+        }
+        let proposed = proposed.unwrap_or(self.latest()).generation;
         let known = self.ready.values().map(|(generation, _)| *generation);
-        let newest = known.fold(self.roster.generation, Generation::max);
-        let next = Roster {
-            generation: newest.next(own),
+        let next = Arc::new(Roster {
+            generation: known.fold(proposed, Generation::max).next(own),
             members: left,
-        };
-        let others = self.roster.members.iter().filter(|one| **one != own);
-        // Those that are left out may only have been silent.
-        let votes = others.map(|one| match next.rank_of(*one) {
-            Some(_) => (*one, Vote::Next(next.clone())),
-            None => (*one, Vote::GivenUp(next.generation)),
+        });
+        let others = next.members.iter().copied().filter(|one| *one != own);
+        let others: BTreeSet<RankIndex> = others.collect();
+        if others.is_empty() {
+            return self.begin(next);
+        }
+        let propose = |one: &RankIndex| (*one, Vote::Next((*next).clone()));
+        let votes = others.iter().map(propose).collect();
+        self.proposed = Some((next, others));
+        votes
+    }
+
+    /// All have accepted the next generation. The process that has proposed it says so, and tells those that it leaves out, which
+    /// may only have been silent; the others tell those that have asked them.
+    fn begin(&mut self, next: Arc<Roster>) -> Vec<(RankIndex, Vote)> {
+        let generation = next.generation;
+        let mut told: BTreeSet<RankIndex> = self.ready.keys().copied().collect();
+        if generation.decided_by == self.own {
+            told.extend(&self.roster.members);
+            told.remove(&self.own);
+        } else {
+            told.retain(|one| next.rank_of(*one).is_none());
+        }
+        // Those that have asked already after this one.
+        self.ready.retain(|_, (asked, _)| *asked >= generation);
+        let votes = told.into_iter().map(|one| match next.rank_of(one) {
+            Some(_) => (one, Vote::Begin(generation)),
+            None => (one, Vote::GivenUp(generation)),
         });
         let votes = votes.collect();
-        self.outcome = Some(Outcome::Next(Arc::new(next)));
+        self.outcome = Some(Outcome::Next(next));
         votes
     }
 }

@@ -31,10 +31,27 @@ struct Net {
     /// How many connections may still break, and whether some have.
     cuts: usize,
     was_cut: bool,
+    /// How many times a process may still take another one for lost that only was silent.
+    silences: usize,
+    /// Whether exactly half of a generation has gone on.
+    was_halved: bool,
+}
+
+/// What may happen.
+#[derive(Debug, Clone, Copy, Default)]
+struct Faults {
+    ends: usize,
+    cuts: usize,
+    silences: usize,
 }
 
 impl Net {
-    fn new(size: usize, ends: usize, cuts: usize) -> Self {
+    fn new(size: usize, faults: Faults) -> Self {
+        let Faults {
+            ends,
+            cuts,
+            silences,
+        } = faults;
         Self {
             members: (0..size).map(|own| Members::new(rank(own), size)).collect(),
             runs: vec![true; size],
@@ -44,6 +61,8 @@ impl Net {
             ends,
             cuts,
             was_cut: false,
+            silences,
+            was_halved: false,
         }
     }
 
@@ -60,8 +79,12 @@ impl Net {
 
     /// A process ends: each other one reads what it has sent, and then that it has ended.
     fn end(&mut self, process: usize) {
-        self.runs[process] = false;
         self.ends -= 1;
+        self.stop(process);
+    }
+
+    fn stop(&mut self, process: usize) {
+        self.runs[process] = false;
         for to in 0..self.size() {
             let wire = process * self.size() + to;
             self.wires[wire].push_back(Wire::End);
@@ -87,11 +110,21 @@ impl Net {
             if let Some(Outcome::Next(roster)) = own.outcome() {
                 let mut next = self.clone();
                 next.begun[process].push((**roster).clone());
-                let votes = next.members[process].adopt();
-                next.put(process, votes);
+                next.was_halved |= roster.size() * 2 <= own.roster.size();
+                next.members[process].adopt();
+                // Those that it leaves out hear nothing more of it.
+                let left_out = own.roster.members.iter();
+                for one in left_out.filter(|one| roster.rank_of(**one).is_none()) {
+                    next.wires[process * self.size() + one.index()].push_back(Wire::End);
+                }
                 let own = &next.members[process];
                 let mut members = own.roster.members.iter();
                 next.has_failed[process] = members.any(|one| own.is_lost(*one));
+                all.push(next);
+            }
+            if let Some(Outcome::TooFew { .. } | Outcome::GivenUp(_)) = own.outcome() {
+                let mut next = self.clone();
+                next.stop(process);
                 all.push(next);
             }
             // What has not arrived of one that ends arrives or is lost, for each receiver.
@@ -110,6 +143,19 @@ impl Net {
                 for (from, to) in [(process, other), (other, process)] {
                     next.wires[from * self.size() + to].push_back(Wire::End);
                 }
+                all.push(next);
+            }
+            let silent = (0..self.size()).filter(|other| *other != process);
+            for other in silent.filter(|_| self.silences > 0) {
+                let mut next = self.clone();
+                next.silences -= 1;
+                next.was_cut = true;
+                let is_member = own.roster.rank_of(rank(other)).is_some();
+                next.has_failed[process] |= is_member;
+                let votes = next.members[process].lose(rank(other));
+                next.put(process, votes);
+                // The other one then hears nothing more of it but votes.
+                next.wires[process * self.size() + other].push_back(Wire::End);
                 all.push(next);
             }
             for from in 0..self.size() {
@@ -152,6 +198,16 @@ impl Net {
                 assert_eq!(*first, roster, "{self:#?}");
             }
         }
+        // Two processes go on without each other only after exactly half of a generation did.
+        let begun = self.begun.iter().enumerate();
+        let last = begun.filter_map(|(process, begun)| Some((rank(process), begun.last()?)));
+        let last: Vec<(RankIndex, &Roster)> = last.collect();
+        for (one, of_one) in &last {
+            for (other, of_other) in &last {
+                let is_apart = of_one.rank_of(*other).is_none() && of_other.rank_of(*one).is_none();
+                assert!(self.was_halved || !is_apart, "{self:#?}");
+            }
+        }
     }
 
     /// When nothing happens any more, all that run are in one generation, which has nobody else, or too few are left.
@@ -162,9 +218,6 @@ impl Net {
         }
         for process in &runs {
             let own = &self.members[*process];
-            if let Some(Outcome::TooFew { .. } | Outcome::GivenUp(_)) = own.outcome() {
-                continue;
-            }
             // Nobody has lost one of those with which it goes on.
             let members: Vec<usize> = own.roster.members.iter().map(|one| one.index()).collect();
             assert!(
@@ -180,9 +233,9 @@ impl Net {
 }
 
 /// Tries every order, and returns how many states there are.
-fn explore(size: usize, ends: usize, cuts: usize) -> usize {
+fn explore(size: usize, faults: Faults) -> usize {
     let mut seen = HashSet::new();
-    let mut left = vec![Net::new(size, ends, cuts)];
+    let mut left = vec![Net::new(size, faults)];
     while let Some(net) = left.pop() {
         if !seen.insert(net.clone()) {
             continue;
@@ -199,16 +252,29 @@ fn explore(size: usize, ends: usize, cuts: usize) -> usize {
 
 #[test]
 fn those_that_are_left_agree_in_every_order() {
-    for (size, ends, cuts) in [
-        (2, 1, 0),
-        (3, 1, 0),
-        (4, 1, 0),
-        (3, 2, 0),
-        (2, 0, 1),
-        (3, 0, 1),
+    for (size, ends, cuts, silences) in [
+        (2, 1, 0, 0),
+        (3, 1, 0, 0),
+        (4, 1, 0, 0),
+        (3, 2, 0, 0),
+        (2, 0, 1, 0),
+        (3, 0, 1, 0),
+        (3, 0, 0, 1),
+        (3, 0, 0, 2),
+        (3, 1, 0, 1),
+        (4, 0, 1, 0),
+        (4, 0, 0, 1),
+        (5, 1, 0, 0),
+        (3, 2, 0, 1),
+        (4, 2, 0, 0),
     ] {
-        let states = explore(size, ends, cuts);
-        println!("{size} processes, {ends} ends, {cuts} cuts: {states} states");
+        let faults = Faults {
+            ends,
+            cuts,
+            silences,
+        };
+        let states = explore(size, faults);
+        println!("{size} processes, {faults:?}: {states} states");
         assert!(states >= size * size, "{states}");
     }
 }
@@ -231,12 +297,18 @@ fn a_process_that_returns_is_left_out() {
         generation: Generation::FIRST.next(rank(0)),
         members: vec![rank(0), rank(2)],
     };
+    assert_eq!(votes, [(rank(2), Vote::Next(next.clone()))]);
+    let accept = Vote::Accept(next.generation);
+    let votes = members[2].hear(rank(0), Vote::Next(next.clone()));
+    assert_eq!(votes, [(rank(0), accept.clone())]);
+    assert_eq!(members[0].outcome(), None);
+    let votes = members[0].hear(rank(2), accept);
     let expected = [
         (rank(1), Vote::GivenUp(next.generation)),
-        (rank(2), Vote::Next(next.clone())),
+        (rank(2), Vote::Begin(next.generation)),
     ];
     assert_eq!(votes, expected);
-    assert!(members[0].adopt().is_empty());
+    members[0].adopt();
     assert_eq!(members[0].roster().rank_of(rank(2)), Some(rank(1)));
     // It asks only now.
     let asked = members[1].prepare();
@@ -250,8 +322,23 @@ fn a_process_that_returns_is_left_out() {
         members[1].outcome(),
         Some(&Outcome::GivenUp(next.generation))
     );
-    assert!(members[1].adopt().is_empty());
+    members[1].adopt();
     assert_eq!(members[1].roster().generation, Generation::FIRST);
+}
+
+/// A process that was paused has the request of another one that has gone on with others since, and has ended.
+#[test]
+fn a_process_that_returns_does_not_go_on_with_requests_of_before() {
+    let mut own = Members::new(rank(0), 3);
+    assert!(
+        own.hear(rank(2), Vote::Ready(Generation::FIRST, Vec::new()))
+            .is_empty()
+    );
+    own.prepare();
+    let votes = own.lose(rank(1));
+    assert!(matches!(votes[..], [(_, Vote::Next(_))]), "{votes:?}");
+    assert!(own.lose(rank(2)).is_empty());
+    assert_eq!(own.outcome(), Some(&Outcome::TooFew { left: 1, of: 3 }));
 }
 
 /// One of three is no half: it may be the one that is cut off.
