@@ -167,6 +167,7 @@ fn without_a_state_nothing_is_trained() {
         assert!(pipeline.awaits_restore());
         let refused = pipeline.step(1e-2, batch(3)).unwrap_err();
         assert!(matches!(refused, PipelineError::AwaitsRestore), "{refused}");
+        cut_off.wait();
         if own.index() == 3 {
             net.kill(own);
             cut_off.wait();

@@ -171,9 +171,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         };
         if kind.is_of_all() {
             recovery.calls += 1;
-            recovery.previous = None;
-            // Every process has made the calls before this one.
+            // Every process has made the calls before this one, and has this ledger.
             recovery.log.retain(|call| call.changes);
+            if recovery.ledger.kept.is_some() {
+                recovery.earlier.clear();
+            }
             recovery.prune();
         }
         if recovery.ledger.processes == 1 {

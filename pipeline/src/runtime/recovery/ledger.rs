@@ -42,8 +42,8 @@ pub(super) struct Ledger {
     pub(super) backups: Arc<Backups>,
     pub(super) snapshots: BTreeMap<u64, Snapshot>,
     pub(super) drivers: BTreeMap<u64, Driver>,
-    /// The newest version that all keepers have.
-    pub(super) kept: u64,
+    /// The newest version that all keepers have; `None` until they have the first.
+    pub(super) kept: Option<u64>,
 }
 
 impl Ledger {
@@ -56,7 +56,7 @@ impl Ledger {
             backups,
             snapshots: BTreeMap::new(),
             drivers: BTreeMap::new(),
-            kept: INITIAL,
+            kept: None,
         }
     }
 
@@ -90,14 +90,14 @@ impl Ledger {
 
     /// All keepers have a version: what is older is dropped.
     fn keep_from(&mut self, version: u64) {
-        self.kept = version;
+        self.kept = Some(version);
         self.snapshots = self.snapshots.split_off(&version);
         self.drivers = self.drivers.split_off(&version);
         self.backups.keep_from(version);
     }
 
     fn holdings(&self) -> Holdings {
-        let initial = (self.kept == INITIAL).then_some(INITIAL);
+        let initial = self.kept.filter(|kept| *kept == INITIAL);
         let own = self.snapshots.keys().copied().chain(initial);
         let of_others = self
             .of_others()
@@ -161,8 +161,8 @@ pub(in crate::runtime) struct RecoveryState<M, B> {
     /// Builds the pipeline for another plan. Its own plan is the first.
     pub(super) builder: PipelineBuilder<M, B>,
     pub(super) ledger: Ledger,
-    /// The ledger before the last loss, until all processes are known to have the new one.
-    pub(super) previous: Option<Ledger>,
+    /// The ledgers before the last losses, the newest last, until the present one has a version that all keepers have.
+    pub(super) earlier: Vec<Ledger>,
     /// The number of calls so far that changed something.
     pub(super) version: u64,
     /// The calls since the oldest version.
@@ -188,7 +188,7 @@ impl<M, B> RecoveryState<M, B> {
             world,
             builder,
             ledger,
-            previous: None,
+            earlier: Vec::new(),
             version: INITIAL,
             log: Vec::new(),
             calls: 0,
@@ -198,35 +198,45 @@ impl<M, B> RecoveryState<M, B> {
         }
     }
 
-    /// All keepers have a version.
+    /// All keepers have a version, if it is newer than the one that they had.
     pub(super) fn all_keep(&mut self, version: u64) {
-        if version > self.ledger.kept {
-            // The first version of a ledger is kept before all processes are known to have the ledger.
-            self.previous.take_if(|_| self.ledger.kept != INITIAL);
+        if version > self.ledger.kept.unwrap_or(INITIAL) {
             self.ledger.keep_from(version);
+            self.earlier.clear();
             self.prune();
         }
     }
 
     /// Drops calls that are never repeated.
     pub(super) fn prune(&mut self) {
-        let previous = self.previous.as_ref().map_or(u64::MAX, |one| one.kept);
-        let oldest = previous.min(self.ledger.kept);
+        let oldest = self.ledgers().filter_map(|ledger| ledger.kept).min();
+        let oldest = oldest.unwrap_or(INITIAL);
         self.log.retain(|call| call.is_after(oldest));
     }
 
-    /// What this process has, under the present numbering of the processes and under the one before.
-    pub(super) fn holdings(&self) -> Vec<Holdings> {
-        let ledgers = [Some(&self.ledger), self.previous.as_ref()];
-        let ledgers = ledgers.into_iter().flatten();
-        ledgers.map(Ledger::holdings).collect()
+    /// The ledgers of each numbering of the processes, the newest first.
+    pub(super) fn ledgers(&self) -> impl Iterator<Item = &Ledger> {
+        std::iter::once(&self.ledger).chain(self.earlier.iter().rev())
     }
 
-    /// Goes back to the numbering of a generation, if it has it.
+    /// What this process has, under each numbering of the processes.
+    pub(super) fn holdings(&self) -> Vec<Holdings> {
+        self.ledgers().map(Ledger::holdings).collect()
+    }
+
+    /// Goes back to the numbering of a generation.
     pub(super) fn use_ledger(&mut self, generation: u32) {
-        if let Some(previous) = self.previous.take_if(|one| one.generation == generation) {
-            self.ledger = previous;
+        while self.ledger.generation > generation
+            && let Some(earlier) = self.earlier.pop()
+        {
+            self.ledger = earlier;
         }
+    }
+
+    /// Begins another numbering, and keeps the one before until the new one is kept.
+    pub(super) fn begin_ledger(&mut self, ledger: Ledger) {
+        let before = std::mem::replace(&mut self.ledger, ledger);
+        self.earlier.push(before);
     }
 
     /// Waits until the last snapshot was read, so that nothing uses the channel any more.

@@ -28,6 +28,9 @@ use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, Plan, RestoreError};
 
+/// How many changes are made after a loss before all wait for the keepers to have the state.
+const CHANGES_WITHOUT_WAIT: u64 = 2;
+
 /// What a process reports to the others after a loss.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Standing {
@@ -37,6 +40,24 @@ struct Standing {
     awaits_restore: bool,
     /// What it has, under each numbering of the processes that it knows.
     holdings: Vec<Holdings>,
+}
+
+impl Standing {
+    /// What it has under the numbering of a generation.
+    fn under(&self, generation: u32) -> Option<&Holdings> {
+        let mut holdings = self.holdings.iter();
+        holdings.find(|one| one.generation == generation)
+    }
+}
+
+/// The version to go back to.
+struct Choice {
+    /// The generation whose numbering of the processes it has.
+    generation: u32,
+    /// Or the ranks of which no snapshot is left.
+    version: Result<u64, Vec<RankIndex>>,
+    /// The ranks that are gone.
+    absent: Vec<RankIndex>,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
@@ -89,6 +110,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Err(PipelineError::TwoRecoveries);
         }
         let mut ledger = self.ledger(&world, backups)?;
+        ledger.kept = Some(INITIAL);
         ledger.drivers.insert(INITIAL, self.driver());
         let recovery = RecoveryState::new(settings, world, builder, ledger);
         self.recovery = Some(Box::new(recovery));
@@ -128,14 +150,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// Takes a snapshot of this version, when all keepers have the one before.
+    /// Takes a snapshot of this version, when all keepers have the one before. Nobody waits for those that are sent after a loss,
+    /// which may have to be all of the state, before so many more changes.
     pub(super) fn take_snapshot(&mut self) -> Result<(), PipelineError> {
-        let recovery = self.recovery.as_ref();
-        let is_taken = recovery.is_none_or(|recovery| {
-            let ledger = &recovery.ledger;
-            ledger.processes == 1 || ledger.snapshots.contains_key(&recovery.version)
-        });
-        if is_taken {
+        let Some(recovery) = &self.recovery else {
+            return Ok(());
+        };
+        let (ledger, version) = (&recovery.ledger, recovery.version);
+        let is_taken = ledger.processes == 1 || ledger.snapshots.contains_key(&version);
+        let are_first_sent =
+            ledger.kept.is_none() && version <= ledger.newest_own() + CHANGES_WITHOUT_WAIT;
+        if is_taken || are_first_sent {
             return Ok(());
         }
         self.wait_until_kept()?;
@@ -185,7 +210,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         };
         let ledger = &recovery.ledger;
         let newest = ledger.newest_own();
-        if newest <= ledger.kept {
+        if ledger.kept.is_some_and(|kept| newest <= kept) {
             return Ok(());
         }
         let of_others: Vec<RankIndex> = ledger.of_others().collect();
@@ -269,7 +294,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             awaits_restore,
             holdings: recovery.holdings(),
         })?;
-        let (version, lost) = self.choose_version(&left);
+        let Choice {
+            version,
+            absent: lost,
+            ..
+        } = self.choose_version(&left);
         let plan = self.plan_again(&world)?;
         let backups = Arc::new(Backups::default());
         let (moved, received_bytes) = match version {
@@ -311,33 +340,34 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(())
     }
 
-    /// The version to go back to, or the ranks of which no snapshot is left; and the processes that are lost. The snapshots are
-    /// those of the newest numbering that all processes have.
-    fn choose_version(
-        &mut self,
-        left: &[Standing],
-    ) -> (Result<u64, Vec<RankIndex>>, Vec<RankIndex>) {
+    /// Chooses the version to go back to, under the newest numbering of which every rank is left: the snapshots of one that has
+    /// begun after the last loss may not have arrived.
+    fn choose_version(&mut self, left: &[Standing]) -> Choice {
         let recovery = self.recovery.as_mut().expect("it recovers");
-        let newest = |one: &Standing| {
-            let generations = one.holdings.iter().map(|one| one.generation);
-            generations.max().unwrap_or(0)
-        };
-        let common = left.iter().map(newest).min().unwrap_or(0);
-        recovery.use_ledger(common);
-        let of_common = left
-            .iter()
-            .filter_map(|one| one.holdings.iter().find(|one| one.generation == common));
-        let of_common: Vec<&Holdings> = of_common.collect();
-        let ledger = &recovery.ledger;
-        let is_left = |rank: RankIndex| of_common.iter().any(|one| one.rank == rank);
-        let processes = (0..ledger.processes).map(RankIndex::new);
-        let lost: Vec<RankIndex> = processes.filter(|rank| !is_left(*rank)).collect();
-        let awaits_restore = left.iter().any(|one| one.awaits_restore);
-        let version = match awaits_restore || of_common.len() < left.len() {
-            true => Err(lost.clone()),
-            false => newest_version(ledger.keepers.len(), &of_common),
-        };
-        (version, lost)
+        let choices = recovery.ledgers().map(|ledger| {
+            let held: Vec<&Holdings> = left
+                .iter()
+                .filter_map(|one| one.under(ledger.generation))
+                .collect();
+            let processes = (0..ledger.processes).map(RankIndex::new);
+            let is_absent = |rank: &RankIndex| held.iter().all(|one| one.rank != *rank);
+            let absent: Vec<RankIndex> = processes.filter(is_absent).collect();
+            // Some may have been lost before they began it, or have begun anew.
+            let is_known = held.len() == left.len() && !left.iter().any(|one| one.awaits_restore);
+            Choice {
+                generation: ledger.generation,
+                version: match is_known {
+                    true => newest_version(ledger.keepers.len(), &held),
+                    false => Err(absent.clone()),
+                },
+                absent,
+            }
+        });
+        let mut choices: Vec<Choice> = choices.collect();
+        let found = choices.iter().position(|choice| choice.version.is_ok());
+        let chosen = choices.swap_remove(found.unwrap_or(0));
+        recovery.use_ledger(chosen.generation);
+        chosen
     }
 
     /// Moves the snapshots of a version to where a plan needs them.
@@ -346,20 +376,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         world: &World,
         plan: &Plan,
         version: u64,
-        lost: &[RankIndex],
+        absent: &[RankIndex],
     ) -> Result<Moved, PipelineError> {
         let table = self.model.parameters();
         let layout = plan.layout(table)?;
-        let held = self.held_at(version, lost)?;
+        let held = self.held_at(version, absent)?;
         let ranks = plan.world_size();
         move_state(world, held, (&layout, ranks), table, self.crew.timeout())
     }
 
-    /// What this process has of a version: its own snapshot, and those that it keeps of lost ranks.
+    /// What this process has of a version: its own snapshot, and those that it keeps of absent ranks.
     fn held_at(
         &self,
         version: u64,
-        lost: &[RankIndex],
+        absent: &[RankIndex],
     ) -> Result<(Contents, Vec<DynTensor>), PipelineError> {
         let unreadable = |source| PipelineError::Unreadable {
             what: "a snapshot",
@@ -368,7 +398,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let ledger = &self.recovery.as_ref().expect("it recovers").ledger;
         let own = ledger.snapshots[&version].read(self.model.parameters());
         let mut parts = vec![own.map_err(unreadable)?];
-        for rank in ledger.of_others().filter(|rank| lost.contains(rank)) {
+        for rank in ledger.of_others().filter(|rank| absent.contains(rank)) {
             let kept = ledger.backups.snapshot(rank, version);
             parts.push(kept.ok_or(PipelineError::Frame { rank })?);
         }
@@ -488,28 +518,23 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(())
     }
 
-    /// Begins a new ledger, and keeps the one before until all keepers have the present version.
+    /// Begins a new ledger, and begins to send the present version to its keepers.
     fn keep_again(&mut self, backups: Arc<Backups>) -> Result<(), PipelineError> {
         let world = self.recovery.as_ref().expect("it recovers").world.clone();
-        let ledger = self.ledger(&world, backups)?;
+        let mut ledger = self.ledger(&world, backups)?;
         let driver = self.driver();
         let recovery = self.recovery.as_mut().expect("it recovers");
         let version = recovery.version;
-        recovery.previous = Some(std::mem::replace(&mut recovery.ledger, ledger));
-        recovery.ledger.drivers.insert(version, driver);
-        if version == INITIAL || recovery.ledger.processes == 1 {
-            recovery.ledger.kept = version;
-            return Ok(());
+        ledger.drivers.insert(version, driver);
+        let is_alone = ledger.processes == 1;
+        if version == INITIAL || is_alone {
+            ledger.kept = Some(version);
         }
-        let kept = self.send_snapshot().and_then(|()| self.wait_until_kept());
-        if kept.is_err()
-            && let Some(recovery) = &mut self.recovery
-            && let Some(old) = recovery.previous.take()
-        {
-            // The others may have no other.
-            recovery.ledger = old;
+        recovery.begin_ledger(ledger);
+        match version == INITIAL || is_alone {
+            true => Ok(()),
+            false => self.send_snapshot(),
         }
-        kept
     }
 
     /// Begins without any state: values are initial until a checkpoint is restored.
@@ -532,8 +557,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             changes,
         };
         recovery.ledger = ledger;
+        recovery.ledger.kept = Some(INITIAL);
         recovery.ledger.drivers.insert(INITIAL, driver.clone());
-        recovery.previous = None;
+        recovery.earlier.clear();
         recovery.version = INITIAL;
         recovery.log.clear();
         recovery.calls = 0;
