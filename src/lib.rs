@@ -249,7 +249,9 @@ mod book {
     mod operating {}
 }
 
-pub use checkpoints::{Checkpoints, Resumed, SkippedCheckpoint, export_pipeline, load_module};
+pub use checkpoints::{
+    Checkpoints, Resumed, SkippedCheckpoint, export_pipeline, load_module, replay,
+};
 pub use dry_run::dry_run;
 pub use error::{CheckpointsError, DryRunError, VerifyModelError};
 /// The format of checkpoints, and everything that reads and writes it.
@@ -287,10 +289,11 @@ pub use tinderbox_pipeline::{
     LocalLink, LossOver, LossScale, Machine, MixedPrecision, MomentDType, NotHeld, OperationTimes,
     OptimizerConfig, OptimizerSnapshot, OutputError, Outputs, OutputsOn, Partitioner, Pipeline,
     PipelineBuilder, PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage, Planner,
-    Profile, ProfileError, Profiler, RankModel, Recovered, Recovery, Repaired, RestoreError,
+    Profile, ProfileError, Profiler, ProgramDigest, RankModel, Recovered, Recovery, Repaired,
+    ReplayDifference, ReplayedOperation, ReplayedProgram, ReplayedStep, RestoreError,
     SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage, StateDigest, StateFault,
-    StateFields, StatePart, StateTensor, StepOutput, Tag, Trace, TraceError, Traceable, Whole,
-    batch_tensors, calibrate, calibrate_world, split_batch,
+    StateFields, StatePart, StateTensor, StepOutput, StepReplay, Tag, Trace, TraceError, Traceable,
+    Whole, batch_tensors, calibrate, calibrate_world, first_replay_difference, split_batch,
 };
 /// Processes that run a program together, and the engines between them.
 pub use tinderbox_world as world;

@@ -108,7 +108,7 @@ pub use observer::Observer;
 pub use options::{MaterializeOptions, MemoryCheck};
 pub use program::{
     Executable, Executor, Interpreter, Program, RandomKey, RandomKeys, RandomValues, RunContext,
-    check_indices, indices_of, initialization_keys, is_random,
+    ValueObserver, check_indices, indices_of, initialization_keys, is_random,
 };
 pub use recipe::{NotSliceable, Recipe, RecipePlan};
 pub use reload::Reload;

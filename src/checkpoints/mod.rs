@@ -1,6 +1,7 @@
 //! Saving and resuming of a pipeline: connects `pipeline` and `checkpoint`.
 
 mod export;
+mod replay;
 mod restored;
 mod resume;
 mod saved;
@@ -20,6 +21,7 @@ use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::World;
 
 pub use export::export_pipeline;
+pub use replay::replay;
 pub use resume::{Resumed, SkippedCheckpoint};
 pub(crate) use saved::held_by_ranks;
 use saved::{OfRanks, RankSnapshot, writes};

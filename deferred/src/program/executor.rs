@@ -8,7 +8,7 @@ use burn_flex::Flex;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use rayon::prelude::*;
-use tinderbox_fake::{DynTensor, is_host};
+use tinderbox_fake::{DynTensor, ValueId, is_host};
 
 use super::stack::StackDepth;
 use super::{Dtypes, Program, RandomKey, RandomStep, Step, indices, operation, tensor_id};
@@ -40,6 +40,9 @@ impl RunContext {
         Stream::new(self.seed, key.domain, &key.owner, key.draw).at(self.step, self.micro_batch)
     }
 }
+
+/// Gets the values that a program's operations compute.
+pub type ValueObserver<'a> = dyn FnMut(ValueId, DynTensor) + 'a;
 
 /// Runs programs on one device.
 #[derive(Clone, Debug)]
@@ -130,8 +133,37 @@ impl Executable {
     /// When Burn's operation panics.
     pub fn run(
         &self,
+        inputs: Vec<DynTensor>,
+        context: &RunContext,
+    ) -> Result<Vec<DynTensor>, ProgramError> {
+        self.run_with(inputs, context, None)
+    }
+
+    /// Runs the program as [`run`](Self::run) does, and gives every value that an operation has computed to an observer, in
+    /// the order in which they are computed. Each operation runs alone, and none in the memory of its inputs if the observer keeps
+    /// them; the values are the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    pub fn run_observed(
+        &self,
+        inputs: Vec<DynTensor>,
+        context: &RunContext,
+        observer: &mut ValueObserver<'_>,
+    ) -> Result<Vec<DynTensor>, ProgramError> {
+        self.run_with(inputs, context, Some(observer))
+    }
+
+    fn run_with(
+        &self,
         mut inputs: Vec<DynTensor>,
         context: &RunContext,
+        observer: Option<&mut ValueObserver<'_>>,
     ) -> Result<Vec<DynTensor>, ProgramError> {
         if inputs.len() != self.program.inputs.len() {
             return Err(ProgramError::InputCount {
@@ -161,12 +193,12 @@ impl Executable {
         }
         match self.device.as_dispatch() {
             DispatchDevice::Flex(device) => {
-                let run = || self.interpret::<Flex>(*device, inputs, context);
+                let run = || self.interpret::<Flex>(*device, inputs, context, observer);
                 self.stack.run(run)
             }
             #[cfg(feature = "cubecl")]
             DispatchDevice::Cube(device) => {
-                self.interpret::<burn_cubecl::Cube>(device.clone(), inputs, context)
+                self.interpret::<burn_cubecl::Cube>(device.clone(), inputs, context, observer)
             }
             _ => unreachable!("an executor refuses other devices when it is made"),
         }
@@ -177,6 +209,7 @@ impl Executable {
         device: B::Device,
         inputs: Vec<DynTensor>,
         context: &RunContext,
+        mut observer: Option<&mut ValueObserver<'_>>,
     ) -> Result<Vec<DynTensor>, ProgramError>
     where
         B: RandomBackend,
@@ -191,7 +224,7 @@ impl Executable {
         }
         let is_host = is_host(&self.device);
         // A device other than the CPU runs its queue in parallel to this thread.
-        let has_threads = is_host && rayon::current_num_threads() > 1;
+        let has_threads = is_host && observer.is_none() && rayon::current_num_threads() > 1;
         let operation_of = |interpreter: &mut _, node, last_uses| {
             let mut operation = self.program.operation(node, last_uses);
             if !is_host {
@@ -206,7 +239,7 @@ impl Executable {
             match step {
                 Step::Operation { node, last_uses } => {
                     let operation = operation_of(&mut interpreter, *node, last_uses)?;
-                    operation::run(&mut interpreter, operation);
+                    run_one(&mut interpreter, operation, &mut observer);
                 }
                 Step::Together(together) => {
                     let operations = together.operations.iter();
@@ -215,9 +248,9 @@ impl Executable {
                     let operations = operations.collect::<Result<Vec<_>, _>>()?;
                     match has_threads {
                         true => run_together(&mut interpreter, operations),
-                        false => operations
-                            .into_iter()
-                            .for_each(|operation| operation::run(&mut interpreter, operation)),
+                        false => operations.into_iter().for_each(|operation| {
+                            run_one(&mut interpreter, operation, &mut observer);
+                        }),
                     }
                 }
                 Step::Free(value) => interpreter.register_op(OperationIr::Drop((**value).clone())),
@@ -237,6 +270,9 @@ impl Executable {
                     };
                     let made = B::random(&device, &wanted)?;
                     interpreter.register_tensor_to_device(out.id, made);
+                    if let Some(observer) = &mut observer {
+                        observe(&mut interpreter, out.clone(), observer);
+                    }
                 }
             }
         }
@@ -244,6 +280,38 @@ impl Executable {
         Ok(outputs
             .map(|out| tensor::<B>(interpreter.get_tensor(out)))
             .collect())
+    }
+}
+
+/// Runs an operation, and gives what it computes to an observer.
+fn run_one<B: BackendIr>(
+    interpreter: &mut TensorInterpreter<B>,
+    operation: OperationIr,
+    observer: &mut Option<&mut ValueObserver<'_>>,
+) where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let Some(observer) = observer else {
+        return operation::run(interpreter, operation);
+    };
+    let made: Vec<TensorIr> = operation.outputs().cloned().collect();
+    operation::run(interpreter, operation);
+    for out in made {
+        observe(interpreter, out, observer);
+    }
+}
+
+/// Gives a value that an operation has computed to an observer.
+fn observe<B: BackendIr>(
+    interpreter: &mut TensorInterpreter<B>,
+    mut made: TensorIr,
+    observer: &mut ValueObserver<'_>,
+) where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    made.status = TensorStatus::ReadOnly;
+    if let Some(value) = ValueId::of_tensor(&made) {
+        observer(value, tensor::<B>(interpreter.get_tensor(&made)));
     }
 }
 

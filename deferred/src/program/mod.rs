@@ -23,7 +23,7 @@ use burn_ir::{
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, dtype_on, is_host};
 
-pub use executor::{Executable, Executor, RunContext};
+pub use executor::{Executable, Executor, RunContext, ValueObserver};
 pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
 pub use keys::initialization_keys;

@@ -97,6 +97,16 @@ pub enum PipelineError {
         /// The number of micro-batches of a step.
         micro_batches: usize,
     },
+    /// A step has no such micro-batch.
+    #[error(
+        "there is no micro-batch {micro_batch}: the batch is split into {count}, numbered from 0"
+    )]
+    NoMicroBatch {
+        /// The micro-batch that was asked for.
+        micro_batch: usize,
+        /// The number of micro-batches of the step.
+        count: usize,
+    },
     /// A model whose forward updates running states can't be trained by replicas.
     #[error(
         "`{path}` is updated by the forward of one micro-batch after the other, so replicas would wait for each other: train \

@@ -7,7 +7,9 @@ use std::time::Duration;
 use burn::module::{Module, ParamGroup};
 use burn::optim::Optimizer;
 use burn::tensor::{Device, FloatDType};
-use tinderbox_deferred::{Deferred, MemoryCheck, Observer, ParameterPath, Source, random::Seed};
+use tinderbox_deferred::{
+    Deferred, MemoryCheck, Observed, Observer, ParameterPath, Source, random::Seed,
+};
 use tinderbox_fake::DynTensor;
 use tinderbox_world::World;
 
@@ -159,6 +161,25 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             self.groups.clone(),
             self.settings.average_decay,
         ))
+    }
+
+    /// Leaves out what only an update needs.
+    pub(super) fn remove_optimizers(&mut self) {
+        self.optimizer = None;
+        self.groups.clear();
+        self.settings.average_decay = None;
+    }
+
+    /// Returns the source of the values of parameters.
+    pub(super) fn source_of_values(&self) -> Arc<dyn Source> {
+        let source = match &self.source {
+            Some(source) => source.clone(),
+            None => Arc::new(self.model.replay(self.settings.seed)),
+        };
+        match &self.observer {
+            Some(observer) => Arc::new(Observed::new(source, observer.clone())),
+            None => source,
+        }
     }
 
     /// Whether groups have optimizers that nothing uses, because there is none for the other parameters.

@@ -95,7 +95,7 @@ impl IndexPlaces {
 }
 
 /// The module whose parameter an operation reads, else the last module that was read before it.
-fn module(joint: &JointGraph, node: NodeId) -> Option<String> {
+pub(super) fn module(joint: &JointGraph, node: NodeId) -> Option<String> {
     let mut inputs = joint.graph().node(node).inputs().iter();
     let parameter = inputs.find_map(|input| match joint.given(*input)? {
         Given::Parameter(position) => Some(joint.parameter(position)),

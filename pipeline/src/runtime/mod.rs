@@ -19,11 +19,13 @@ mod output;
 mod parameters;
 mod pieces;
 mod pipeline;
+mod prepared;
 mod programs;
 mod progress;
 mod rank;
 mod recovery;
 mod remote;
+mod replay;
 mod replicas;
 mod restore;
 mod round;
@@ -55,5 +57,9 @@ pub use output::{Evaluation, OutputsOn, StepOutput};
 pub use pipeline::Pipeline;
 pub use programs::certification_time;
 pub use recovery::{Recovered, Recovery};
+pub use replay::{
+    ProgramDigest, ReplayDifference, ReplayedOperation, ReplayedProgram, ReplayedStep, StepReplay,
+    first_replay_difference,
+};
 pub use restore::{SavedOptimizer, StateFields, StateTensor};
 pub use stage::Stage;

@@ -8,16 +8,13 @@ use burn::module::Module;
 use burn::tensor::Device;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tinderbox_deferred::{
-    Deferred, Observed, ParameterPath, SharedId, Source, Values, check_device, random::Seed,
-};
-use tinderbox_fake::{DynTensor, Mode};
+use tinderbox_deferred::{Deferred, ParameterPath, Source, Values, random::Seed};
+use tinderbox_fake::DynTensor;
 use tinderbox_world::World;
 
 use super::builder::PipelineBuilder;
 use super::carry::{Carries, Carry};
 use super::changed::Repaired;
-use super::clip::Clipping;
 use super::cores;
 use super::crew::Crew;
 use super::facts::Facts;
@@ -25,6 +22,7 @@ use super::loss_scale::LossScale;
 use super::memory::{check_memory, device_of};
 use super::optimizer::OptimizerState;
 use super::output::OutputsOn;
+use super::prepared::Prepared;
 use super::programs::Programs;
 use super::rank::RankSetup;
 use super::recovery::{CallKind, RecoveryState};
@@ -32,12 +30,10 @@ use super::remote::To;
 use super::settings::Settings;
 use super::stage::Stage;
 use crate::batch::{Batch, split_batch};
-use crate::cut::Cutting;
 use crate::lists::ScheduleChoice;
-use crate::schedule::{Costs, Dependencies, RankIndex, verify};
-use crate::sum::{GradientSum, Groups};
+use crate::schedule::{Costs, Dependencies, RankIndex};
 use crate::trace::Trace;
-use crate::{PipelineError, Plan, TraceError};
+use crate::{PipelineError, Plan};
 
 /// A model in training, with stages on ranks that run as threads.
 ///
@@ -90,70 +86,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     pub(super) fn start(builder: PipelineBuilder<M, B>) -> Result<Self, PipelineError> {
-        check_settings(&builder)?;
-        let table = builder.model.parameters().clone();
-        let replicas = builder.plan.replica_count();
-        let sum = builder.sum.unwrap_or(GradientSum::of_replicas(replicas));
-        let settings = Arc::new(Settings {
-            optimizers: builder.optimizers(),
-            replicas,
-            sum,
-            ..builder.settings
-        });
-        // The trace may be of another model, or of another forward of the same model.
-        if let Some(difference) = builder.trace.constructor_difference(builder.model.graph()) {
-            return Err(PipelineError::OtherModel { difference });
-        }
-        let layout = builder.plan.layout(&table)?;
-        builder.plan.layout(builder.trace.parameters())?;
-        let traced = builder.trace.example_program()?;
-        builder.plan.check_program(&traced)?;
-        let layout = Arc::new(match traced.carried().is_empty() {
-            true => layout,
-            false => {
-                let carried = Cutting::new(&traced, &layout)?.carried(&traced);
-                layout.with_carried(carried)
-            }
-        });
-        if let Some(state) = traced.updates().keys().next()
-            && replicas > 1
-        {
-            let path = table.iter().as_slice()[*state].path.clone();
-            return Err(PipelineError::RunningState { path });
-        }
-        let schedule = builder.schedule;
-        let schedule = schedule.unwrap_or_else(|| builder.plan.schedule());
-        let written = match &schedule {
-            ScheduleChoice::Written(schedule) => Some(schedule.micro_batches * replicas),
-            ScheduleChoice::Named(_) | ScheduleChoice::Planned(_) => None,
-        };
-        let planned = builder.plan.file().step.micro_batches.max(1);
-        let micro_batches = builder.micro_batches.or(written).unwrap_or(planned);
-        if micro_batches < replicas {
-            return Err(PipelineError::IdleReplicas {
-                replicas,
-                micro_batches,
-            });
-        }
-        if settings.optimizers.is_some() {
-            // A schedule that does not fit is refused before parameters are materialized. The
-            // dependencies of its ranks are known only when a batch is traced.
-            let groups = Groups {
-                micro_batches,
-                groups: sum.groups(),
-            };
-            let counts: BTreeSet<usize> = match &schedule {
-                ScheduleChoice::Written(written) => [written.micro_batches].into(),
-                _ => (0..replicas)
-                    .map(|replica| groups.of_replica(replica, replicas).len())
-                    .collect(),
-            };
-            let alone = Dependencies::new(layout.ranks.len(), [], []);
-            for count in counts {
-                let lists = schedule.compute(&layout.ranks, count, &alone)?;
-                verify(&lists, &alone).map_err(PipelineError::Schedule)?;
-            }
-        }
+        let Prepared {
+            settings,
+            layout,
+            traced,
+            schedule,
+            micro_batches,
+        } = Prepared::of(&builder)?;
         let ranks = builder.plan.world_size();
         let world = builder.world.as_ref();
         let processes = world.map_or(ranks, World::size);
@@ -163,7 +102,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         // The ranks of this process, and their devices.
         let (own, devices) = match world {
-            None => (0..ranks, builder.devices),
+            None => (0..ranks, builder.devices.clone()),
             Some(world) => {
                 let (own, local) = (world.rank().index(), world.local());
                 let device = device_of(RankIndex::new(local.rank), &builder.devices).clone();
@@ -177,20 +116,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             world.map(World::rank),
             &settings,
         )?;
-        let source = builder
-            .source
-            .unwrap_or_else(|| Arc::new(builder.model.replay(settings.seed)));
-        let source = match builder.observer {
-            Some(observer) => Arc::new(Observed::new(source, observer)),
-            None => source,
-        };
+        let source = builder.source_of_values();
         let of_replica = layout.rank_count();
         let setups = own.map(|rank| RankSetup {
             rank: RankIndex::new(rank),
             replica: rank / of_replica,
             place: RankIndex::new(rank % of_replica),
             layout: layout.clone(),
-            table: table.clone(),
+            table: builder.model.parameters().clone(),
             device: device_of(RankIndex::new(rank), &devices).clone(),
             settings: settings.clone(),
             progress: Arc::default(),
@@ -218,14 +151,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         crew.call("materialize its parameters", |_, _| ())?;
         // Nobody trains before all can.
         crew.agree(None)?;
-        let loss_scale = builder.loss_scale.map(|scale| scale.factor());
-        let global_norm = settings.needs_norms(loss_scale);
         let programs = Programs::new(
             builder.trace,
             layout,
             schedule,
             &settings,
-            global_norm,
+            builder.loss_scale,
             builder.kept_programs,
         );
         Ok(Self {
@@ -449,79 +380,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             .materialize(device, &values)
             .map_err(PipelineError::Gather)
     }
-}
-
-/// Checks that gradients can be summed in an order that does not depend on the number of replicas.
-fn check_replicas(replicas: usize, sum: Option<GradientSum>) -> Result<(), PipelineError> {
-    if !replicas.is_power_of_two() {
-        return Err(PipelineError::Replicas { replicas });
-    }
-    let sum = sum.unwrap_or(GradientSum::of_replicas(replicas));
-    let groups = sum.groups();
-    match groups.is_power_of_two() && groups.is_multiple_of(replicas) {
-        true => Ok(()),
-        false => Err(PipelineError::Sum { sum, replicas }),
-    }
-}
-
-/// Checks settings that do not depend on the plan, and that the model and forward have not changed
-/// since they were recorded.
-fn check_settings<M: Module + Sync + 'static, B: Batch>(
-    builder: &PipelineBuilder<M, B>,
-) -> Result<(), PipelineError> {
-    if builder.devices.is_empty() {
-        return Err(PipelineError::NoDevices);
-    }
-    if builder.micro_batches == Some(0) {
-        return Err(PipelineError::NoMicroBatches);
-    }
-    check_replicas(builder.plan.replica_count(), builder.sum)?;
-    if builder.threads_per_rank == Some(0) {
-        return Err(PipelineError::NoThreads);
-    }
-    if builder.has_groups_alone() {
-        return Err(PipelineError::NoOptimizer);
-    }
-    let optimizers = builder.optimizers();
-    if let Some(optimizers) = &optimizers {
-        optimizers.check(builder.model.parameters())?;
-        if builder.settings.clipping.is_some() && optimizers.clips() {
-            return Err(PipelineError::TwoClippings);
-        }
-    }
-    if let Some(decay) = builder.settings.average_decay
-        && !(0.0..1.0).contains(&decay)
-    {
-        return Err(PipelineError::AverageDecay { decay });
-    }
-    if let Some(Clipping::GlobalNorm(max)) = builder.settings.clipping
-        && !(max > 0.0 && max.is_finite())
-    {
-        return Err(PipelineError::Clip { max });
-    }
-    for device in &builder.devices {
-        check_device(device)?;
-    }
-    if optimizers.is_some() && builder.trace.mode() == Mode::Inference {
-        return Err(PipelineError::ForwardTrace);
-    }
-    if let (Some(shared), true) = (builder.model.shared_id(), optimizers.is_some()) {
-        let SharedId { first, second } = shared.clone();
-        return Err(PipelineError::Clones { first, second });
-    }
-    let ranks = builder.model.parameters().iter();
-    let mut ranks = ranks.map(|parameter| (&parameter.path, parameter.shape.len()));
-    if let Some((path, rank)) = ranks.find(|(_, rank)| !(1..=8).contains(rank)) {
-        let path = path.clone();
-        return Err(PipelineError::ParameterRank { path, rank });
-    }
-    // The recorded model must be the one that is trained and that a later construction gathers.
-    if builder.is_restart {
-        return Ok(());
-    }
-    let unstable = |source| PipelineError::from(TraceError::Constructor { source });
-    builder.model.check_stable().map_err(unstable)?;
-    Ok(builder.trace.check_stable()?)
 }
 
 impl<M, B> fmt::Debug for Pipeline<M, B> {

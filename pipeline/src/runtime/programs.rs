@@ -5,25 +5,29 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tinderbox_deferred::RunContext;
+use tinderbox_deferred::random::Seed;
 use tinderbox_fake::{DynTensor, Mode};
 
 use super::carry::CarriedTensors;
+use super::clip::Clipping;
 use super::indices::IndexPlaces;
-use super::round::Part;
+use super::loss_scale::LossScale;
+use super::round::{MicroInput, Part};
 use super::settings::Settings;
 use super::stage::CutProgram;
-use super::weights::count_of;
+use super::weights::{count_of, counts};
 use crate::batch::Batch;
 use crate::certify::{CertifiedStep, certify_lists, certify_programs};
 use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
 use crate::lists::{ScheduleChoice, StepLists};
 use crate::recent::Recent;
 use crate::schedule::{
-    Compute, Costs, Dependencies, Edge, ScheduleKind, StageIndex, forward_only_on,
+    Compute, Costs, Dependencies, Edge, MicroBatchIndex, ScheduleKind, StageIndex, forward_only_on,
 };
 use crate::sum::Groups;
 use crate::trace::{JointGraph, Trace};
-use crate::{BatchError, CertifyError, PipelineError, Plan};
+use crate::{BatchError, CertifyError, PipelineError, Plan, TraceError};
 
 /// The key of lists: mode, number of micro-batches, the edges between stages, and the stages that update running
 /// states.
@@ -68,14 +72,15 @@ impl<B: Batch> Programs<B> {
         layout: Arc<Layout>,
         choice: ScheduleChoice,
         settings: &Settings,
-        global_norm: bool,
+        loss_scale: Option<LossScale>,
         kept: usize,
     ) -> Self {
+        let factor = loss_scale.map(|scale| scale.factor());
         Self {
             trace: trace.keeping(kept),
             layout,
             choice,
-            global_norm,
+            global_norm: settings.needs_norms(factor),
             replicas: settings.replicas,
             groups: settings.sum.groups(),
             check_indices: settings.check_indices,
@@ -104,6 +109,11 @@ impl<B: Batch> Programs<B> {
         Ok((self.cut_of(&joint)?, tensors))
     }
 
+    /// Returns the graph of a batch.
+    pub(super) fn joint(&self, mode: Mode, batch: &B) -> Result<Arc<JointGraph>, TraceError> {
+        self.trace.program(mode, batch)
+    }
+
     fn cut_of(&mut self, joint: &JointGraph) -> Result<Arc<CutProgram>, PipelineError> {
         let name = joint.key().to_string();
         if let Some(cut) = self.cuts.get(&name) {
@@ -127,6 +137,41 @@ impl<B: Batch> Programs<B> {
         tracing::debug!(program = %name, made = self.made, "program created");
         self.cuts.insert(name, cut.clone());
         Ok(cut)
+    }
+
+    /// Loads the programs of micro-batches, checks their indices, and computes what they count. `first` is the index of the
+    /// first of them among those of all replicas.
+    pub(super) fn prepare(
+        &mut self,
+        mode: Mode,
+        (seed, step): (Seed, u32),
+        parts: Vec<(B, usize)>,
+        first: usize,
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+        let mut micro_batches = Vec::with_capacity(parts.len());
+        for (part, samples) in parts {
+            let (cut, inputs) = self.cut(mode, &part)?;
+            micro_batches.push(MicroInput {
+                cut,
+                inputs,
+                samples,
+                weight: 0.0,
+            });
+        }
+        self.drop_unused(micro_batches.iter().map(|micro| &*micro.cut));
+        for (index, micro) in micro_batches.iter().enumerate() {
+            let checked = micro.cut.indices.check(&micro.inputs);
+            checked.map_err(|source| PipelineError::MicroBatch {
+                micro_batch: MicroBatchIndex::new(first + index),
+                source: Box::new(source),
+            })?;
+        }
+        let counts = counts(&micro_batches, first, |micro_batch| RunContext {
+            seed,
+            step,
+            micro_batch: micro_batch as u32,
+        })?;
+        Ok((micro_batches, counts))
     }
 
     /// Drops the least recently used programs beyond the number that is kept, but none of `used`, which
@@ -306,8 +351,11 @@ pub fn certification_time<B: Batch>(
     micro_batches: usize,
 ) -> Result<Duration, PipelineError> {
     let layout = Arc::new(plan.layout(trace.parameters())?);
-    let settings = Settings::default();
-    let mut programs = Programs::new(trace.clone(), layout, schedule.into(), &settings, true, 1);
+    let settings = Settings {
+        clipping: Some(Clipping::GlobalNorm(1.0)),
+        ..Settings::default()
+    };
+    let mut programs = Programs::new(trace.clone(), layout, schedule.into(), &settings, None, 1);
     let joint = programs.trace.example_program()?;
     let cut = programs.cut_of(&joint)?;
     let cuts = vec![&*cut; micro_batches];

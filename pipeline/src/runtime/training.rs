@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use tinderbox_deferred::RunContext;
 use tinderbox_fake::{DynTensor, Mode};
 use twox_hash::XxHash3_64;
 
@@ -17,10 +16,10 @@ use super::recovery::CallKind;
 use super::remote::{Notice, To};
 use super::round::{LearningRates, MicroInput, Round, RoundReport};
 use super::stage::CutProgram;
-use super::weights::{counts, weights};
+use super::weights::weights;
 use crate::batch::{Batch, samples_of, split_samples};
 use crate::lists::ScheduleChoice;
-use crate::schedule::{MicroBatchIndex, RankIndex};
+use crate::schedule::RankIndex;
 use crate::trace::LossOver;
 use crate::{ActionError, BatchError, PipelineError};
 
@@ -302,46 +301,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.run(Mode::Inference, 0.0.into(), Work::whole(parts), carry)
     }
 
-    /// Loads the programs of micro-batches, checks their indices, and computes what they count.
-    fn prepare(
-        &mut self,
-        mode: Mode,
-        step: u32,
-        parts: Vec<(B, usize)>,
-        first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
-        let mut micro_batches = Vec::with_capacity(parts.len());
-        for (part, samples) in parts {
-            let (cut, inputs) = self.programs.cut(mode, &part)?;
-            micro_batches.push(MicroInput {
-                cut,
-                inputs,
-                samples,
-                weight: 0.0,
-            });
-        }
-        let used = micro_batches.iter().map(|micro| &*micro.cut);
-        self.programs.drop_unused(used);
-        for (index, micro) in micro_batches.iter().enumerate() {
-            if let Err(source) = micro.cut.indices.check(&micro.inputs) {
-                // A batch that can't be read means that its device has failed.
-                if !matches!(source, ActionError::IndexOutOfRange { .. }) {
-                    self.condition = Condition::Stopped;
-                }
-                return Err(PipelineError::MicroBatch {
-                    micro_batch: MicroBatchIndex::new(first + index),
-                    source: Box::new(source),
-                });
-            }
-        }
-        let counts = counts(&micro_batches, first, |micro_batch| RunContext {
-            seed: self.settings.seed,
-            step,
-            micro_batch: micro_batch as u32,
-        })?;
-        Ok((micro_batches, counts))
-    }
-
     pub(super) fn run(
         &mut self,
         mode: Mode,
@@ -365,7 +324,18 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             // Before this process waits for what the others count.
             self.notify(mode, &[], of_share, (&lr, loss_scale))?;
         }
-        let own = own.and_then(|parts| self.prepare(mode, step, parts, first));
+        let seed = self.settings.seed;
+        let own = own.and_then(|parts| {
+            let prepared = self.programs.prepare(mode, (seed, step), parts, first);
+            prepared.inspect_err(|error| {
+                // A batch that can't be read means that its device has failed.
+                if let PipelineError::MicroBatch { source, .. } = error
+                    && !matches!(**source, ActionError::IndexOutOfRange { .. })
+                {
+                    self.condition = Condition::Stopped;
+                }
+            })
+        });
         let (mut micro_batches, counts) = match of_share {
             None => own?,
             Some(_) => self.counts_of_all(own, first, sizes.len())?,

@@ -17,6 +17,7 @@ mod outputs;
 mod parameters;
 mod progress;
 mod refusals;
+mod replay;
 mod shapes;
 mod states;
 mod threads;
