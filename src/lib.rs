@@ -153,7 +153,9 @@
 //! 6. A schedule consists of lists of compute actions, from a generator, from `auto` or from a user. Lowering
 //!    adds sends, receives, reduces and updates, and the norms for clipping by the norm of all gradients; the
 //!    verifier runs the lists symbolically before any rank does. The simulator adds times and bytes. A
-//!    measured step has the same type as a simulated one, so that either can be drawn, or both overlaid.
+//!    measured step has the same type as a simulated one, so that either can be drawn, or both overlaid. Since a program
+//!    depends on its operands alone, the programs of one micro-batch can run again one after the other in one process, each stage
+//!    materialized for its own ([`StepReplay`]): with the same bits, and with every value to be looked at.
 //!    With replicas, several ranks run each stage. Every replica has lists of its own for its share of the micro-batches;
 //!    a rank sends its gradients when they are complete, and waits for those of other replicas only after all of its
 //!    backwards, so lists that differ can't wait for each other in a cycle. Gradients are added in an order that is a

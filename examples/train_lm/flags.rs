@@ -72,6 +72,11 @@ pub struct Flags {
     /// `tinderbox run diff` finds the first step in which two runs differ; not with --recover
     #[arg(long, value_name = "FILE", conflicts_with = "recover")]
     pub digests: Option<PathBuf>,
+    /// Instead of training: run the programs of the next step again, one after the other, and write the digest of every
+    /// operation's result to this file, a line of JSON for each program: `tinderbox run diff` finds the first operation in which two
+    /// of them differ
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "digests", "recover", "trace", "compare"])]
+    pub replay: Option<PathBuf>,
     /// As processes: go on without one that is lost, from the last completed step; start them with `tinderbox launch --survive`
     #[arg(long)]
     pub recover: bool,

@@ -8,6 +8,7 @@ mod flags;
 mod interrupt;
 mod model;
 mod planning;
+mod replay;
 mod report;
 mod sample;
 mod timeline;
@@ -133,16 +134,28 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         );
     }
 
+    let builder = || {
+        let builder = Pipeline::new(&model, &trace, &plan)
+            .optimizer(AdamWConfig::new().with_weight_decay(0.01))
+            .seed(flags.seed)
+            .devices(&devices);
+        match flags.sum_groups {
+            Some(groups) => builder.gradient_sum(GradientSum::Tree(groups)),
+            None => builder,
+        }
+    };
+    if let Some(path) = &flags.replay {
+        if world.size() > 1 {
+            usage("--replay runs all programs in one process: start it without a launcher");
+        }
+        replay::write(path, builder, &text, flags, &device)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+
     // 3. The ranks, each with the parameters of its own stages, under the plan's schedule.
-    let mut builder = Pipeline::new(&model, &trace, &plan)
-        .optimizer(AdamWConfig::new().with_weight_decay(0.01))
-        .seed(flags.seed)
-        .devices(&devices)
+    let mut builder = builder()
         .observer(report::MaterializeProgress::new())
         .world(&world);
-    if let Some(groups) = flags.sum_groups {
-        builder = builder.gradient_sum(GradientSum::Tree(groups));
-    }
     if flags.recover {
         builder = builder.recovery(Recovery::default());
     }

@@ -21,6 +21,7 @@ mod plain;
 mod pretrained;
 mod pytorch;
 mod random_models;
+mod replays;
 mod replicas;
 mod resume;
 mod summary_example;

@@ -8,7 +8,8 @@ use crate::{outcome::Outcome, terminal::Output};
 /// The run commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Find the first step and the first value in which two runs differ; exit code 1 if there is one
+    /// Find the first step and the first value in which two runs differ, or the first operation in which two replays of a step
+    /// differ; exit code 1 if there is one
     Diff(diff::Flags),
 }
 

@@ -10,6 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use tinderbox_pipeline::StateDigest;
 
+use super::replays;
 use crate::{outcome::Outcome, terminal::Output};
 
 /// The names that the text shows.
@@ -19,7 +20,8 @@ const SHOWN: usize = 10;
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// The digests of a run: a file with what `Pipeline::digest` returned after each step, as a line of JSON. Of a step that
-    /// was done again after a resume, the last line counts; steps that only one run has are counted, and are no difference
+    /// was done again after a resume, the last line counts; steps that only one run has are counted, and are no difference. Or
+    /// those of a replay: a line for each program
     #[arg(value_name = "A")]
     first: PathBuf,
     /// Those of another run
@@ -110,6 +112,13 @@ struct Difference {
 
 /// Compares them.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+    match (replays::read(&flags.first)?, replays::read(&flags.second)?) {
+        (Some(first), Some(second)) => return replays::compare(&first, &second, out),
+        (None, None) => {}
+        (Some(_), None) | (None, Some(_)) => {
+            bail!("one of the files is of a run, the other of a replay");
+        }
+    }
     let (mut first, mut second) = (Digests::open(&flags.first)?, Digests::open(&flags.second)?);
     let common = first.steps.iter();
     let common = common.filter_map(|(step, line)| Some((*step, line, second.steps.get(step)?)));

@@ -2,5 +2,6 @@
 
 mod command;
 mod diff;
+mod replays;
 
 pub(crate) use command::Command;

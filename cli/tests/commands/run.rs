@@ -103,3 +103,94 @@ fn what_is_no_run_is_refused() {
     fs::remove_file(&other).unwrap();
     run(&["run", "diff", text(&a), text(&other)]).fails(3);
 }
+
+/// The position, the name and the digest of each operation.
+type Operations<'a> = &'a [(u64, &'a str, u64)];
+
+/// A line for each program of a replay: its micro-batch, its name, the digest of a weight, and its operations.
+fn programs(of: &[(u64, &str, u64, Operations<'_>)]) -> String {
+    let line = |(micro_batch, compute, weight, operations): &(_, _, _, Operations<'_>)| {
+        let operations = operations.iter().map(|(position, name, digest)| {
+            serde_json::json!({
+                "position": position,
+                "name": name,
+                "place": "in `layers.3`",
+                "result": 0,
+                "digest": digest,
+            })
+        });
+        let program = serde_json::json!({
+            "step": 12,
+            "micro_batch": micro_batch,
+            "stage": 0,
+            "compute": compute,
+            "inputs": [["layers.3.weight", weight]],
+            "operations": operations.collect::<Vec<_>>(),
+        });
+        format!("{program}\n")
+    };
+    of.iter().map(line).collect()
+}
+
+#[test]
+fn the_first_operation_of_two_replays_that_differs_is_found() {
+    let forward = (
+        0,
+        "forward",
+        1,
+        &[(7, "Float.Matmul", 5), (8, "Float.Add", 6)][..],
+    );
+    let equal = programs(&[forward, (0, "backward", 1, &[(9, "Float.Sum", BIG)])]);
+    let other = programs(&[forward, (0, "backward", 1, &[(9, "Float.Sum", BIG - 1)])]);
+    let (_directory, a, b) = files(&equal, &other);
+    assert_eq!(
+        run(&["run", "diff", text(&a), text(&a)]).ends(0),
+        "1 micro-batch(es) are equal in every operation\n"
+    );
+    let found = run(&["run", "diff", text(&a), text(&b)]).ends(1);
+    insta::assert_snapshot!(found, @r#"
+    the step after 12 differs first in micro-batch 0
+      the first operation with another result: `Float.Sum` in `layers.3` (operation 9)
+    "#);
+    let json = run(&["run", "diff", "--json", text(&a), text(&b)]).json(1);
+    assert_eq!(json["micro_batches"], 1);
+    assert_eq!(json["difference"]["operations"][1]["digest"], BIG - 1);
+    // Another weight, and so another product.
+    let given = (
+        0,
+        "forward",
+        2,
+        &[(7, "Float.Matmul", 4), (8, "Float.Add", 6)][..],
+    );
+    let (_directory, a, b) = files(&equal, &programs(&[given]));
+    let found = run(&["run", "diff", text(&a), text(&b)]).ends(1);
+    insta::assert_snapshot!(found, @r#"
+    the step after 12 differs first in micro-batch 0
+      given another value: layers.3.weight
+      the first operation with another result: `Float.Matmul` in `layers.3` (operation 7)
+    "#);
+    // Another operation, and one that is not there.
+    let renamed = (
+        0,
+        "forward",
+        1,
+        &[(7, "Float.Matmul", 5), (8, "Float.Tanh", 6)][..],
+    );
+    let (_directory, a, b) = files(&equal, &programs(&[renamed]));
+    let found = run(&["run", "diff", text(&a), text(&b)]).ends(1);
+    insta::assert_snapshot!(found, @r#"
+    the step after 12 differs first in micro-batch 0
+      the first other operation: `Float.Add` in `layers.3` (operation 8) in one, `Float.Tanh` in `layers.3` (operation 8) in the other
+    "#);
+    let (_directory, a, b) = files(&equal, &programs(&[forward]));
+    let found = run(&["run", "diff", text(&a), text(&b)]).ends(1);
+    insta::assert_snapshot!(found, @r#"
+    the step after 12 differs first in micro-batch 0
+      the first other operation: `Float.Sum` in `layers.3` (operation 9), in one of them only
+    "#);
+    // Other micro-batches, another kind of file, and a line that is none.
+    let (_directory, a, b) = files(&equal, &programs(&[(1, "forward", 1, &[])]));
+    insta::assert_snapshot!(run(&["run", "diff", text(&a), text(&b)]).fails(2), @"error: the replays have no micro-batch of one step in common");
+    let (_directory, a, b) = files(&equal, &digests(&[(1, [1, 2, 3])]));
+    insta::assert_snapshot!(run(&["run", "diff", text(&a), text(&b)]).fails(2), @"error: one of the files is of a run, the other of a replay");
+}

@@ -101,13 +101,17 @@ pub(super) fn module(joint: &JointGraph, node: NodeId) -> Option<String> {
         Given::Parameter(position) => Some(joint.parameter(position)),
         _ => None,
     });
-    let named = |path: &str| match path.is_empty() {
-        true => "the model itself".to_owned(),
-        false => format!("`{path}`"),
-    };
     match parameter {
         Some(parameter) => Some(format!("in {}", named(parameter.path.module()))),
         None => Some(format!("in or after {}", named(joint.module_of(node)?))),
+    }
+}
+
+/// The path of a module, in an error.
+pub(super) fn named(path: &str) -> String {
+    match path.is_empty() {
+        true => "the model itself".to_owned(),
+        false => format!("`{path}`"),
     }
 }
 

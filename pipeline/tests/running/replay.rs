@@ -196,7 +196,8 @@ fn values_are_those_of_the_step() {
             let unscaled = |value: DynTensor| {
                 let shape = value.shape();
                 let data = value.to_data().unwrap();
-                let flat = TensorData::new(data.try_to_vec::<f32>().unwrap(), [shape.num_elements()]);
+                let flat =
+                    TensorData::new(data.try_to_vec::<f32>().unwrap(), [shape.num_elements()]);
                 let flat = Tensor::<1>::from_data(flat, &Device::flex()) * scale.clone();
                 flat.into_data().as_bytes().to_vec()
             };

@@ -5,10 +5,10 @@ use std::fmt;
 use std::hash::Hasher;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{DynTensor, FakeError, ValueId, dtype_name};
+use tinderbox_fake::{DynTensor, FakeError, NodeId, ValueId, dtype_name};
 use twox_hash::XxHash3_64;
 
-use crate::runtime::indices::module;
+use crate::runtime::indices::{module, named};
 use crate::schedule::{Compute, StageIndex};
 use crate::trace::JointGraph;
 
@@ -57,7 +57,7 @@ impl ReplayedOperation {
         Ok(Some(Self {
             position: node.index(),
             name: joint.graph().node(node).name(),
-            place: module(joint, node),
+            place: place(joint, node),
             result: results.iter().position(|one| *one == value).unwrap_or(0),
             digest: digest_of(data)?,
         }))
@@ -69,6 +69,13 @@ impl fmt::Display for ReplayedOperation {
         let text = described(&self.name, self.place.as_deref(), self.position);
         f.write_str(&text)
     }
+}
+
+/// Where an operation is, as far as modules are known.
+pub(super) fn place(joint: &JointGraph, node: NodeId) -> Option<String> {
+    // One that reads nothing, such as a random mask, is in no module.
+    let before = || Some(format!("after {}", named(joint.module_before(node)?)));
+    module(joint, node).or_else(before)
 }
 
 /// An operation in words.

@@ -16,10 +16,9 @@ use tinderbox_deferred::{RunContext, Source};
 use tinderbox_fake::{DynTensor, Mode, ValueId};
 
 pub use digest::{ProgramDigest, ReplayDifference, ReplayedOperation, first_replay_difference};
-use digest::{described, digest_of};
+use digest::{described, digest_of, place};
 
 use super::builder::PipelineBuilder;
-use super::indices::module;
 use super::memory::device_of;
 use super::prepared::Prepared;
 use super::programs::Programs;
@@ -393,7 +392,7 @@ impl StepReplay {
         match joint.graph().value(value).producer {
             Some(node) => {
                 let name = joint.graph().node(node).name();
-                described(&name, module(joint, node).as_deref(), node.index())
+                described(&name, place(joint, node).as_deref(), node.index())
             }
             None => "constant".to_owned(),
         }

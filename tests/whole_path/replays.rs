@@ -1,0 +1,96 @@
+//! The step after a checkpoint, run again alone.
+
+use std::collections::BTreeMap;
+
+use burn::optim::SgdConfig;
+use burn::tensor::Device;
+use tinderbox::{
+    Checkpoint, Checkpoints, CheckpointsError, DynTensor, LossScale, Machine, Pipeline,
+    PipelineBuilder, Plan, replay,
+};
+
+use crate::models::{Case, Tied, deferred, trace};
+use crate::plain::{LR, SEED};
+
+const CASE: Tied = Tied;
+const MICRO_BATCHES: usize = 4;
+
+fn builder(stages: usize) -> PipelineBuilder<<Tied as Case>::Model, <Tied as Case>::Batch> {
+    let model = deferred(&CASE);
+    let trace = trace(&CASE, &model);
+    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+    Pipeline::new(&model, &trace, &plan)
+        .micro_batches(MICRO_BATCHES)
+        .average(0.5)
+        .loss_scale(LossScale::dynamic().growing_after(1))
+}
+
+fn newest(saves: &Checkpoints) -> Checkpoint {
+    saves.latest().unwrap().unwrap()
+}
+
+/// Seed, step, parameters and loss scale are those of the checkpoint. The gradients of all micro-batches are those of the step,
+/// times the loss scale.
+#[test]
+fn a_step_is_replayed_from_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let saves = Checkpoints::open(dir.path().join("run")).unwrap();
+    let averaged = Checkpoints::open(dir.path().join("averaged")).unwrap();
+    let batch = |step| CASE.batch(step, &Device::flex());
+    let builder_of_run = builder(3).seed(SEED).optimizer(SgdConfig::new());
+    let mut pipeline = builder_of_run.keep_gradients().start().unwrap();
+    for step in 0..2 {
+        pipeline.step(LR, batch(step)).unwrap();
+    }
+    let scale = pipeline.loss_scale().unwrap().factor();
+    assert_ne!(scale, LossScale::dynamic().factor());
+    saves.save(&mut pipeline, 0).unwrap();
+    let saved = pipeline.with_averages(|pipeline| averaged.save(pipeline, 0));
+    saved.unwrap().unwrap();
+    let expected = pipeline.step(LR, batch(2)).unwrap();
+    let gradients = pipeline.on_ranks(|_, stages| {
+        let gradients = stages.iter().flat_map(|stage| stage.gradients());
+        let pairs = gradients.map(|(path, value)| (path.to_string(), value.clone()));
+        pairs.collect::<Vec<_>>()
+    });
+    let gradients: BTreeMap<String, DynTensor> = gradients.unwrap().into_iter().flatten().collect();
+
+    let mut sums: BTreeMap<String, DynTensor> = BTreeMap::new();
+    for micro_batch in 0..MICRO_BATCHES {
+        let programs = replay(newest(&saves), builder(2), batch(2), micro_batch).unwrap();
+        let outputs = programs.flat_map(|program| program.unwrap().outputs);
+        for (name, value) in outputs {
+            if name == "loss" {
+                let loss = value.to_data().unwrap().iter::<f64>().next();
+                assert_eq!(loss, Some(expected.micro_batch_losses[micro_batch]));
+            }
+            if let Some(path) = name.strip_prefix("gradient of `") {
+                let path = path.trim_end_matches('`').to_owned();
+                let sum = match sums.remove(&path) {
+                    Some(sum) => sum + value,
+                    None => value,
+                };
+                sums.insert(path, sum);
+            }
+        }
+    }
+    assert!(gradients.len() > 2 && sums.keys().eq(gradients.keys()));
+    for (path, sum) in sums {
+        let numbers =
+            |value: &DynTensor| value.to_data().unwrap().iter::<f64>().collect::<Vec<_>>();
+        // The scale is a power of two.
+        let unscaled: Vec<f64> = numbers(&sum).iter().map(|one| one / scale).collect();
+        assert_eq!(unscaled, numbers(&gradients[&path]), "{path}");
+    }
+
+    let refused = replay(newest(&averaged), builder(2), batch(2), 0).unwrap_err();
+    assert!(
+        matches!(refused, CheckpointsError::Averaged { .. }),
+        "{refused}"
+    );
+    let refused = replay(newest(&saves), builder(2), batch(2), 9).unwrap_err();
+    assert!(
+        matches!(refused, CheckpointsError::Pipeline(_)),
+        "{refused}"
+    );
+}
