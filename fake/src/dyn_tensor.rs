@@ -62,7 +62,7 @@ impl TensorKind {
 /// A tensor whose rank and kind are known at run time: what crosses a stage boundary, what a source
 /// returns and what a program has as inputs. Cloning shares the data.
 #[derive(Clone, Debug, From, Into)]
-pub struct DynTensor(DispatchTensor);
+pub struct DynTensor(pub(crate) DispatchTensor);
 
 impl<const D: usize, K: Basic> From<Tensor<D, K>> for DynTensor {
     fn from(tensor: Tensor<D, K>) -> Self {
@@ -153,24 +153,6 @@ impl DynTensor {
             });
         }
         Ok(Tensor::from_dispatch(self.0))
-    }
-
-    /// Returns the bytes of the elements if they are in the memory of this process, in row-major order: for a
-    /// tensor on the CPU that is not a view. `None` for all others; [`to_data`](Self::to_data) copies them.
-    pub fn host_bytes(&self) -> Option<&[u8]> {
-        let DispatchTensorKind::Flex(tensor) = &self.0.kind else {
-            return None;
-        };
-        let tensor = match tensor {
-            BackendTensor::Float(tensor)
-            | BackendTensor::Int(tensor)
-            | BackendTensor::Bool(tensor) => tensor,
-            BackendTensor::Autodiff(tensor) => tensor.primitive(),
-            BackendTensor::Quantized(_) => return None,
-        };
-        let row_major = tensor.is_contiguous() && tensor.layout().start_offset() == 0;
-        let bytes = tensor.bytes();
-        (row_major && bytes.len() as u64 == self.bytes()).then_some(bytes)
     }
 
     /// Copies the data to the host immediately: later changes to the tensor do not affect the copy.

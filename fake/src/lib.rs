@@ -24,7 +24,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! dtype region runs scope origin meta dyn_tensor graph file mark record sealed
+//! dtype region runs scope origin meta dyn_tensor host graph file mark record sealed
 //! ```
 //!
 //! # Architecture invariants
@@ -46,6 +46,7 @@ mod dyn_tensor;
 mod error;
 mod file;
 mod graph;
+mod host;
 mod mark;
 mod meta;
 mod origin;
@@ -62,6 +63,7 @@ pub use graph::{
     Difference, Graph, GraphBuilder, Node, NodeId, Retyped, Slice, Value, ValueId,
     describe_operation, encode, operation_name,
 };
+pub use host::HostLayout;
 pub use mark::cut;
 pub use meta::{DeviceLabel, TensorMeta, is_host};
 pub use origin::ErrorOrigin;

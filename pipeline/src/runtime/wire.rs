@@ -1,62 +1,177 @@
 //! Tensors in the frames of processes.
+//!
+//! A view crosses as one: Burn's sums add the elements of some views in the order of their memory, so a copy in row-major order
+//! has another sum.
+
+use std::ops::Range;
 
 use burn::tensor::{Bytes as TensorBytes, DType, Device, TensorData};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{DynTensor, FakeError};
+use tinderbox_fake::{DynTensor, FakeError, HostLayout};
 use tinderbox_world::Buffer;
 
-/// The dtype and the shape of a tensor, which is one piece of a frame: its elements in row-major order, little-endian.
+/// The dtype and the shape of a tensor, which is one piece of a frame: its elements in row-major order, or memory with a view,
+/// little-endian.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TensorType {
     dtype: DType,
     shape: Vec<usize>,
+    view: Option<View>,
+}
+
+/// Where the elements of a view are in the memory of a piece.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct View {
+    layout: HostLayout,
+    /// The number of elements of the memory.
+    elements: usize,
 }
 
 impl TensorType {
+    /// The type of the elements in row-major order.
     pub(super) fn of(tensor: &DynTensor) -> Self {
         Self {
             dtype: tensor.dtype(),
             shape: tensor.shape().to_vec(),
+            view: None,
         }
     }
 
-    /// The bytes of its elements; `None` if they are more than there can be.
+    /// The bytes of the piece; `None` if they are more than there can be.
     pub(super) fn bytes(&self) -> Option<usize> {
         let mut sizes = self.shape.iter();
-        let elements = sizes.try_fold(1, |all: usize, size| all.checked_mul(*size))?;
-        elements.checked_mul(self.dtype.size())
+        let elements = match &self.view {
+            Some(view) => Some(view.elements),
+            None => sizes.try_fold(1, |all: usize, size| all.checked_mul(*size)),
+        };
+        elements?.checked_mul(self.dtype.size())
     }
 }
 
-/// A tensor that lends its memory to a frame.
-struct Lent(DynTensor);
+/// A tensor that lends a part of its memory to a frame.
+struct Lent(DynTensor, Range<usize>);
 
 impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
         // It was checked when it was lent.
-        self.0.host_bytes().unwrap_or_default()
+        let memory = self.0.host_memory();
+        memory.map_or(&[], |(_, bytes)| &bytes[self.1.clone()])
     }
 }
 
-/// Returns the types and the bytes of tensors. The bytes of a tensor on the CPU that is not a view are not copied.
+/// Returns the types and the bytes of tensors. The memory of a tensor on the CPU is not copied, unless a view reads less than half of it.
 ///
 /// # Errors
 ///
 /// When a device can't be read.
 pub(super) fn lend(tensors: Vec<DynTensor>) -> Result<(Vec<TensorType>, Vec<Bytes>), FakeError> {
-    let types = tensors.iter().map(TensorType::of).collect();
-    let pieces = tensors.into_iter().map(|tensor| {
-        let tensor = match tensor.host_bytes() {
+    let lent = tensors.into_iter().map(lend_one);
+    Ok(lent.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+}
+
+/// Returns the bytes of tensors in row-major order. Those of a tensor on the CPU that is not a view are not copied.
+///
+/// # Errors
+///
+/// When a device can't be read.
+pub(super) fn lend_row_major(tensors: Vec<DynTensor>) -> Result<Vec<Bytes>, FakeError> {
+    let rows = tensors.into_iter().map(|tensor| {
+        Ok(match tensor.host_bytes() {
             Some(_) => tensor,
             None => DynTensor::from_data(tensor.to_data()?, &Device::flex()),
-        };
-        Ok(match tensor.bytes() {
-            0 => Bytes::new(),
-            _ => Bytes::from_owner(Lent(tensor)),
         })
     });
-    Ok((types, pieces.collect::<Result<_, FakeError>>()?))
+    Ok(lend(rows.collect::<Result<_, FakeError>>()?)?.1)
+}
+
+fn lend_one(tensor: DynTensor) -> Result<(TensorType, Bytes), FakeError> {
+    let kind = TensorType::of(&tensor);
+    if tensor.bytes() == 0 {
+        return Ok((kind, Bytes::new()));
+    }
+    let Some((layout, memory)) = tensor.host_memory() else {
+        return lend_one(DynTensor::from_data(tensor.to_data()?, &Device::flex()));
+    };
+    let size = kind.dtype.size();
+    let (elements, in_memory) = (tensor.shape().num_elements(), memory.len() / size);
+    let range = layout.range(&kind.shape);
+    let mut range = range.expect("a tensor reads its own memory");
+    let is_row_major = layout.is_row_major(&kind.shape);
+    if !is_row_major && range.len() > 2 * elements {
+        let (data, layout) = packed(&tensor, &kind.shape, &layout)?;
+        let packed = DynTensor::from_host_memory(data, &kind.shape, &layout);
+        return lend_one(packed.expect("it was made for this layout"));
+    }
+    // A view of all elements of its memory is added in another order than one of some.
+    if !is_row_major && range.len() == elements && in_memory > elements {
+        match range.end < in_memory {
+            true => range.end += 1,
+            false => range.start -= 1,
+        }
+    }
+    let view = (!is_row_major).then(|| View {
+        layout: HostLayout {
+            offset: layout.offset - range.start,
+            ..layout
+        },
+        elements: range.len(),
+    });
+    let bytes = Bytes::from_owner(Lent(tensor, range.start * size..range.end * size));
+    Ok((TensorType { view, ..kind }, bytes))
+}
+
+/// Copies a view of a small part of its memory to memory with gaps of one element where it has larger ones, so that it stays
+/// the same kind of view.
+fn packed(
+    tensor: &DynTensor,
+    shape: &[usize],
+    layout: &HostLayout,
+) -> Result<(TensorData, HostLayout), FakeError> {
+    let mut by_stride: Vec<usize> = (0..shape.len()).collect();
+    by_stride.sort_by_key(|dim| layout.strides[*dim].unsigned_abs());
+    let mut strides = vec![0; shape.len()];
+    // The elements from the first to the last so far, in the view and in the copy.
+    let (mut extent, mut packed) = (1, 1);
+    let mut offset = 0;
+    for dim in by_stride {
+        let (size, stride) = (shape[dim], layout.strides[dim]);
+        let distance = stride.unsigned_abs();
+        let own = match distance {
+            0 => 0,
+            _ if distance > extent && size > 1 => packed + 1,
+            _ => packed,
+        };
+        extent += (size - 1) * distance;
+        packed += (size - 1) * own;
+        strides[dim] = own as isize * stride.signum();
+        if stride < 0 {
+            offset += (size - 1) * own;
+        }
+    }
+    let data = tensor.to_data()?;
+    let size = data.dtype().size();
+    let mut memory = vec![0; (packed + 1) * size];
+    let mut place = vec![0; shape.len()];
+    for element in data.as_bytes().chunks_exact(size) {
+        let at = place.iter().zip(&strides);
+        let at: isize = at.map(|(index, stride)| *index as isize * stride).sum();
+        let at = offset.wrapping_add_signed(at) * size;
+        memory[at..at + size].copy_from_slice(element);
+        for (index, size) in place.iter_mut().zip(shape).rev() {
+            *index += 1;
+            if *index < *size {
+                break;
+            }
+            *index = 0;
+        }
+    }
+    let memory = TensorData::from_bytes(
+        TensorBytes::from_bytes_vec(memory),
+        [packed + 1],
+        data.dtype(),
+    );
+    Ok((memory, HostLayout { strides, offset }))
 }
 
 /// Returns the tensors of a frame, in the memory in which they arrived; `None` if there are other numbers of pieces or
@@ -67,7 +182,7 @@ pub(super) fn tensors(types: Vec<TensorType>, pieces: Vec<Buffer>) -> Option<Vec
     }
     let tensors = types.into_iter().zip(pieces).map(|(kind, piece)| {
         let length = kind.bytes()?;
-        let TensorType { dtype, shape } = kind;
+        let TensorType { dtype, shape, view } = kind;
         // Quantized tensors have no elements of a fixed size, and no model here has them.
         if length != piece.len() || matches!(dtype, DType::QFloat(_)) {
             return None;
@@ -76,8 +191,16 @@ pub(super) fn tensors(types: Vec<TensorType>, pieces: Vec<Buffer>) -> Option<Vec
         if bytes.len() != length {
             bytes = TensorBytes::from_bytes_vec(bytes[..length].to_vec());
         }
-        let data = TensorData::from_bytes(bytes, shape, dtype);
-        Some(DynTensor::from_data(data, &Device::flex()))
+        match view {
+            None => {
+                let data = TensorData::from_bytes(bytes, shape, dtype);
+                Some(DynTensor::from_data(data, &Device::flex()))
+            }
+            Some(View { layout, elements }) => {
+                let memory = TensorData::from_bytes(bytes, [elements], dtype);
+                DynTensor::from_host_memory(memory, &shape, &layout)
+            }
+        }
     });
     tensors.collect()
 }
@@ -93,9 +216,17 @@ mod tests {
         let device = Device::flex();
         let whole = Tensor::<2>::from_floats([[1.0, -0.0, f32::NAN], [4.0, 5.0, 1e-40]], &device);
         let view = whole.clone().transpose();
+        let large = Tensor::<1, Int>::arange(0..600, &device).reshape([20, 30]);
         let given = [
-            DynTensor::from(whole),
-            DynTensor::from(view),
+            DynTensor::from(whole.clone()),
+            DynTensor::from(view.clone()),
+            // All elements of some rows, some of each row, and few of all.
+            DynTensor::from(view.clone().narrow(1, 1, 1)),
+            DynTensor::from(whole.clone().narrow(0, 1, 1)),
+            DynTensor::from(large.clone().narrow(0, 3, 4).transpose()),
+            DynTensor::from(large.clone().narrow(1, 3, 4).flip([0])),
+            DynTensor::from(large.clone().narrow(1, 7, 1).flip([1]).transpose()),
+            DynTensor::from(whole.narrow(0, 1, 1).expand([9, 3])),
             DynTensor::from(Tensor::<1, Int>::from_ints([7, -8, 9], &device)),
             DynTensor::from(Tensor::<3>::zeros([2, 0, 4], &device)),
             DynTensor::from(Tensor::<1>::from_floats([3.0], &device)),
@@ -116,6 +247,22 @@ mod tests {
             );
             assert_eq!(given.as_bytes(), found.as_bytes());
         }
+        // Each is the same kind of view, of little more memory than it has elements.
+        for (given, found) in given.iter().zip(&found) {
+            let kind = |tensor: &DynTensor| {
+                let shape = tensor.shape().to_vec();
+                let (layout, memory) = tensor.host_memory().unwrap();
+                let elements = memory.len() / tensor.dtype().size();
+                let is_whole = elements == tensor.shape().num_elements();
+                let signs: Vec<isize> = layout.strides.iter().map(|one| one.signum()).collect();
+                (layout.is_row_major(&shape), is_whole, signs)
+            };
+            let [(rows, whole, signs), other] = [kind(given), kind(found)];
+            assert_eq!(rows, other.0);
+            assert!(rows || (whole, signs) == (other.1, other.2), "{given:?}");
+            let (_, memory) = found.host_memory().unwrap();
+            assert!(memory.len() as u64 <= 2 * found.bytes() + 8);
+        }
         // Other lengths, and other numbers of pieces.
         let short = |cut: usize| {
             let buffers = pieces
@@ -128,7 +275,21 @@ mod tests {
         let huge = TensorType {
             dtype: DType::F64,
             shape: vec![usize::MAX, 2],
+            view: None,
         };
-        assert!(tensors(vec![huge], vec![Buffer::default()]).is_none());
+        assert!(tensors(vec![huge.clone()], vec![Buffer::default()]).is_none());
+        // A view of more memory than there is.
+        let outside = TensorType {
+            shape: vec![2, 2],
+            view: Some(View {
+                layout: HostLayout {
+                    strides: vec![1, isize::MAX],
+                    offset: 0,
+                },
+                elements: 4,
+            }),
+            ..huge
+        };
+        assert!(tensors(vec![outside], vec![Buffer::from(&[0; 32][..])]).is_none());
     }
 }

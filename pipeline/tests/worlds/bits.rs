@@ -2,14 +2,21 @@
 
 use std::time::Duration;
 
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
-use burn::tensor::Device;
-use tinderbox_pipeline::{OutputsOn, ScheduleKind};
+use burn::tensor::{Device, Tensor};
+use tinderbox_fake::cut;
+use tinderbox_pipeline::{Cut, OutputsOn, Pipeline, Plan, ScheduleKind};
 use tinderbox_world::World;
 use tinderbox_world::testing::Delays;
 
 use crate::model::{MICRO_BATCHES, Net, batch, builder, on_world, run};
-use crate::support::{Case, Setting, parameters, pipelined, plain, squared};
+use crate::support::{
+    Case, Computed, Run, Setting, continue_run, note, parameters, pipelined, plain, squared,
+};
+
+/// The size of the square matrices of [`views`].
+const SIDE: usize = 9;
 
 const NONE: Delays = Delays {
     seed: 0,
@@ -55,7 +62,7 @@ fn delays_change_no_bit() {
 /// A model without dropout, so that plain Burn is the reference.
 #[test]
 fn processes_compute_what_plain_burn_computes() {
-    let case: Case<Vec<burn::nn::Linear>, crate::model::Batch> = Case {
+    let case: Case<Vec<Linear>, crate::model::Batch> = Case {
         init: |device| Net::init(device).layers,
         forward: |layers, (x, y)| {
             let x = layers.iter().fold(x, |x, layer| layer.forward(x).tanh());
@@ -80,8 +87,8 @@ fn processes_compute_what_plain_burn_computes() {
         let model = case.model();
         let trace = case.trace(&model);
         let machine = tinderbox_pipeline::Machine::local(3).unwrap();
-        let plan = tinderbox_pipeline::Plan::auto(&trace, &machine).unwrap();
-        let mut pipeline = tinderbox_pipeline::Pipeline::new(&model, &trace, &plan)
+        let plan = Plan::auto(&trace, &machine).unwrap();
+        let mut pipeline = Pipeline::new(&model, &trace, &plan)
             .custom_optimizer(AdamWConfig::new().build())
             .schedule(setting.schedule)
             .micro_batches(MICRO_BATCHES)
@@ -89,15 +96,81 @@ fn processes_compute_what_plain_burn_computes() {
             .world(&world)
             .start()
             .unwrap();
-        let mut run = crate::support::Run::default();
-        crate::support::continue_run(&mut pipeline, case, 0..3, &mut run);
+        let mut run = Run::default();
+        continue_run(&mut pipeline, case, 0..3, &mut run);
         run.parameters = parameters(&pipeline.gather(&Device::flex()).unwrap());
-        crate::support::note(
+        note(
             pipeline.evaluate((case.batch)(3, &Device::flex())).unwrap(),
             &mut run,
         );
         run
     });
+    found
+        .iter()
+        .for_each(|found| found.assert_same(&expected, "processes"));
+}
+
+/// Values that cross as views: a permutation, a part of a larger value, and one element for all. Burn adds the elements of
+/// each in another order than those of a copy.
+fn views(layers: &[Linear], (x, y): crate::model::Batch) -> Computed {
+    let [samples, _] = x.dims();
+    let mut x = x.reshape([samples, SIDE, SIDE]);
+    for (at, layer) in layers.iter().enumerate() {
+        let before = layer.forward(x).tanh();
+        x = cut(match at {
+            0 | 3 => before.swap_dims(1, 2),
+            1 => before.clone().narrow(2, 1, SIDE - 1).repeat_dim(2, 1),
+            _ => before.mean_dim(1).expand([samples, SIDE, SIDE]),
+        });
+        let sum = x.clone().sum().reshape([1, 1, 1]);
+        if at == 1 {
+            x = Tensor::cat(vec![x.clone(), x.narrow(2, 0, 1)], 2);
+        }
+        x = x + sum.div_scalar(10.0);
+    }
+    (squared(x.reshape([samples, SIDE * SIDE]), y), None)
+}
+
+/// A sum depends on the order of its operands, and Burn adds those of a view as they are in memory.
+#[test]
+fn views_cross_as_they_are() {
+    let case: Case<Vec<Linear>, crate::model::Batch> = Case {
+        init: |device| {
+            let layer = |_| LinearConfig::new(SIDE, SIDE).init(device);
+            (0..4).map(layer).collect()
+        },
+        forward: |layers, batch| views(layers, batch),
+        batch: |number, device| {
+            let shape = [crate::support::SAMPLES, SIDE * SIDE];
+            let floats = |number| crate::support::floats(shape, number, device);
+            (floats(number), floats(number + 1000))
+        },
+    };
+    let expected = plain(case, AdamWConfig::new().init(), MICRO_BATCHES, 3);
+    let train = |world: &World| {
+        let model = case.model();
+        let trace = case.trace(&model);
+        let cuts: Vec<Cut> = (0..4).map(Cut::mark).collect();
+        let plan = Plan::manual(&trace, &cuts).unwrap();
+        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            .custom_optimizer(AdamWConfig::new().build())
+            .schedule(ScheduleKind::ZbH1)
+            .micro_batches(MICRO_BATCHES)
+            .seed(crate::support::SEED)
+            .world(world)
+            .start()
+            .unwrap();
+        let mut run = Run::default();
+        continue_run(&mut pipeline, case, 0..3, &mut run);
+        run.parameters = parameters(&pipeline.gather(&Device::flex()).unwrap());
+        note(
+            pipeline.evaluate((case.batch)(3, &Device::flex())).unwrap(),
+            &mut run,
+        );
+        run
+    };
+    train(&World::alone()).assert_same(&expected, "threads");
+    let found = on_world(5, NONE, |world, _| train(&world));
     found
         .iter()
         .for_each(|found| found.assert_same(&expected, "processes"));

@@ -12,7 +12,7 @@ use tinderbox_world::{Buffer, Channel};
 use super::snapshot::{Contents, Snapshot, tensor};
 use crate::runtime::digest::ReadError;
 use crate::runtime::remote::header_of;
-use crate::runtime::wire::lend;
+use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
 
 /// The most bytes of a frame, so that the messages of a step do not wait for long.
@@ -168,7 +168,7 @@ pub(super) fn send(
         Some((earlier, known)) => (earlier, snapshot.same_as(&known)),
         None => (0, Vec::new()),
     };
-    let (_, bytes) = lend(values)?;
+    let bytes = lend_row_major(values)?;
     let items: Vec<usize> = (0..bytes.len())
         .filter(|item| !is_same.get(*item).copied().unwrap_or(false))
         .collect();

@@ -14,7 +14,7 @@ use super::snapshot::{Contents, Item, Name, tensor};
 use crate::PipelineError;
 use crate::cut::Layout;
 use crate::runtime::restore::{SavedOptimizer, StateFields, StateTensor};
-use crate::runtime::wire::lend;
+use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
 
 /// What a rank of the new plan holds, whole.
@@ -107,7 +107,7 @@ pub(super) fn move_state(
     let arrived = Arc::new(Arrived::default());
     let channel = world.open(arrived.clone());
     let all: Vec<Contents> = world.all_gather(contents)?;
-    let (_, bytes) = lend(values.clone()).map_err(|source| PipelineError::Unreadable {
+    let bytes = lend_row_major(values.clone()).map_err(|source| PipelineError::Unreadable {
         what: "a value to move",
         source: Box::new(source),
     })?;
