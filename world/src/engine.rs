@@ -68,6 +68,9 @@ pub trait Outbox: Send + Sync {
         self.send(to, frame);
     }
 
+    /// Forgets what [`send_when_idle`](Self::send_when_idle) has queued and nobody reads any more. Default: nothing.
+    fn forget_idle(&self) {}
+
     /// Ends. Frames that were not transferred by now may be discarded: the world waits for the confirmation of those that
     /// matter, and calls this once.
     fn close(&self, close: Close);

@@ -56,6 +56,8 @@ struct State {
     is_cut: Vec<bool>,
     /// What stopped ranks have not sent.
     held: Vec<Option<Vec<(usize, Item)>>>,
+    /// Whether frames that wait for an idle connection never arrive.
+    is_busy: bool,
 }
 
 #[derive(Debug)]
@@ -83,6 +85,7 @@ impl Threads {
                     .into_iter()
                     .map(|_: Option<()>| None)
                     .collect(),
+                is_busy: false,
             }),
         }));
         let engine = |(rank, inbox)| Self {
@@ -167,6 +170,11 @@ impl Net {
         for (to, item) in held.into_iter().flatten() {
             self.put(to, item);
         }
+    }
+
+    /// Sets whether connections are never idle: what is to be sent when they are does not arrive then.
+    pub fn set_busy(&self, is_busy: bool) {
+        self.state().is_busy = is_busy;
     }
 
     /// Ends connections, each from a sender to a receiver.
@@ -314,6 +322,12 @@ struct ThreadsOutbox {
 impl Outbox for ThreadsOutbox {
     fn send(&self, to: RankIndex, frame: Frame) {
         self.net.send(self.rank, to.index(), frame);
+    }
+
+    fn send_when_idle(&self, to: RankIndex, frame: Frame) {
+        if !self.net.state().is_busy {
+            self.send(to, frame);
+        }
     }
 
     fn close(&self, _: Close) {

@@ -246,7 +246,7 @@ impl World {
     /// generation, which nobody reads. When processes are lost meanwhile, the others go on without them too.
     ///
     /// Waits for the others, each at most [`call_timeout`](WorldOptions::call_timeout); one that is known to be lost is not
-    /// waited for. Takes two messages.
+    /// waited for. Takes four messages, one after the other.
     ///
     /// # Errors
     ///

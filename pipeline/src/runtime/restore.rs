@@ -75,7 +75,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// All ranks check names, shapes and dtypes before any of them changes anything. The request fails
     /// only without progress, as described at [timeout](super::PipelineBuilder::timeout).
     ///
-    /// Memory: in addition to what the pipeline holds afterbackups, at most the size of the largest
+    /// Memory: in addition to what the pipeline holds afterwards, at most the size of the largest
     /// parameter for each rank, and the memory of the source; with [replicas](crate::Plan::replicas), at most the state of
     /// the largest parameter, which each rank that updates a part of it reads whole.
     ///
@@ -128,6 +128,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Err(PipelineError::PartlyRestored { rank, source });
         }
         self.condition = Condition::Sound;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.is_state_lost = false;
+        }
         Ok(())
     }
 

@@ -3,7 +3,9 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use tinderbox_pipeline::{GradientSum, PipelineBuilder, PipelineError, Recovery, ScheduleKind};
+use tinderbox_pipeline::{
+    GradientSum, Pipeline, PipelineBuilder, PipelineError, Recovery, ScheduleKind,
+};
 use tinderbox_world::testing::{Delays, Net as Connections};
 use tinderbox_world::{RankIndex, World};
 
@@ -135,6 +137,51 @@ fn several_ranks_may_be_lost_one_after_the_other() {
     for (seen, recovered) in found.into_iter().flatten() {
         assert!(seen == expected);
         assert!(recovered > 0);
+    }
+}
+
+/// New keepers have nothing yet when a second rank is lost: the others go back to what was kept before the first loss.
+#[test]
+fn a_rank_may_be_lost_before_new_keepers_have_the_state() {
+    const STEPS: u64 = 8;
+    let step = |pipeline: &mut Pipeline<Net, Batch>, step| {
+        let output = pipeline.step(1e-2, batch(step)).unwrap();
+        output.loss.to_bits()
+    };
+    let mut alone = recovering(1, 1, ScheduleKind::OneFOneB).start().unwrap();
+    let expected: Vec<u64> = (0..STEPS).map(|at| step(&mut alone, at)).collect();
+    let expected = (expected, alone.digest().unwrap().value());
+    let (trained, went_on) = (Barrier::new(4), Barrier::new(3));
+    let found = on_world(4, Delays::default(), |world, net| {
+        let own = world.rank();
+        let builder = recovering(2, 2, ScheduleKind::OneFOneB).world(&world);
+        let mut pipeline = builder.start().unwrap();
+        let mut losses: Vec<u64> = (0..3).map(|at| step(&mut pipeline, at)).collect();
+        // Then all keepers have the state after step 2: that of 1 is with 0, that of 3 with 2.
+        pipeline.all_gather(()).unwrap();
+        net.set_busy(true);
+        trained.wait();
+        if own.index() == 1 {
+            net.kill(own);
+            return None;
+        }
+        losses.push(step(&mut pipeline, 3));
+        went_on.wait();
+        if own.index() == 3 {
+            net.set_busy(false);
+            net.kill(own);
+            return None;
+        }
+        losses.extend((4..STEPS).map(|at| step(&mut pipeline, at)));
+        let digest = pipeline.digest().unwrap().value();
+        let repeated = pipeline.recovered().iter().map(|one| one.repeated);
+        Some(((losses, digest), repeated.collect::<Vec<_>>()))
+    });
+    let found: Vec<_> = found.into_iter().flatten().collect();
+    assert_eq!(found.len(), 2);
+    for (seen, repeated) in found {
+        assert_eq!(seen, expected);
+        assert_eq!(repeated, [0, 1]);
     }
 }
 

@@ -500,7 +500,7 @@ fn what_replicas_can_not_do_is_refused() {
         refused(builder_of(8, 1, kind)),
     ];
     insta::assert_snapshot!(texts.join("\n"), @r#"
-    3 replicas can't sum gradients in the order of fewer: use 1, 2, 4, 8 or another power of two
+    3 replicas have no binary tree of sums: use a power of two, such as 4
     the order of sums is `sequential`, which 2 replicas can't keep: use a tree whose number of groups is a power of two, and at least the number of replicas
     the order of sums is `tree of 6 groups`, which 2 replicas can't keep: use a tree whose number of groups is a power of two, and at least the number of replicas
     the order of sums is `tree of 0 groups`, which one replica can't keep: use a tree whose number of groups is a power of two, and at least the number of replicas

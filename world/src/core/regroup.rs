@@ -29,10 +29,18 @@ impl Core {
         let timeout = self.options.call_timeout;
         let mut begun = Instant::now();
         self.vote(Members::prepare);
+        let mut waits_for = Vec::new();
         let mut state = locked(&self.state);
         loop {
             match state.members.outcome().cloned() {
-                Some(Outcome::Next(_)) => break,
+                Some(Outcome::Next(_)) => {
+                    drop(state);
+                    if self.adopt() {
+                        return Ok(());
+                    }
+                    state = locked(&self.state);
+                    continue;
+                }
                 Some(Outcome::GivenUp(generation)) => {
                     let generation = generation.number;
                     return Err(WorldError::GivenUp { generation });
@@ -43,6 +51,12 @@ impl Core {
                 }
                 None => {}
             }
+            // Others are waited for now: they have as long as those before them.
+            let missing = state.members.missing();
+            if missing.iter().any(|one| !waits_for.contains(one)) {
+                begun = Instant::now();
+            }
+            waits_for.clone_from(&missing);
             // One that decides gives up those that do not come, before others give it up.
             let patience = if state.members.decides() {
                 timeout
@@ -55,7 +69,6 @@ impl Core {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            let missing = state.members.missing();
             drop(state);
             for process in missing {
                 self.lose(process, format!("it has not come within {timeout:?}"));
@@ -63,15 +76,15 @@ impl Core {
             begun = Instant::now();
             state = locked(&self.state);
         }
-        drop(state);
-        self.adopt();
-        Ok(())
     }
 
-    fn adopt(&self) {
+    /// Begins the next generation, unless this process was given up meanwhile.
+    fn adopt(&self) -> bool {
         let receiving = self.receiving.write();
         let mut state = locked(&self.state);
-        state.members.adopt();
+        if !state.members.adopt() {
+            return false;
+        }
         let roster = state.members.roster().clone();
         state.peers = Peers::new(self.rank(&roster), roster.size());
         state.values.clear();
@@ -87,6 +100,10 @@ impl Core {
         let lost: Vec<RankIndex> = lost.map(|(rank, _)| RankIndex::new(rank)).collect();
         drop(state);
         *locked(&self.channels) = Channels::default();
+        if let Some(outbox) = self.outbox.get() {
+            // It is of the generation before.
+            outbox.forget_idle();
+        }
         tracing::warn!(
             generation = roster.generation.number,
             ranks = roster.size(),
@@ -100,5 +117,6 @@ impl Core {
             self.receive(process, frame);
         }
         drop(receiving);
+        true
     }
 }

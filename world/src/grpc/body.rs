@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -24,14 +26,17 @@ const SMALL_BYTES: usize = 4096;
 /// The frames for one process.
 pub(super) struct Queue {
     frames: UnboundedReceiver<Frame>,
-    /// Those that are sent when there are no others.
-    idle: UnboundedReceiver<Frame>,
+    /// Those that are sent when there are no others, each with what `forgotten` was when it was queued.
+    idle: UnboundedReceiver<(u64, Frame)>,
+    /// How many times such frames were forgotten.
+    forgotten: Arc<AtomicU64>,
 }
 
 /// Puts frames in a [`Queue`].
 pub(super) struct QueueSender {
     frames: UnboundedSender<Frame>,
-    idle: UnboundedSender<Frame>,
+    idle: UnboundedSender<(u64, Frame)>,
+    forgotten: Arc<AtomicU64>,
 }
 
 impl Queue {
@@ -41,8 +46,14 @@ impl Queue {
         let queue = Self {
             frames: of_frames,
             idle: of_idle,
+            forgotten: Arc::default(),
         };
-        (QueueSender { frames, idle }, queue)
+        let sender = QueueSender {
+            frames,
+            idle,
+            forgotten: queue.forgotten.clone(),
+        };
+        (sender, queue)
     }
 
     /// The next frame; `None` after the last.
@@ -51,10 +62,13 @@ impl Queue {
         if next.is_ready() {
             return next;
         }
-        match self.idle.poll_recv(context) {
-            // Both are closed together, and the other one is asked first.
-            Poll::Ready(None) => Poll::Pending,
-            next => next,
+        loop {
+            match ready!(self.idle.poll_recv(context)) {
+                Some((forgotten, _)) if forgotten < self.forgotten.load(Relaxed) => {}
+                Some((_, frame)) => return Poll::Ready(Some(frame)),
+                // Both are closed together, and the other one is asked first.
+                None => return Poll::Pending,
+            }
         }
     }
 }
@@ -67,7 +81,12 @@ impl QueueSender {
 
     /// As [`send`](Self::send), for when there is nothing else to send.
     pub(super) fn send_when_idle(&self, frame: Frame) {
-        let _ = self.idle.send(frame);
+        let _ = self.idle.send((self.forgotten.load(Relaxed), frame));
+    }
+
+    /// Leaves out what was queued so far for when there is nothing else to send.
+    pub(super) fn forget_idle(&self) {
+        self.forgotten.fetch_add(1, Relaxed);
     }
 }
 
@@ -218,6 +237,11 @@ mod tests {
         assert_eq!([next(), next(), next()], [Some(3), Some(4), Some(1)]);
         sender.send(frame(5));
         assert_eq!([next(), next(), next()], [Some(5), Some(2), None]);
+        sender.send_when_idle(frame(6));
+        sender.send(frame(7));
+        sender.forget_idle();
+        sender.send_when_idle(frame(8));
+        assert_eq!([next(), next(), next()], [Some(7), Some(8), None]);
         drop(sender);
         assert!(matches!(queue.poll_next(&mut context), Poll::Ready(None)));
     }

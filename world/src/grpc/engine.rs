@@ -379,6 +379,11 @@ impl Outbox for GrpcOutbox {
         }
     }
 
+    fn forget_idle(&self) {
+        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        senders.iter().flatten().for_each(QueueSender::forget_idle);
+    }
+
     fn close(&self, _: Close) {
         self.senders
             .lock()

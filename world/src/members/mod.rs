@@ -211,7 +211,9 @@ impl Members {
                 _ => Vec::new(),
             },
             Vote::GivenUp(generation) => {
-                if generation > self.roster.generation {
+                // Others were given up by this process: it does not go with them.
+                let is_of_roster = self.roster.rank_of(from).is_some();
+                if is_of_roster && generation > self.roster.generation {
                     self.outcome = Some(Outcome::GivenUp(generation));
                 }
                 Vec::new()
@@ -219,15 +221,18 @@ impl Members {
         }
     }
 
-    /// Begins the next generation, if there is one.
-    pub(crate) fn adopt(&mut self) {
-        if let Some(Outcome::Next(next)) = self.outcome.take() {
-            self.roster = next;
-            self.accepted = None;
-            self.proposed = None;
-            self.is_ready = false;
-            self.asked = None;
-        }
+    /// Begins the next generation, if that is the outcome.
+    pub(crate) fn adopt(&mut self) -> bool {
+        let Some(Outcome::Next(next)) = &self.outcome else {
+            return false;
+        };
+        self.roster = next.clone();
+        self.outcome = None;
+        self.accepted = None;
+        self.proposed = None;
+        self.is_ready = false;
+        self.asked = None;
+        true
     }
 
     /// The newest generation that this process has begun or accepted.

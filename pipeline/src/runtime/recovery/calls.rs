@@ -8,6 +8,7 @@ use burn::module::Module;
 use crate::PipelineError;
 use crate::batch::Batch;
 use crate::runtime::pipeline::Pipeline;
+use crate::runtime::remote::To;
 
 /// After so many changes without a snapshot, the next call of all processes takes one.
 const CHANGES: u64 = 64;
@@ -68,7 +69,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         call: impl Fn(&mut Self) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<T, E> {
-        self.recovering(CallKind::Reads, call)
+        self.recovering(CallKind::Reads, move |pipeline| pipeline.of_all(&call))
     }
 
     /// As [`repeatable`](Self::repeatable), for a call that changes the state of the pipeline, such as a restore from a store.
@@ -80,7 +81,23 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         call: impl Fn(&mut Self) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<T, E> {
-        self.recovering(CallKind::Changes, call)
+        self.recovering(CallKind::Changes, move |pipeline| pipeline.of_all(&call))
+    }
+
+    /// Makes a call that may not wait for the other processes, and waits for them: what one process has returned from, all
+    /// have begun.
+    fn of_all<T, E: From<PipelineError>>(
+        &mut self,
+        call: impl Fn(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let result = call(self);
+        if self.recovery.is_none() {
+            return result;
+        }
+        let all = self.crew.exchange(To::All, (), Vec::new());
+        let value = result?;
+        all?;
+        Ok(value)
     }
 
     /// Makes a call; if a process is lost, makes it again with those that are left.
@@ -153,9 +170,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         let since = recovery.version - recovery.ledger.newest_own().min(recovery.version);
         let every = recovery.settings.every;
+        // After a loss, at once.
+        let is_old = since >= CHANGES.max(every) || recovery.ledger.kept.is_none();
         let is_due = match kind {
-            CallKind::Changes => self.step.is_multiple_of(every) || since >= CHANGES.max(every),
-            CallKind::Reads => since >= CHANGES.max(every),
+            CallKind::Changes => self.step.is_multiple_of(every) || is_old,
+            CallKind::Reads => is_old,
             CallKind::ChangesHere | CallKind::ReadsHere => false,
         };
         match is_due && !self.is_averaged {
@@ -218,10 +237,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let step = self.step;
         let result = (call.repeat)(self);
         if !call.changes {
-            return match self.lost_process() {
-                Some(_) => result.map(|()| 0),
-                None => Ok(0),
-            };
+            match (self.lost_process(), &result) {
+                (Some(_), _) => result?,
+                // As where it is made for the first time: others may make it so.
+                (None, Ok(())) => self.after_call(CallKind::Reads)?,
+                // It was refused then as well.
+                (None, Err(_)) => {}
+            }
+            return Ok(0);
         }
         result?;
         self.after_call(match call.number {

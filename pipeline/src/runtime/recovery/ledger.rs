@@ -171,6 +171,8 @@ pub(in crate::runtime) struct RecoveryState<M, B> {
     pub(super) calls: u64,
     /// Whether a call runs.
     pub(super) is_running: bool,
+    /// Whether the state of lost ranks is lost, and no restore is complete since.
+    pub(in crate::runtime) is_state_lost: bool,
     pub(super) recovered: Vec<Recovered>,
     /// Sends the last snapshot.
     pub(super) sending: Option<JoinHandle<()>>,
@@ -193,6 +195,7 @@ impl<M, B> RecoveryState<M, B> {
             log: Vec::new(),
             calls: 0,
             is_running: false,
+            is_state_lost: false,
             recovered: Vec::new(),
             sending: None,
         }
@@ -231,12 +234,6 @@ impl<M, B> RecoveryState<M, B> {
         {
             self.ledger = earlier;
         }
-    }
-
-    /// Begins another numbering, and keeps the one before until the new one is kept.
-    pub(super) fn begin_ledger(&mut self, ledger: Ledger) {
-        let before = std::mem::replace(&mut self.ledger, ledger);
-        self.earlier.push(before);
     }
 
     /// Waits until the last snapshot was read, so that nothing uses the channel any more.

@@ -12,7 +12,7 @@ use crate::schedule::RankIndex;
 /// What happened when processes were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// The processes that were lost, as they were numbered before.
+    /// The processes that were lost, as they were numbered when the state was kept that this goes back to.
     pub lost: Vec<RankIndex>,
     /// The first failure.
     pub failure: Failure,

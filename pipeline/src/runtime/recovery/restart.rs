@@ -28,9 +28,6 @@ use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, Plan, RestoreError};
 
-/// How many changes are made after a loss before all wait for the keepers to have the state.
-const CHANGES_WITHOUT_WAIT: u64 = 2;
-
 /// What a process reports to the others after a loss.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Standing {
@@ -150,17 +147,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// Takes a snapshot of this version, when all keepers have the one before. Nobody waits for those that are sent after a loss,
-    /// which may have to be all of the state, before so many more changes.
+    /// Takes a snapshot of this version, when all keepers have the one before.
     pub(super) fn take_snapshot(&mut self) -> Result<(), PipelineError> {
-        let Some(recovery) = &self.recovery else {
-            return Ok(());
-        };
-        let (ledger, version) = (&recovery.ledger, recovery.version);
-        let is_taken = ledger.processes == 1 || ledger.snapshots.contains_key(&version);
-        let are_first_sent =
-            ledger.kept.is_none() && version <= ledger.newest_own() + CHANGES_WITHOUT_WAIT;
-        if is_taken || are_first_sent {
+        let recovery = self.recovery.as_ref();
+        let is_taken = recovery.is_none_or(|recovery| {
+            let ledger = &recovery.ledger;
+            ledger.processes == 1 || ledger.snapshots.contains_key(&recovery.version)
+        });
+        if is_taken {
             return Ok(());
         }
         self.wait_until_kept()?;
@@ -210,7 +204,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         };
         let ledger = &recovery.ledger;
         let newest = ledger.newest_own();
-        if ledger.kept.is_some_and(|kept| newest <= kept) {
+        let is_kept = ledger.kept.is_some_and(|kept| newest <= kept);
+        if is_kept || ledger.snapshots.is_empty() {
             return Ok(());
         }
         let of_others: Vec<RankIndex> = ledger.of_others().collect();
@@ -281,7 +276,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Regroups the processes that are left, and brings all of them to the same state.
     fn restart(&mut self, failure: &Failure, began: Instant) -> Result<(), PipelineError> {
-        let awaits_restore = self.condition == Condition::StateLost;
         self.crew.end();
         let Some(recovery) = &mut self.recovery else {
             return Ok(());
@@ -291,7 +285,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         world.regroup()?;
         let left = world.all_gather(Standing {
             calls: recovery.calls,
-            awaits_restore,
+            awaits_restore: recovery.is_state_lost,
             holdings: recovery.holdings(),
         })?;
         let Choice {
@@ -518,23 +512,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(())
     }
 
-    /// Begins a new ledger, and begins to send the present version to its keepers.
+    /// Begins a new ledger. It gets a snapshot after the next call of all processes; until that is kept, the one before holds.
     fn keep_again(&mut self, backups: Arc<Backups>) -> Result<(), PipelineError> {
         let world = self.recovery.as_ref().expect("it recovers").world.clone();
         let mut ledger = self.ledger(&world, backups)?;
         let driver = self.driver();
         let recovery = self.recovery.as_mut().expect("it recovers");
         let version = recovery.version;
-        ledger.drivers.insert(version, driver);
-        let is_alone = ledger.processes == 1;
-        if version == INITIAL || is_alone {
+        if version == INITIAL || ledger.processes == 1 {
+            ledger.drivers.insert(version, driver);
             ledger.kept = Some(version);
         }
-        recovery.begin_ledger(ledger);
-        match version == INITIAL || is_alone {
-            true => Ok(()),
-            false => self.send_snapshot(),
-        }
+        let before = std::mem::replace(&mut recovery.ledger, ledger);
+        recovery.earlier.push(before);
+        Ok(())
     }
 
     /// Begins without any state: values are initial until a checkpoint is restored.
@@ -556,6 +547,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             frozen: frozen.into_iter().collect(),
             changes,
         };
+        recovery.is_state_lost = true;
         recovery.ledger = ledger;
         recovery.ledger.kept = Some(INITIAL);
         recovery.ledger.drivers.insert(INITIAL, driver.clone());

@@ -21,7 +21,8 @@ pub(super) type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn Error + Send + Sy
 ///
 /// Memory: a rank keeps its last snapshots by handles, and values that are kept can't be updated in place, so during an update it
 /// has its state up to three times, and a copy of the optimizer's state on the host until it is sent. Its keeper has the
-/// state once, and twice while the next one arrives.
+/// state once, and twice while the next one arrives. After a loss, what was kept before stays until the new keepers have the
+/// state.
 ///
 /// A state whose rank is lost together with its keeper is gone: the call returns
 /// [`PipelineError::StateLost`](crate::PipelineError::StateLost), and the pipeline waits for a
@@ -39,8 +40,8 @@ impl Default for Recovery {
 }
 
 impl Recovery {
-    /// Sends the state after each of so many steps, at least 1; at most so many completed steps are repeated after a loss.
-    /// Default: 1.
+    /// Sends the state after each of so many steps, at least 1; at most so many completed steps are repeated after a loss,
+    /// and as many more if another process is lost before new keepers have the state. Default: 1.
     ///
     /// If the steps between are shorter than it takes to send the state, the next one waits: use a larger number.
     #[must_use]

@@ -111,7 +111,7 @@ impl Net {
                 let mut next = self.clone();
                 next.begun[process].push((**roster).clone());
                 next.was_halved |= roster.size() * 2 <= own.roster.size();
-                next.members[process].adopt();
+                assert!(next.members[process].adopt());
                 // Those that it leaves out hear nothing more of it.
                 let left_out = own.roster.members.iter();
                 for one in left_out.filter(|one| roster.rank_of(**one).is_none()) {
@@ -154,7 +154,7 @@ impl Net {
                 next.has_failed[process] |= is_member;
                 let votes = next.members[process].lose(rank(other));
                 next.put(process, votes);
-                // The other one then hears nothing more of it but votes.
+                // All that the other one hears of it after this is votes.
                 next.wires[process * self.size() + other].push_back(Wire::End);
                 all.push(next);
             }
@@ -308,7 +308,7 @@ fn a_process_that_returns_is_left_out() {
         (rank(2), Vote::Begin(next.generation)),
     ];
     assert_eq!(votes, expected);
-    members[0].adopt();
+    assert!(members[0].adopt());
     assert_eq!(members[0].roster().rank_of(rank(2)), Some(rank(1)));
     // It asks only now.
     let asked = members[1].prepare();
@@ -322,7 +322,7 @@ fn a_process_that_returns_is_left_out() {
         members[1].outcome(),
         Some(&Outcome::GivenUp(next.generation))
     );
-    members[1].adopt();
+    assert!(!members[1].adopt());
     assert_eq!(members[1].roster().generation, Generation::FIRST);
 }
 
