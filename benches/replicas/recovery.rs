@@ -116,8 +116,11 @@ pub fn rank() {
     let mut pipeline = builder.start().expect("it starts");
     for _ in control.lines() {
         let began = Instant::now();
-        pipeline.step(1e-4, batch.clone()).expect("it trains");
+        let output = pipeline.step(1e-4, batch.clone()).expect("it trains");
         control.say(began.elapsed().as_secs_f64());
+        for recovered in output.recovered.iter().filter(|_| world.is_first()) {
+            eprintln!("{recovered}");
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
+use tinderbox::schedule::simulate;
 use tinderbox::{GradientSum, Machine, ScheduleKind, World};
 
 use crate::cases::{Case, Run};
@@ -14,10 +15,17 @@ const CASE: Case = Case::PEERS;
 /// The variable with a Python that has PyTorch.
 const PYTHON: &str = "TINDERBOX_BENCH_PYTHON";
 
+/// The micro-batches of each replica of the case.
+const OF_REPLICA: usize = CASE.micro_batches / 2;
+
 fn start(replicas: usize, sum: GradientSum) -> Run {
+    start_case(CASE, replicas, sum)
+}
+
+fn start_case(case: Case, replicas: usize, sum: GradientSum) -> Run {
     let machine = Machine::local(1).expect("there is a rank");
     let kind = ScheduleKind::OneFOneB.into();
-    CASE.start(machine, kind, &World::alone(), replicas, sum)
+    case.start(machine, kind, &World::alone(), replicas, sum)
 }
 
 /// Prints the speedup of two replicas with one thread each over one rank with one thread, and the cost of a tree of sums.
@@ -40,7 +48,38 @@ pub fn figures() {
     figure("speedup_2x1", median(speedups), "ratio");
     figure("tree_cost", median(costs), "ratio");
     parts(&mut two);
+    prediction(&mut two);
     torch(&mut two);
+}
+
+/// Prints the difference between a measured step of two replicas and its prediction, whose times come from steps with half as many
+/// micro-batches, each immediately before.
+fn prediction(two: &mut Run) {
+    // Micro-batches of the same size, each a group of its own as in the case.
+    let half = Case {
+        samples: CASE.samples / 2,
+        micro_batches: OF_REPLICA,
+        ..CASE
+    };
+    let mut source = start_case(half, 2, GradientSum::Tree(OF_REPLICA));
+    source.step();
+    let (mut steps, mut times) = (Vec::new(), Vec::new());
+    for _ in 0..turns() {
+        steps.push(source.measured().1);
+        times.push(two.step());
+    }
+    let (dependencies, costs) = two.costs();
+    let costs = costs.with_times(&steps);
+    let schedule = ScheduleKind::OneFOneB.generate(1, 1, OF_REPLICA);
+    let schedule = schedule.expect("it is known");
+    let predicted = simulate(&schedule, &dependencies, &costs).expect("it is valid");
+    let (predicted, measured) = (predicted.makespan() as f64 / 1e9, median(times));
+    figure("predicted_2x1_ms", predicted * 1e3, "ms");
+    figure(
+        "sim_error",
+        (predicted - measured).abs() / measured,
+        "ratio",
+    );
 }
 
 /// Prints the milliseconds of a replica's step by kinds of actions: what is beside `F` and `B` is the exchange.
