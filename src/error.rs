@@ -137,6 +137,17 @@ pub enum CheckpointsError {
         /// The checkpoint.
         path: PathBuf,
     },
+    /// A step is replayed with another number of micro-batches.
+    #[error(
+        "the run splits a batch into {expected} micro-batches, and the replay into {found}, which computes other values: set \
+         `micro_batches({expected})`"
+    )]
+    MicroBatches {
+        /// That of the run.
+        expected: u64,
+        /// That of the replay.
+        found: u64,
+    },
     /// The pipeline failed.
     #[error("the pipeline failed")]
     Pipeline(#[from] PipelineError),

@@ -252,7 +252,7 @@ mod book {
 }
 
 pub use checkpoints::{
-    Checkpoints, Resumed, SkippedCheckpoint, export_pipeline, load_module, replay,
+    Checkpoints, Resumed, SkippedCheckpoint, export_pipeline, load_module, replay_step,
 };
 pub use dry_run::dry_run;
 pub use error::{CheckpointsError, DryRunError, VerifyModelError};
@@ -292,10 +292,10 @@ pub use tinderbox_pipeline::{
     OptimizerConfig, OptimizerSnapshot, OutputError, Outputs, OutputsOn, Partitioner, Pipeline,
     PipelineBuilder, PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage, Planner,
     Profile, ProfileError, Profiler, ProgramDigest, RankModel, Recovered, Recovery, Repaired,
-    ReplayDifference, ReplayedOperation, ReplayedProgram, ReplayedStep, RestoreError,
+    ReplayComparison, ReplayDifference, ReplayedOperation, ReplayedProgram, RestoreError,
     SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage, StateDigest, StateFault,
     StateFields, StatePart, StateTensor, StepOutput, StepReplay, Tag, Trace, TraceError, Traceable,
-    Whole, batch_tensors, calibrate, calibrate_world, first_replay_difference, split_batch,
+    Whole, batch_tensors, calibrate, calibrate_world, split_batch,
 };
 /// Processes that run a program together, and the engines between them.
 pub use tinderbox_world as world;

@@ -72,11 +72,14 @@ pub struct Flags {
     /// `tinderbox run diff` finds the first step in which two runs differ; not with --recover
     #[arg(long, value_name = "FILE", conflicts_with = "recover")]
     pub digests: Option<PathBuf>,
-    /// Instead of training: run the programs of the next step again, one after the other, and write the digest of every
+    /// Instead of training: run the programs of the step after the checkpoint again, one after the other, and write the digest of every
     /// operation's result to this file, a line of JSON for each program: `tinderbox run diff` finds the first operation in which two
     /// of them differ
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "digests", "recover", "trace", "compare"])]
     pub replay: Option<PathBuf>,
+    /// With --resume: replay the step after the checkpoint of this step, instead of the newest
+    #[arg(long, value_name = "STEP", requires_all = ["replay", "resume"])]
+    pub replay_after: Option<u64>,
     /// As processes: go on without one that is lost, from the last completed step; start them with `tinderbox launch --survive`
     #[arg(long)]
     pub recover: bool,

@@ -134,16 +134,13 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         );
     }
 
-    let builder = || {
-        let builder = Pipeline::new(&model, &trace, &plan)
-            .optimizer(AdamWConfig::new().with_weight_decay(0.01))
-            .seed(flags.seed)
-            .devices(&devices);
-        match flags.sum_groups {
-            Some(groups) => builder.gradient_sum(GradientSum::Tree(groups)),
-            None => builder,
-        }
-    };
+    let mut builder = Pipeline::new(&model, &trace, &plan)
+        .optimizer(AdamWConfig::new().with_weight_decay(0.01))
+        .seed(flags.seed)
+        .devices(&devices);
+    if let Some(groups) = flags.sum_groups {
+        builder = builder.gradient_sum(GradientSum::Tree(groups));
+    }
     if let Some(path) = &flags.replay {
         if world.size() > 1 {
             usage("--replay runs all programs in one process: start it without a launcher");
@@ -153,7 +150,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     }
 
     // 3. The ranks, each with the parameters of its own stages, under the plan's schedule.
-    let mut builder = builder()
+    builder = builder
         .observer(report::MaterializeProgress::new())
         .world(&world);
     if flags.recover {

@@ -42,6 +42,11 @@ impl<V: Clone> Kept<V> {
         Some((value, true))
     }
 
+    /// Drops the values of a stage and micro-batch.
+    pub(crate) fn forget(&mut self, at: Location) {
+        self.values.retain(|(location, _), _| *location != at);
+    }
+
     /// The first value that is still kept, with the number of its remaining uses.
     pub(crate) fn left(&self) -> Option<((Location, ValueId), usize)> {
         let left = self.values.iter().map(|(key, (_, uses))| (*key, *uses));

@@ -112,10 +112,9 @@ pub use runtime::certification_time;
 pub use runtime::{
     AnyPrecisionAdamW, AnyPrecisionState, Carry, Clipping, Evaluation, Link, LinkMessage,
     LocalLink, LossScale, MomentDType, OptimizerConfig, OptimizerSnapshot, OutputsOn, Pipeline,
-    PipelineBuilder, ProgramDigest, Recovered, Recovery, Repaired, ReplayDifference,
-    ReplayedOperation, ReplayedProgram, ReplayedStep, SavedOptimizer, SavedState, Stage,
+    PipelineBuilder, ProgramDigest, Recovered, Recovery, Repaired, ReplayComparison,
+    ReplayDifference, ReplayedOperation, ReplayedProgram, SavedOptimizer, SavedState, Stage,
     StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepReplay, Tag,
-    first_replay_difference,
 };
 pub use sum::GradientSum;
 pub use tinderbox_derive::Batch;

@@ -21,7 +21,7 @@ use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::World;
 
 pub use export::export_pipeline;
-pub use replay::replay;
+pub use replay::replay_step;
 pub use resume::{Resumed, SkippedCheckpoint};
 pub(crate) use saved::held_by_ranks;
 use saved::{OfRanks, RankSnapshot, writes};
@@ -278,7 +278,11 @@ impl Checkpoints {
         };
         let writes = writes(pipeline);
         let mut meta = meta_of(pipeline, writes.len(), data_position, metadata)?;
-        let of_run = scalars::of_run(pipeline.loss_scale(), pipeline.is_averaged());
+        let of_run = scalars::of_run(
+            pipeline.loss_scale(),
+            pipeline.micro_batches(),
+            pipeline.is_averaged(),
+        );
         let ranks = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
         let ranks = OfRanks::new(ranks, of_run);

@@ -8,11 +8,18 @@ use tinderbox_pipeline::LossScale;
 const SCALE_FACTOR: &str = "loss_scale.factor";
 const SCALE_STEPS: &str = "loss_scale.steps";
 
+/// The number of micro-batches of a step.
+const MICRO_BATCHES: &str = "micro_batches";
+
 /// Whether the parameters are averages.
 const AVERAGED: &str = "averaged";
 
 /// Returns what is saved of a run besides the values of its ranks.
-pub(super) fn of_run(scale: Option<LossScale>, is_averaged: bool) -> Vec<(String, Scalar)> {
+pub(super) fn of_run(
+    scale: Option<LossScale>,
+    micro_batches: usize,
+    is_averaged: bool,
+) -> Vec<(String, Scalar)> {
     let scale = scale.into_iter().flat_map(|scale| {
         [
             (SCALE_FACTOR.into(), Scalar::Float(scale.factor())),
@@ -20,7 +27,16 @@ pub(super) fn of_run(scale: Option<LossScale>, is_averaged: bool) -> Vec<(String
         ]
     });
     let averaged = is_averaged.then(|| (AVERAGED.into(), Scalar::Bool(true)));
-    scale.chain(averaged).collect()
+    let micro_batches = (MICRO_BATCHES.into(), Scalar::Uint(micro_batches as u64));
+    scale.chain(averaged).chain([micro_batches]).collect()
+}
+
+/// Returns the number of micro-batches of a step, if the checkpoint has it.
+pub(super) fn micro_batches_of(checkpoint: &Checkpoint) -> Option<u64> {
+    match checkpoint.scalars().get(MICRO_BATCHES)? {
+        Scalar::Uint(count) => Some(*count),
+        _ => None,
+    }
 }
 
 /// Returns whether a checkpoint has averages in place of the parameters.

@@ -177,7 +177,11 @@ impl Checkpoints {
         let writes = writes(pipeline);
         let ranks = writes.len();
         let mut meta = meta_of(pipeline, writes.len(), data_position, metadata)?;
-        let of_run = scalars::of_run(pipeline.loss_scale(), pipeline.is_averaged());
+        let of_run = scalars::of_run(
+            pipeline.loss_scale(),
+            pipeline.micro_batches(),
+            pipeline.is_averaged(),
+        );
         let own = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?
             .pop();

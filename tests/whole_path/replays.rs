@@ -6,7 +6,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use tinderbox::{
     Checkpoint, Checkpoints, CheckpointsError, DynTensor, LossScale, Machine, Pipeline,
-    PipelineBuilder, Plan, replay,
+    PipelineBuilder, Plan, replay_step,
 };
 
 use crate::models::{Case, Tied, deferred, trace};
@@ -29,7 +29,7 @@ fn newest(saves: &Checkpoints) -> Checkpoint {
     saves.latest().unwrap().unwrap()
 }
 
-/// Seed, step, parameters and loss scale are those of the checkpoint. The gradients of all micro-batches are those of the step,
+/// Step, parameters and loss scale are those of the checkpoint. The gradients of all micro-batches are those of the step,
 /// times the loss scale.
 #[test]
 fn a_step_is_replayed_from_its_checkpoint() {
@@ -56,10 +56,11 @@ fn a_step_is_replayed_from_its_checkpoint() {
     let gradients: BTreeMap<String, DynTensor> = gradients.unwrap().into_iter().flatten().collect();
 
     let mut sums: BTreeMap<String, DynTensor> = BTreeMap::new();
-    for micro_batch in 0..MICRO_BATCHES {
-        let programs = replay(newest(&saves), builder(2), batch(2), micro_batch).unwrap();
-        let outputs = programs.flat_map(|program| program.unwrap().outputs);
-        for (name, value) in outputs {
+    let of_run = || builder(2).seed(SEED);
+    for program in replay_step(newest(&saves), of_run(), batch(2)).unwrap() {
+        let program = program.unwrap();
+        let micro_batch = program.digest.micro_batch.index();
+        for (name, value) in program.outputs {
             if name == "loss" {
                 let loss = value.to_data().unwrap().iter::<f64>().next();
                 assert_eq!(loss, Some(expected.micro_batch_losses[micro_batch]));
@@ -83,14 +84,17 @@ fn a_step_is_replayed_from_its_checkpoint() {
         assert_eq!(unscaled, numbers(&gradients[&path]), "{path}");
     }
 
-    let refused = replay(newest(&averaged), builder(2), batch(2), 0).unwrap_err();
+    let refused = |saves: &Checkpoints, builder| {
+        let replay = replay_step(newest(saves), builder, batch(2));
+        replay.unwrap_err()
+    };
+    let found = refused(&averaged, of_run());
     assert!(
-        matches!(refused, CheckpointsError::Averaged { .. }),
-        "{refused}"
+        matches!(found, CheckpointsError::Averaged { .. }),
+        "{found}"
     );
-    let refused = replay(newest(&saves), builder(2), batch(2), 9).unwrap_err();
-    assert!(
-        matches!(refused, CheckpointsError::Pipeline(_)),
-        "{refused}"
-    );
+    let found = refused(&saves, builder(2));
+    assert!(matches!(found, CheckpointsError::Seed { .. }), "{found}");
+    let found = refused(&saves, of_run().micro_batches(2)).to_string();
+    assert!(found.ends_with("set `micro_batches(4)`"), "{found}");
 }

@@ -14,7 +14,7 @@ use super::replays;
 use crate::{outcome::Outcome, terminal::Output};
 
 /// The names that the text shows.
-const SHOWN: usize = 10;
+pub(super) const SHOWN: usize = 10;
 
 /// Arguments of `diff`.
 #[derive(Args, Debug)]

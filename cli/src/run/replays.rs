@@ -5,9 +5,9 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use serde::Serialize;
-use tinderbox_pipeline::{ProgramDigest, ReplayDifference, first_replay_difference};
+use tinderbox_pipeline::{ProgramDigest, ReplayComparison, ReplayDifference};
 
+use super::diff::SHOWN;
 use crate::{outcome::Outcome, terminal::Output};
 
 /// Reads the digests of a replay; nothing from a file whose first line has others.
@@ -18,8 +18,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {
     for number in 1.. {
         text.clear();
         reader.read_line(&mut text).with_context(name)?;
-        // A replay that was killed leaves a part of a line.
-        if !text.ends_with('\n') {
+        if text.is_empty() {
             break;
         }
         match serde_json::from_str(&text) {
@@ -31,15 +30,10 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {
             }
         }
     }
-    Ok((!programs.is_empty()).then_some(programs))
-}
-
-/// What is equal, and what is not.
-#[derive(Serialize)]
-struct Found {
-    /// The micro-batches that both replays have.
-    micro_batches: usize,
-    difference: Option<ReplayDifference>,
+    match programs.is_empty() {
+        true => bail!("{}: there are no digests", name()),
+        false => Ok(Some(programs)),
+    }
 }
 
 /// Compares two replays.
@@ -48,14 +42,10 @@ pub(super) fn compare(
     second: &[ProgramDigest],
     out: &mut Output,
 ) -> anyhow::Result<Outcome> {
-    let (micro_batches, difference) = first_replay_difference(first, second);
-    if micro_batches == 0 {
+    let found = ReplayComparison::of(first, second);
+    if found.micro_batches == 0 {
         bail!("the replays have no micro-batch of one step in common");
     }
-    let found = Found {
-        micro_batches,
-        difference,
-    };
     out.answer(&found, |out| show(&found, out))?;
     Ok(match found.difference {
         None => Outcome::Done,
@@ -63,23 +53,36 @@ pub(super) fn compare(
     })
 }
 
-fn show(found: &Found, out: &mut Output) -> io::Result<()> {
-    let Some(ReplayDifference {
+fn show(found: &ReplayComparison, out: &mut Output) -> io::Result<()> {
+    match &found.difference {
+        None => {
+            let count = found.micro_batches;
+            writeln!(out, "{count} micro-batch(es) are equal in every operation")?;
+        }
+        Some(difference) => show_difference(difference, out)?,
+    }
+    match found.only_in_one {
+        0 => Ok(()),
+        count => writeln!(out, "{count} micro-batch(es) are in one of the files only"),
+    }
+}
+
+fn show_difference(difference: &ReplayDifference, out: &mut Output) -> io::Result<()> {
+    let ReplayDifference {
         step,
         micro_batch,
         inputs,
         operations,
-    }) = &found.difference
-    else {
-        let count = found.micro_batches;
-        return writeln!(out, "{count} micro-batch(es) are equal in every operation");
-    };
+    } = difference;
     writeln!(
         out,
-        "the step after {step} differs first in micro-batch {micro_batch}"
+        "step {step} differs, first in micro-batch {micro_batch}"
     )?;
-    for name in inputs {
+    for name in inputs.iter().take(SHOWN) {
         writeln!(out, "  given another value: {name}")?;
+    }
+    if inputs.len() > SHOWN {
+        writeln!(out, "  and {} more", inputs.len() - SHOWN)?;
     }
     match operations {
         [Some(one), Some(other)] if (&one.name, &one.place) == (&other.name, &other.place) => {

@@ -149,7 +149,7 @@ fn the_first_operation_of_two_replays_that_differs_is_found() {
     );
     let found = run(&["run", "diff", text(&a), text(&b)]).ends(1);
     insta::assert_snapshot!(found, @r#"
-    the step after 12 differs first in micro-batch 0
+    step 12 differs, first in micro-batch 0
       the first operation with another result: `Float.Sum` in `layers.3` (operation 9)
     "#);
     let json = run(&["run", "diff", "--json", text(&a), text(&b)]).json(1);
@@ -165,7 +165,7 @@ fn the_first_operation_of_two_replays_that_differs_is_found() {
     let (_directory, a, b) = files(&equal, &programs(&[given]));
     let found = run(&["run", "diff", text(&a), text(&b)]).ends(1);
     insta::assert_snapshot!(found, @r#"
-    the step after 12 differs first in micro-batch 0
+    step 12 differs, first in micro-batch 0
       given another value: layers.3.weight
       the first operation with another result: `Float.Matmul` in `layers.3` (operation 7)
     "#);
@@ -179,18 +179,34 @@ fn the_first_operation_of_two_replays_that_differs_is_found() {
     let (_directory, a, b) = files(&equal, &programs(&[renamed]));
     let found = run(&["run", "diff", text(&a), text(&b)]).ends(1);
     insta::assert_snapshot!(found, @r#"
-    the step after 12 differs first in micro-batch 0
+    step 12 differs, first in micro-batch 0
       the first other operation: `Float.Add` in `layers.3` (operation 8) in one, `Float.Tanh` in `layers.3` (operation 8) in the other
     "#);
     let (_directory, a, b) = files(&equal, &programs(&[forward]));
     let found = run(&["run", "diff", text(&a), text(&b)]).ends(1);
     insta::assert_snapshot!(found, @r#"
-    the step after 12 differs first in micro-batch 0
+    step 12 differs, first in micro-batch 0
       the first other operation: `Float.Sum` in `layers.3` (operation 9), in one of them only
     "#);
-    // Other micro-batches, another kind of file, and a line that is none.
+    let two = programs(&[forward, (1, "forward", 1, &[])]);
+    let (_directory, a, b) = files(&two, &programs(&[forward]));
+    let found = run(&["run", "diff", text(&a), text(&b)]).ends(0);
+    insta::assert_snapshot!(found, @r#"
+    1 micro-batch(es) are equal in every operation
+    1 micro-batch(es) are in one of the files only
+    "#);
+    // Other micro-batches, another kind of file, a line that is cut off, and none.
     let (_directory, a, b) = files(&equal, &programs(&[(1, "forward", 1, &[])]));
     insta::assert_snapshot!(run(&["run", "diff", text(&a), text(&b)]).fails(2), @"error: the replays have no micro-batch of one step in common");
     let (_directory, a, b) = files(&equal, &digests(&[(1, [1, 2, 3])]));
     insta::assert_snapshot!(run(&["run", "diff", text(&a), text(&b)]).fails(2), @"error: one of the files is of a run, the other of a replay");
+    let (_directory, a, b) = files(&equal, &equal[..equal.len() - 2]);
+    let refused = run(&["run", "diff", text(&a), text(&b)]).fails(2);
+    assert!(
+        refused.contains("line 2 is no program of a replay"),
+        "{refused}"
+    );
+    let (_directory, a, b) = files(&equal, "");
+    let refused = run(&["run", "diff", text(&a), text(&b)]).fails(2);
+    assert!(refused.contains("there are no digests"), "{refused}");
 }

@@ -67,9 +67,7 @@ pub enum PipelineError {
     #[error("a batch can't be split into 0 micro-batches: use at least 1")]
     NoMicroBatches,
     /// Replicas whose sums have no binary tree.
-    #[error(
-        "{replicas} replicas can't sum gradients in the order of fewer: use 1, 2, 4, 8 or another power of two"
-    )]
+    #[error("{replicas} replicas have no binary tree of sums: use a power of two, such as 4")]
     Replicas {
         /// The number of replicas.
         replicas: usize,
@@ -97,15 +95,11 @@ pub enum PipelineError {
         /// The number of micro-batches of a step.
         micro_batches: usize,
     },
-    /// A step has no such micro-batch.
-    #[error(
-        "there is no micro-batch {micro_batch}: the batch is split into {count}, numbered from 0"
-    )]
-    NoMicroBatch {
-        /// The micro-batch that was asked for.
-        micro_batch: usize,
-        /// The number of micro-batches of the step.
-        count: usize,
+    /// A step of trained parameters can't be replayed with initial ones.
+    #[error("a step after {step} others is replayed from a checkpoint: set it as the `source`")]
+    NoReplaySource {
+        /// The number of training steps done before.
+        step: u64,
     },
     /// A model whose forward updates running states can't be trained by replicas.
     #[error(

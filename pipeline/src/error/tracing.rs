@@ -82,6 +82,14 @@ pub enum BatchError {
     /// A step was given no batch.
     #[error("no batch was given: a step needs at least one")]
     NoBatches,
+    /// A step has no such micro-batch.
+    #[error("there is no micro-batch {micro_batch}: the step has {count}, numbered from 0")]
+    NoMicroBatch {
+        /// The micro-batch that was asked for.
+        micro_batch: usize,
+        /// The number of micro-batches of the step.
+        count: usize,
+    },
     /// A share has another number of samples than the process reads.
     #[error(
         "the share of this process is {expected} samples, and {found} were passed: read the range that `share` returns"

@@ -252,6 +252,14 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
+    /// Sets the factor of a dynamic [loss scale](Self::loss_scale), and the number of finite steps since it changed, to those of
+    /// an earlier run. Does nothing if the loss is not scaled, or has a fixed scale.
+    #[must_use]
+    pub fn resume_loss_scale(mut self, factor: f64, steps: u64) -> Self {
+        self.loss_scale = self.loss_scale.map(|scale| scale.resumed(factor, steps));
+        self
+    }
+
     /// Ends a training step with [`PipelineError::NotFinite`] before any rank updates if the loss or
     /// the norm of all gradients is NaN or infinite. The pipeline is then unchanged, and can continue
     /// with another batch. Default: off.

@@ -89,7 +89,7 @@ fn of_rows(bytes: &[u8], rows: u64, shape: &[u64]) -> Vec<u64> {
 }
 
 /// The digest of a value.
-pub(super) fn of_value(value: &DynTensor) -> Result<u64, ReadError> {
+pub(super) fn of_value(value: &DynTensor) -> Result<u64, FakeError> {
     Ok(match value.host_bytes() {
         Some(bytes) => XxHash3_64::oneshot(bytes),
         None => XxHash3_64::oneshot(value.to_data()?.as_bytes()),

@@ -58,8 +58,8 @@ pub use pipeline::Pipeline;
 pub use programs::certification_time;
 pub use recovery::{Recovered, Recovery};
 pub use replay::{
-    ProgramDigest, ReplayDifference, ReplayedOperation, ReplayedProgram, ReplayedStep, StepReplay,
-    first_replay_difference,
+    ProgramDigest, ReplayComparison, ReplayDifference, ReplayedOperation, ReplayedProgram,
+    StepReplay,
 };
 pub use restore::{SavedOptimizer, StateFields, StateTensor};
 pub use stage::Stage;

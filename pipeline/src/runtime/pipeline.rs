@@ -202,6 +202,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.settings.seed
     }
 
+    /// Returns the number of micro-batches of a batch that has enough samples, of all replicas.
+    pub fn micro_batches(&self) -> usize {
+        self.micro_batches
+    }
+
     /// Returns whether its optimizer keeps a state for each parameter, such as the moments of Adam.
     pub fn keeps_optimizer_state(&self) -> bool {
         let Some(optimizers) = &self.settings.optimizers else {

@@ -375,7 +375,7 @@ fn edges(cuts: &[&CutProgram]) -> BTreeSet<Edge> {
 }
 
 /// The stages of programs that update running states.
-fn states(cuts: &[&CutProgram]) -> BTreeSet<StageIndex> {
+pub(super) fn states(cuts: &[&CutProgram]) -> BTreeSet<StageIndex> {
     let mut states = BTreeSet::new();
     for programs in cuts.iter().map(|cut| &cut.programs.stages) {
         for (index, programs) in programs.iter().enumerate() {

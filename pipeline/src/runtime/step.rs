@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use burn::tensor::{Device, TensorData};
+use burn::tensor::Device;
 use tinderbox_deferred::{Executable, RunContext};
 use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
@@ -267,18 +267,13 @@ impl<'a> Running<'a> {
         let bindings = bindings.zip(executable.program().input_types());
         let inputs = bindings.map(|(binding, (_, dtype))| {
             Ok(match *binding {
-                Binding::Given(Given::Parameter(position)) => stage.parameter(position, *dtype),
-                Binding::Given(Given::Input(position)) => match carried(position) {
-                    Some((carry, at)) => stage
-                        .carried
-                        .take(carry, at)
-                        .expect("the driver has checked that the stage has the value"),
-                    None => input.inputs[position].clone().to_device(stage.device())?,
-                },
-                Binding::Given(Given::Weight) => {
-                    let data = TensorData::new(vec![input.weight], [1]).convert_dtype(*dtype);
-                    DynTensor::from_data(data, stage.device())
+                Binding::Given(Given::Input(position))
+                    if let Some((carry, at)) = carried(position) =>
+                {
+                    let value = stage.carried.take(carry, at);
+                    value.expect("the driver has checked that the stage has the value")
                 }
+                Binding::Given(given) => stage.given(given, *dtype, input)?,
                 Binding::Constant(position) => constants[position].clone(),
                 Binding::Value(value) => self.state.take((task.stage, task.micro_batch), value),
             })

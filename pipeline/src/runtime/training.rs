@@ -47,6 +47,41 @@ impl<B> Work<B> {
     }
 }
 
+/// The numbers of micro-batches into which each batch of a step may be split, those to try first at the beginning: fewer and
+/// fewer if a batch has fewer samples than micro-batches, until the schedule can be generated.
+pub(super) fn splits(
+    samples: &[usize],
+    micro_batches: usize,
+    is_written: bool,
+) -> Result<impl Iterator<Item = Vec<usize>>, BatchError> {
+    let smallest = samples.iter().copied().min().unwrap_or(0);
+    let largest = samples.iter().copied().max().unwrap_or(0);
+    let is_short = smallest < micro_batches;
+    if is_short && is_written {
+        return Err(BatchError::TooFewForSchedule {
+            samples: smallest,
+            micro_batches,
+        });
+    }
+    let most = micro_batches.min(largest);
+    let least = if is_short { most.min(1) } else { most };
+    let counts = (least..=most).rev();
+    Ok(counts.map(move |count| samples.iter().map(|of| count.min(*of)).collect()))
+}
+
+/// Splits each batch into its number of micro-batches.
+pub(super) fn split_all<B: Batch>(
+    batches: &[B],
+    samples: &[usize],
+    counts: &[usize],
+) -> Result<Vec<(B, usize)>, BatchError> {
+    let mut parts = Vec::new();
+    for ((batch, samples), count) in batches.iter().zip(samples).zip(counts) {
+        parts.extend(split_samples(batch, *samples, *count)?);
+    }
+    Ok(parts)
+}
+
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Runs one training step: the batch is split into micro-batches, their gradients, weighted as
     /// described at [`Outputs`](crate::Outputs), are summed in order, and every rank's optimizer steps
@@ -188,33 +223,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let samples = batches.iter().map(samples_of);
         let samples = samples.collect::<Result<Vec<usize>, _>>()?;
         let is_written = matches!(self.programs.choice(), ScheduleChoice::Written(_));
-        let smallest = samples.iter().copied().min().unwrap_or(0);
-        let largest = samples.iter().copied().max().unwrap_or(0);
-        let is_short = smallest < self.micro_batches;
-        if is_short && is_written {
-            return Err(PipelineError::from(BatchError::TooFewForSchedule {
-                samples: smallest,
-                micro_batches: self.micro_batches,
-            }));
-        }
-        let mut count = self.micro_batches.min(largest);
         let mut first = None;
-        loop {
-            let mut parts = Vec::new();
-            let counts = samples.iter().map(|samples| count.min(*samples));
-            let counts: Vec<usize> = counts.collect();
-            for ((batch, samples), count) in batches.iter().zip(&samples).zip(&counts) {
-                parts.extend(split_samples(batch, *samples, *count)?);
-            }
+        for counts in splits(&samples, self.micro_batches, is_written)? {
+            let parts = split_all(batches, &samples, &counts)?;
             match self.run(Mode::Training, lr.clone(), Work::whole(parts), None) {
                 // Detected before anything ran.
                 Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
-                    let error = first.take().unwrap_or(error);
-                    if !is_short || count == 1 {
-                        return Err(error);
-                    }
-                    first = Some(error);
-                    count -= 1;
+                    first.get_or_insert(error);
                 }
                 Ok(mut output) => {
                     output.batches = counts;
@@ -223,6 +238,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 Err(error) => return Err(error),
             }
         }
+        Err(first.unwrap_or(BatchError::NoBatches.into()))
     }
 
     /// Runs the forward alone, without dropout, and returns the loss and the named outputs. Does not

@@ -6,19 +6,21 @@ use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::activation::{gelu, tanh};
-use burn::tensor::{Device, Tensor, TensorData};
-use tinderbox_deferred::{Deferred, Values};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use tinderbox_deferred::{Deferred, ParameterPath, Values};
 use tinderbox_fake::DynTensor;
+use tinderbox_pipeline::schedule::Compute;
 use tinderbox_pipeline::{
-    GradientSum, LossScale, Machine, Outputs, Pipeline, PipelineBuilder, PipelineError, Plan,
-    Planner, ProgramDigest, ReplayDifference, ReplayedStep, Trace, Traceable,
-    first_replay_difference,
+    GradientSum, LossScale, Machine, MixedPrecision, Outputs, Pipeline, PipelineBuilder,
+    PipelineError, Plan, Planner, ProgramDigest, ReplayComparison, ReplayDifference, Trace,
+    Traceable,
 };
 
 use crate::support::{LR, SAMPLES, SEED, floats, squared};
 
 const WIDTH: usize = 6;
 const MICRO_BATCHES: usize = 4;
+const SCALE: f64 = 8.0;
 
 #[derive(Module, Debug)]
 struct Net {
@@ -54,6 +56,17 @@ fn tied(net: &Net, (x, y): Pair) -> Outputs {
     Outputs::loss(squared(x, y))
 }
 
+/// The loss is a mean over what the batch counts, and micro-batches count differently.
+fn counted(net: &Net, (x, y): Pair) -> Outputs {
+    let count = y.clone().greater_elem(0.0).float().sum();
+    let x = layers(net, x);
+    let sum = (x - y.clone())
+        .powi_scalar(2)
+        .mul(y.greater_elem(0.0).float())
+        .sum();
+    Outputs::loss(sum / count.clone()).weighted_by(count)
+}
+
 /// The forward of a micro-batch updates the running states that the next one reads.
 fn normed(net: &Net, (x, y): Pair) -> Outputs {
     Outputs::loss(squared(net.norm.forward(layers(net, x)), y))
@@ -85,11 +98,18 @@ fn trace(model: &Deferred<Net>, forward: Forward) -> Trace<Pair> {
     model.trace(&batch(0), forward).unwrap()
 }
 
+/// A trace whose forward is in bf16.
+fn mixed_trace(model: &Deferred<Net>, forward: Forward) -> Trace<Pair> {
+    MixedPrecision::bf16(model)
+        .trace(&batch(0), forward)
+        .unwrap()
+}
+
 fn builder(model: &Deferred<Net>, trace: &Trace<Pair>, plan: &Plan) -> PipelineBuilder<Net, Pair> {
     Pipeline::new(model, trace, plan)
         .micro_batches(MICRO_BATCHES)
         .seed(SEED)
-        .loss_scale(LossScale::fixed(8.0))
+        .loss_scale(LossScale::fixed(SCALE))
 }
 
 fn plans(trace: &Trace<Pair>) -> Vec<Plan> {
@@ -99,40 +119,41 @@ fn plans(trace: &Trace<Pair>) -> Vec<Plan> {
     vec![plan(1), plan(3), recomputed]
 }
 
-fn bytes(value: &DynTensor) -> Vec<u8> {
-    value.to_data().unwrap().as_bytes().to_vec()
-}
-
 /// A step, as a pipeline of two stages trains it.
 struct Step {
     /// The values before it.
     before: Values,
     losses: Vec<f64>,
-    gradients: BTreeMap<String, Vec<u8>>,
+    gradients: BTreeMap<String, Vec<f64>>,
     /// The values of running states after it.
-    states: BTreeMap<String, Vec<u8>>,
+    states: BTreeMap<String, Vec<f64>>,
 }
 
-/// The second step.
-fn step(model: &Deferred<Net>, forward: Forward) -> Step {
-    let trace = trace(model, forward);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let mut pipeline = builder(model, &trace, &plan)
+fn floats_of(value: &DynTensor) -> Vec<f64> {
+    value.to_data().unwrap().iter::<f64>().collect()
+}
+
+fn values(pipeline: &mut Pipeline<Net, Pair>) -> Vec<(ParameterPath, DynTensor)> {
+    let table = pipeline.model().parameters().clone();
+    let paths = table.iter().map(|one| one.path.clone());
+    let values = paths.map(|path| {
+        let value = pipeline.parameter(path.as_str()).unwrap();
+        (path, value)
+    });
+    values.collect()
+}
+
+/// The second step, with one batch or with two.
+fn step(model: &Deferred<Net>, trace: &Trace<Pair>, batches: &[Pair]) -> Step {
+    let plan = Plan::auto(trace, &Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = builder(model, trace, &plan)
         .optimizer(SgdConfig::new())
         .keep_gradients()
         .start()
         .unwrap();
     pipeline.step(LR, batch(0)).unwrap();
-    let values = |pipeline: &mut Pipeline<Net, Pair>| {
-        let paths = model.parameters().iter().map(|one| one.path.clone());
-        let values = paths.map(|path| {
-            let value = pipeline.parameter(path.as_str()).unwrap();
-            (path, value)
-        });
-        values.collect::<Vec<_>>()
-    };
     let before = values(&mut pipeline).into_iter().collect();
-    let losses = pipeline.step(LR, batch(1)).unwrap().micro_batch_losses;
+    let output = pipeline.step_accumulated(LR, batches.to_vec()).unwrap();
     let gradients = pipeline.on_ranks(|_, stages| {
         let gradients = stages.iter().flat_map(|stage| stage.gradients());
         let data = gradients.map(|(path, value)| (path.to_string(), value.clone()));
@@ -143,13 +164,71 @@ fn step(model: &Deferred<Net>, forward: Forward) -> Step {
     let states = after.filter(|(path, _)| path.as_str().contains("running"));
     Step {
         before,
-        losses,
+        losses: output.micro_batch_losses,
         gradients: gradients
-            .map(|(path, value)| (path, bytes(&value)))
+            .map(|(path, value)| (path, floats_of(&value)))
             .collect(),
         states: states
-            .map(|(path, value)| (path.to_string(), bytes(&value)))
+            .map(|(path, value)| (path.to_string(), floats_of(&value)))
             .collect(),
+    }
+}
+
+/// Replays the second step, and compares it: all micro-batches, or each alone.
+fn check(model: &Deferred<Net>, trace: &Trace<Pair>, batches: &[Pair], updates: usize) {
+    let expected = step(model, trace, batches);
+    for plan in plans(trace) {
+        let replay = || {
+            let builder = builder(model, trace, &plan).source(expected.before.clone());
+            builder.replay_accumulated(1, batches.to_vec()).unwrap()
+        };
+        let count = replay().micro_batches();
+        assert_eq!(count, expected.losses.len());
+        let alone = (0..count).map(|micro_batch| replay().only(micro_batch).unwrap());
+        let mut digests: Vec<Vec<ProgramDigest>> = Vec::new();
+        for replays in [vec![replay()], alone.collect()] {
+            let (mut sums, mut states) = (BTreeMap::new(), BTreeMap::new());
+            let (mut losses, mut all) = (BTreeMap::new(), Vec::new());
+            for program in replays.into_iter().flatten() {
+                let program = program.unwrap();
+                for (name, value) in program.outputs {
+                    let of = |start| Some(name.strip_prefix(start)?.strip_suffix('`')?.to_owned());
+                    if name == "loss" {
+                        losses.insert(program.digest.micro_batch, floats_of(&value)[0]);
+                    } else if let Some(path) = of("gradient of `") {
+                        let own = value.cast_float(DType::F32);
+                        let sum = match sums.remove(&path) {
+                            Some(sum) => sum + own,
+                            None => own,
+                        };
+                        sums.insert(path, sum);
+                    } else if let Some(path) = of("new value of `") {
+                        states.insert(path, floats_of(&value));
+                    }
+                }
+                all.push(program.digest);
+            }
+            digests.push(all);
+            assert!(losses.into_values().eq(expected.losses.iter().copied()));
+            // The scale is a power of two.
+            let unscaled = sums.into_iter().map(|(path, sum): (String, DynTensor)| {
+                let numbers = floats_of(&sum).into_iter().map(|one| one / SCALE);
+                (path, numbers.collect())
+            });
+            assert!(expected.gradients.len() >= 12);
+            assert_eq!(
+                unscaled.collect::<BTreeMap<_, Vec<f64>>>(),
+                expected.gradients
+            );
+            assert_eq!(states.len(), updates);
+            assert!(updates == 0 || states == expected.states);
+        }
+        let equal = ReplayComparison {
+            micro_batches: count,
+            only_in_one: 0,
+            difference: None,
+        };
+        assert_eq!(ReplayComparison::of(&digests[0], &digests[1]), equal);
     }
 }
 
@@ -157,60 +236,20 @@ fn step(model: &Deferred<Net>, forward: Forward) -> Step {
 #[test]
 fn values_are_those_of_the_step() {
     let model = model();
-    for (forward, states) in [(tied as Forward, 0), (normed, 2)] {
-        let expected = step(&model, forward);
-        assert_eq!(expected.states.len(), 2);
-        let trace = trace(&model, forward);
-        for plan in plans(&trace) {
-            let mut sums: BTreeMap<String, DynTensor> = BTreeMap::new();
-            let mut new_states = BTreeMap::new();
-            for micro_batch in 0..MICRO_BATCHES {
-                let at = ReplayedStep {
-                    step: 1,
-                    micro_batch,
-                };
-                let builder = builder(&model, &trace, &plan).source(expected.before.clone());
-                let programs: Vec<_> = builder.replay(at, batch(1)).unwrap().collect();
-                assert_eq!(programs.len(), 2 * plan.stages().len());
-                for program in programs {
-                    for (name, value) in program.unwrap().outputs {
-                        let of =
-                            |start| Some(name.strip_prefix(start)?.strip_suffix('`')?.to_owned());
-                        if name == "loss" {
-                            let loss = value.to_data().unwrap().iter::<f64>().next().unwrap();
-                            assert_eq!(loss, expected.losses[micro_batch]);
-                        } else if let Some(path) = of("gradient of `") {
-                            let sum = match sums.remove(&path) {
-                                Some(sum) => sum + value,
-                                None => value,
-                            };
-                            sums.insert(path, sum);
-                        } else if let Some(path) = of("new value of `") {
-                            new_states.insert(path, bytes(&value));
-                        }
-                    }
-                }
-            }
-            // Those of the step were divided by the loss scale, a power of two.
-            let scale = Tensor::<1>::from_floats([0.125], &Device::flex());
-            let unscaled = |value: DynTensor| {
-                let shape = value.shape();
-                let data = value.to_data().unwrap();
-                let flat =
-                    TensorData::new(data.try_to_vec::<f32>().unwrap(), [shape.num_elements()]);
-                let flat = Tensor::<1>::from_data(flat, &Device::flex()) * scale.clone();
-                flat.into_data().as_bytes().to_vec()
-            };
-            let sums: BTreeMap<String, Vec<u8>> = sums
-                .into_iter()
-                .map(|(path, sum)| (path, unscaled(sum)))
-                .collect();
-            assert!(sums.len() >= 12);
-            assert_eq!(sums, expected.gradients);
-            assert_eq!(new_states.len(), states);
-            assert!(states == 0 || new_states == expected.states);
-        }
-    }
+    let whole = [batch(1)];
+    check(&model, &trace(&model, tied), &whole, 0);
+    check(&model, &trace(&model, normed), &whole, 2);
+    check(&model, &trace(&model, counted), &whole, 0);
+    check(&model, &mixed_trace(&model, tied), &whole, 0);
+    // Micro-batches of two sizes, fewer samples than micro-batches, and two batches.
+    let part = |step, samples| {
+        let (x, y) = batch(step);
+        (x.narrow(0, 0, samples), y.narrow(0, 0, samples))
+    };
+    check(&model, &trace(&model, tied), &[part(1, 7)], 0);
+    check(&model, &trace(&model, normed), &[part(1, 7)], 2);
+    check(&model, &trace(&model, tied), &[part(1, 3)], 0);
+    check(&model, &trace(&model, tied), &[batch(1), part(2, 6)], 0);
 }
 
 fn replayed(
@@ -219,26 +258,19 @@ fn replayed(
     plan: &Plan,
     values: &Values,
 ) -> Vec<ProgramDigest> {
-    let digests = (0..MICRO_BATCHES).flat_map(|micro_batch| {
-        let at = ReplayedStep {
-            step: 1,
-            micro_batch,
-        };
-        let builder = builder(model, trace, plan)
-            .gradient_sum(GradientSum::Tree(4))
-            .source(values.clone());
-        let replay = builder.replay(at, batch(1)).unwrap();
-        replay.map(|program| program.unwrap().digest)
-    });
-    digests.collect()
+    let builder = builder(model, trace, plan)
+        .gradient_sum(GradientSum::Tree(4))
+        .source(values.clone());
+    let replay = builder.replay(1, batch(1)).unwrap();
+    replay.map(|program| program.unwrap().digest).collect()
 }
 
 /// Digests do not depend on the plan. Of two replays that differ, the first operation is found.
 #[test]
 fn the_first_difference_is_found() {
     let model = model();
-    let before = step(&model, tied).before;
     let of_tied = trace(&model, tied);
+    let before = step(&model, &of_tied, &[batch(1)]).before;
     let plans = plans(&of_tied);
     let first = replayed(&model, &of_tied, &plans[0], &before);
     let with_replicas = Plan::auto(&of_tied, &Machine::local(2).unwrap())
@@ -246,8 +278,9 @@ fn the_first_difference_is_found() {
         .replicas(2);
     for plan in plans.iter().chain([&with_replicas]) {
         let other = replayed(&model, &of_tied, plan, &before);
+        let found = ReplayComparison::of(&first, &other);
         assert_eq!(
-            first_replay_difference(&first, &other),
+            (found.micro_batches, found.difference),
             (MICRO_BATCHES, None)
         );
     }
@@ -270,24 +303,37 @@ fn the_first_difference_is_found() {
     }
     let changed: Values = pairs.into_iter().collect();
     let other = replayed(&model, &of_tied, &plans[1], &changed);
-    let (common, found) = first_replay_difference(&first, &other);
     let ReplayDifference {
         step,
         micro_batch,
         inputs,
         operations,
-    } = found.unwrap();
-    assert_eq!((common, step, micro_batch), (MICRO_BATCHES, 1, 0));
+    } = ReplayComparison::of(&first, &other).difference.unwrap();
+    assert_eq!((step, micro_batch.index()), (2, 0));
     assert_eq!(inputs, ["layers.3.weight"]);
     let [one, two] = operations.map(Option::unwrap);
     assert_eq!((&one.name, one.position), (&two.name, two.position));
     assert_ne!(one.digest, two.digest);
     assert_eq!(one.place.as_deref(), Some("in `layers.3`"));
+    // One result of a stage that computes its forward again, and another one the second time.
+    let mut unstable = replayed(&model, &of_tied, &plans[2], &before);
+    let backward = unstable.iter_mut().rev().find(|program| {
+        let first = &first[0].operations;
+        program.compute == Compute::Backward
+            && program.operations.iter().any(|one| first.contains(one))
+    });
+    let repeated = backward.unwrap().operations.iter_mut();
+    let repeated = repeated.min_by_key(|one| one.position).unwrap();
+    repeated.digest ^= 1;
+    let position = repeated.position;
+    let found = ReplayComparison::of(&first, &unstable).difference.unwrap();
+    let [_, other] = found.operations.map(Option::unwrap);
+    assert_eq!(other.position, position);
     // Another operation.
     let of_another = trace(&model, another);
     let plan = Plan::auto(&of_another, &Machine::local(2).unwrap()).unwrap();
     let other = replayed(&model, &of_another, &plan, &before);
-    let found = first_replay_difference(&first, &other).1.unwrap();
+    let found = ReplayComparison::of(&first, &other).difference.unwrap();
     assert!(found.inputs.is_empty());
     let [one, two] = found.operations.map(Option::unwrap);
     assert_eq!(two.name, "Float.Tanh");
@@ -302,8 +348,9 @@ fn results_are_looked_at() {
     let trace = trace(&model, tied);
     let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
     let (send, seen) = std::sync::mpsc::channel();
-    let replay = builder(&model, &trace, &plan).replay(ReplayedStep::default(), batch(0));
-    let replay = replay.unwrap().look(move |operation, value| {
+    let replay = builder(&model, &trace, &plan).replay(0, batch(0));
+    let replay = replay.unwrap().only(2).unwrap();
+    let replay = replay.on_operation(move |operation, value| {
         send.send((operation.to_string(), value.shape())).unwrap();
     });
     let first: Vec<_> = replay.take(1).map(Result::unwrap).collect();
@@ -326,13 +373,15 @@ fn what_can_not_be_replayed_is_refused() {
     let model = model();
     let of_tied = trace(&model, tied);
     let plan = Plan::auto(&of_tied, &Machine::local(2).unwrap()).unwrap();
-    let at = ReplayedStep {
-        step: 0,
-        micro_batch: 4,
-    };
-    let error = builder(&model, &of_tied, &plan).replay(at, batch(0));
-    insta::assert_snapshot!(error.unwrap_err(), @"there is no micro-batch 4: the batch is split into 4, numbered from 0");
+    let replay = |step| builder(&model, &of_tied, &plan).replay(step, batch(0));
+    let error = replay(0).unwrap().only(4);
+    insta::assert_snapshot!(error.unwrap_err(), @"there is no micro-batch 4: the step has 4, numbered from 0");
+    insta::assert_snapshot!(replay(3).unwrap_err(), @"a step after 3 others is replayed from a checkpoint: set it as the `source`");
+    let other = builder(&model, &of_tied, &plan)
+        .source(Values::default())
+        .replay(3, batch(0));
+    assert!(matches!(other, Err(PipelineError::Materialize { .. })));
     let forward = model.trace_forward(&batch(0), tied as Forward).unwrap();
-    let error = builder(&model, &forward, &plan).replay(ReplayedStep::default(), batch(0));
+    let error = builder(&model, &forward, &plan).replay(0, batch(0));
     assert!(matches!(error, Err(PipelineError::ForwardTrace)));
 }

@@ -8,22 +8,24 @@ use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError, NodeId, ValueId, dtype_name};
 use twox_hash::XxHash3_64;
 
+use crate::runtime::digest::of_value;
 use crate::runtime::indices::{module, named};
-use crate::schedule::{Compute, StageIndex};
+use crate::schedule::{Compute, MicroBatchIndex, StageIndex};
 use crate::trace::JointGraph;
 
 /// Digests of what a program read and computed, which do not depend on stages, replicas and schedules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramDigest {
-    /// The number of training steps done before.
+    /// The number of training steps done with this one.
     pub step: u64,
     /// The micro-batch, among those of all replicas.
-    pub micro_batch: usize,
+    pub micro_batch: MicroBatchIndex,
     /// The stage.
     pub stage: StageIndex,
     /// The program.
     pub compute: Compute,
-    /// What it read and no program computed: parameters, tensors of the batch, and the weight of the loss.
+    /// What it read and no program of the step computed: parameters by their paths, tensors of the batch, the weight of the
+    /// loss, and constants.
     pub inputs: Vec<(String, u64)>,
     /// Its operations, in the order in which they ran.
     pub operations: Vec<ReplayedOperation>,
@@ -86,90 +88,122 @@ pub(super) fn described(name: &str, place: Option<&str>, position: usize) -> Str
 
 /// The digest of a value: of its shape, type and bytes.
 pub(super) fn digest_of(value: &DynTensor) -> Result<u64, FakeError> {
-    let bytes = match value.host_bytes() {
-        Some(bytes) => XxHash3_64::oneshot(bytes),
-        None => XxHash3_64::oneshot(value.to_data()?.as_bytes()),
-    };
-    let mut hasher = XxHash3_64::with_seed(bytes);
+    let mut hasher = XxHash3_64::with_seed(of_value(value)?);
     hasher.write(dtype_name(value.dtype()).as_bytes());
     value
         .shape()
         .iter()
-        .for_each(|size| hasher.write_usize(*size));
+        .for_each(|size| hasher.write_u64(*size as u64));
     Ok(hasher.finish())
 }
 
-/// The first difference between the replays of a micro-batch in two runs.
+/// What two replays have in common, and where they differ first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReplayComparison {
+    /// The number of micro-batches that both have.
+    pub micro_batches: usize,
+    /// The number of those that only one has.
+    pub only_in_one: usize,
+    /// The first difference.
+    pub difference: Option<ReplayDifference>,
+}
+
+/// The first difference between two replays, in one micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReplayDifference {
-    /// The number of training steps done before.
+    /// The number of training steps done with this one.
     pub step: u64,
     /// The micro-batch.
-    pub micro_batch: usize,
-    /// The parameters and tensors of the batch that differ.
+    pub micro_batch: MicroBatchIndex,
+    /// The parameters, tensors of the batch and constants that differ.
     pub inputs: Vec<String>,
-    /// The first operation whose result differs, in the order in which operations were recorded; in each of the runs, if both have
-    /// it.
+    /// The first operation whose result differs, in the order in which operations were recorded; in each of the replays that
+    /// has it.
     pub operations: [Option<ReplayedOperation>; 2],
 }
 
-/// The programs of one micro-batch.
+/// What one replay has of a micro-batch. Several programs may read the same value, and a stage that computes its forward again has
+/// some operations twice: the digests of all are compared.
 #[derive(Default)]
 struct OfMicroBatch<'a> {
-    inputs: BTreeMap<&'a str, u64>,
-    /// By position and result. A stage that computes its forward again has some of them twice, with the same result.
-    operations: BTreeMap<(usize, usize), &'a ReplayedOperation>,
+    inputs: BTreeMap<&'a str, BTreeSet<u64>>,
+    /// By position and result.
+    operations: BTreeMap<(usize, usize), BTreeMap<u64, &'a ReplayedOperation>>,
 }
 
-/// Finds the first micro-batch of two replays that differs, of those that both have, and the first operation. Stages may differ.
-/// Returns how many micro-batches both have as well.
-pub fn first_replay_difference(
-    one: &[ProgramDigest],
-    other: &[ProgramDigest],
-) -> (usize, Option<ReplayDifference>) {
-    let (one, other) = (by_micro_batch(one), by_micro_batch(other));
-    let common = one
-        .iter()
-        .filter_map(|(at, one)| Some((at, one, other.get(at)?)));
-    let different = common.clone().find_map(|(at, one, other)| {
+impl ReplayComparison {
+    /// Compares the micro-batches that two replays have. Their plans may differ.
+    pub fn of(one: &[ProgramDigest], other: &[ProgramDigest]) -> Self {
+        let (one, other) = (by_micro_batch(one), by_micro_batch(other));
+        let common = one.iter();
+        let common = common.filter_map(|(at, one)| Some((*at, one, other.get(at)?)));
+        let micro_batches = common.clone().count();
+        let mut differences =
+            common.filter_map(|(at, one, other)| ReplayDifference::of(at, one, other));
+        Self {
+            micro_batches,
+            only_in_one: one.len() + other.len() - 2 * micro_batches,
+            difference: differences.next(),
+        }
+    }
+}
+
+impl ReplayDifference {
+    fn of(
+        (step, micro_batch): (u64, MicroBatchIndex),
+        one: &OfMicroBatch<'_>,
+        other: &OfMicroBatch<'_>,
+    ) -> Option<Self> {
         let names: BTreeSet<&str> = one
             .inputs
             .keys()
             .chain(other.inputs.keys())
             .copied()
             .collect();
-        let inputs = names
-            .into_iter()
-            .filter(|name| one.inputs.get(name) != other.inputs.get(name));
+        let names = names.into_iter();
+        let inputs = names.filter(|name| one.inputs.get(name) != other.inputs.get(name));
         let places = one.operations.keys().chain(other.operations.keys());
         let places: BTreeSet<(usize, usize)> = places.copied().collect();
-        let mut operations = places
-            .into_iter()
-            .map(|place| [&one.operations, &other.operations].map(|all| all.get(&place).copied()));
-        let found = ReplayDifference {
-            step: at.0,
-            micro_batch: at.1,
+        let different = places.into_iter().find_map(|place| {
+            let [one, other] = [one, other].map(|of| of.operations.get(&place));
+            if one == other {
+                return None;
+            }
+            // One that the other replay does not have, if there is one.
+            let odd = |own: Option<&BTreeMap<u64, &ReplayedOperation>>,
+                       other: Option<&BTreeMap<u64, _>>| {
+                let mut results = own?.iter();
+                let odd =
+                    results.find(|(digest, _)| other.is_none_or(|all| !all.contains_key(digest)));
+                odd.or(own?.iter().next())
+                    .map(|(_, operation)| (*operation).clone())
+            };
+            Some([odd(one, other), odd(other, one)])
+        });
+        let found = Self {
+            step,
+            micro_batch,
             inputs: inputs.map(str::to_owned).collect(),
-            operations: operations
-                .find(|[one, other]| one != other)
-                .map_or([None, None], |pair| pair.map(Option::<&_>::cloned)),
+            operations: different.unwrap_or([None, None]),
         };
         let is_equal = found.inputs.is_empty() && found.operations == [None, None];
         (!is_equal).then_some(found)
-    });
-    (common.count(), different)
+    }
 }
 
-fn by_micro_batch(programs: &[ProgramDigest]) -> BTreeMap<(u64, usize), OfMicroBatch<'_>> {
-    let mut all: BTreeMap<(u64, usize), OfMicroBatch<'_>> = BTreeMap::new();
+fn by_micro_batch(
+    programs: &[ProgramDigest],
+) -> BTreeMap<(u64, MicroBatchIndex), OfMicroBatch<'_>> {
+    let mut all: BTreeMap<_, OfMicroBatch<'_>> = BTreeMap::new();
     for program in programs {
         let of = all.entry((program.step, program.micro_batch)).or_default();
-        let inputs = program.inputs.iter();
-        of.inputs
-            .extend(inputs.map(|(name, digest)| (name.as_str(), *digest)));
+        for (name, digest) in &program.inputs {
+            of.inputs.entry(name).or_default().insert(*digest);
+        }
         for operation in &program.operations {
             let place = (operation.position, operation.result);
-            of.operations.entry(place).or_insert(operation);
+            let results = of.operations.entry(place).or_default();
+            results.insert(operation.digest, operation);
         }
     }
     all

@@ -1,69 +1,76 @@
-//! Runs the programs of one micro-batch of a training step again, alone.
+//! Runs the programs of a training step again, alone.
 //!
 //! The programs are those that ranks run, on the same operands, so they compute the same bits; schedules and messages, which
 //! change none, are left out.
 
 mod digest;
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::tensor::TensorData;
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{RunContext, Source};
-use tinderbox_fake::{DynTensor, Mode, ValueId};
+use tinderbox_deferred::{MaterializeError, Request, RunContext, Source};
+use tinderbox_fake::{DynTensor, FakeError, Mode, ValueId};
 
-pub use digest::{ProgramDigest, ReplayDifference, ReplayedOperation, first_replay_difference};
+pub use digest::{ProgramDigest, ReplayComparison, ReplayDifference, ReplayedOperation};
 use digest::{described, digest_of, place};
 
 use super::builder::PipelineBuilder;
 use super::memory::device_of;
 use super::prepared::Prepared;
-use super::programs::Programs;
+use super::programs::{Programs, states};
 use super::rank::{RankSetup, action_error, caught};
 use super::round::MicroInput;
 use super::stage::Stage;
+use super::training::{split_all, splits};
 use super::weights::weights;
-use crate::batch::{Batch, samples_of, split_samples};
-use crate::cut::{Binding, Layout};
+use crate::batch::{Batch, samples_of};
+use crate::cut::{Binding, Layout, Phase};
+use crate::kept::Kept;
+use crate::lists::ScheduleChoice;
 use crate::schedule::{Compute, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::{Given, JointGraph};
-use crate::{ActionError, PipelineError};
+use crate::{ActionError, BatchError, PipelineError};
 
-/// A training step, and a micro-batch of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct ReplayedStep {
-    /// The number of training steps done before it, which random values depend on.
-    pub step: u64,
-    /// The micro-batch, among those of all replicas.
-    pub micro_batch: usize,
-}
-
-/// The programs of one micro-batch of a training step, each run when it is asked for: the forwards from the first stage to the
-/// last, then the backwards from the last to the first. [`PipelineBuilder::replay`](crate::PipelineBuilder::replay) begins it.
+/// The programs of a training step, each run when it is asked for: the forwards from the first stage to the last, then the backwards
+/// from the last to the first, each of all micro-batches, or of [one](Self::only).
+/// [`PipelineBuilder::replay`](crate::PipelineBuilder::replay) begins it.
 ///
-/// A stage is materialized for each of its programs, and dropped after it. So memory is that of the parameters of one stage, and
-/// of the values that programs exchange. To stop after a program is to stop asking.
+/// A stage is read for its forwards and again for its backwards, and dropped after them. Memory: the parameters of one stage, and
+/// what the micro-batches keep for programs that have not run, as a pipeline with the schedule GPipe does. A [`ReplayedProgram`]
+/// has handles to the parameters that it has read: to collect all of them is to keep the model.
 pub struct StepReplay {
-    at: ReplayedStep,
-    joint: Arc<JointGraph>,
-    /// The micro-batches up to the one that is replayed; that one alone, if forwards do not depend on those before them.
-    micro_batches: Vec<(usize, Arc<MicroInput>)>,
+    step: u32,
+    seed: Seed,
+    most_micro_batches: usize,
+    micro_batches: Vec<MicroBatch>,
+    /// Whether a forward reads what that of the micro-batch before has computed.
+    has_states: bool,
+    /// Those that are replayed.
+    selected: Range<usize>,
     layout: Arc<Layout>,
     setups: Vec<Arc<RankSetup>>,
     source: Arc<dyn Source>,
-    /// The programs that are left, the next one last.
-    left: Vec<(StageIndex, Compute)>,
-    /// The values that programs have given to others, by micro-batch.
-    values: HashMap<(usize, ValueId), DynTensor>,
+    /// The programs that are left, by stage.
+    left: VecDeque<(StageIndex, Compute)>,
+    /// The programs that have run and were not asked for yet.
+    ran: VecDeque<ReplayedProgram>,
+    kept: Kept<DynTensor>,
     /// The stage of the last program.
     stage: Option<Stage>,
-    look: Option<Box<Look>>,
+    on_operation: Option<Box<OnOperation>>,
 }
 
-type Look = dyn FnMut(&ReplayedOperation, &DynTensor);
+type OnOperation = dyn FnMut(&ReplayedOperation, &DynTensor);
+
+#[derive(Clone)]
+struct MicroBatch {
+    joint: Arc<JointGraph>,
+    input: Arc<MicroInput>,
+}
 
 /// A program that was run again.
 #[derive(Debug)]
@@ -73,17 +80,21 @@ pub struct ReplayedProgram {
     pub digest: ProgramDigest,
     /// What it read, with a name for each: parameters by their paths, tensors of the batch, and what other programs computed.
     pub inputs: Vec<(String, DynTensor)>,
-    /// What it computed for other programs and for the update.
+    /// What it computed for other programs, for the driver, and for the update: gradients are those of the micro-batch, times its
+    /// weight and the loss scale.
     pub outputs: Vec<(String, DynTensor)>,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
-    /// Runs the programs of one micro-batch of a training step again, alone, one after the other in this process, and gives what
-    /// each reads and computes: the values have the bits of the run, if the [source](Self::source) has the parameters that it
-    /// had before the step, and seed, precision, loss scale, number of micro-batches and batch are the same. Plan, number of
-    /// replicas and schedule change no bit. The batch is that of all replicas; the update is not a part.
+    /// Runs the programs of a training step again, alone, one after the other in this process, and gives what each reads and
+    /// computes. `step` is the number of training steps done before. On the CPU the values have the bits of the run, if the
+    /// [source](Self::source) has the parameters that it had before the step, and model, seed, precision, loss scale, number of
+    /// micro-batches and batch are the same. Plan, replicas, schedule and processes change no bit of a batch with at least as
+    /// many samples as micro-batches. The batch is that of all replicas. Sums of gradients and the update are not a part, and
+    /// nothing of the builder that is only for these or for ranks is used.
     ///
-    /// A [loss scale](Self::loss_scale) is that of the step: for a dynamic one, use a fixed one of the factor that the step had.
+    /// A dynamic loss scale is that of the beginning, unless [`resume_loss_scale`](Self::resume_loss_scale) sets that of the
+    /// step.
     ///
     /// ```
     /// # extern crate tinderbox_pipeline as tinderbox;
@@ -91,7 +102,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// # use burn::tensor::{Device, Tensor};
     /// # use tinderbox_deferred::Deferred;
     /// # use tinderbox::{Machine, Outputs, Plan};
-    /// use tinderbox::{Pipeline, ReplayedStep, Traceable};
+    /// use tinderbox::{Pipeline, Traceable};
     ///
     /// # let model = Deferred::new(|device: &Device| -> Vec<Linear> {
     /// #     (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect()
@@ -101,36 +112,64 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// #     Outputs::loss(layers.iter().fold(x, |x, layer| layer.forward(x)).mean())
     /// # })?;
     /// # let plan = Plan::auto(&trace, &Machine::local(2)?)?;
-    /// let at = ReplayedStep { step: 0, micro_batch: 3 };
-    /// let replay = Pipeline::new(&model, &trace, &plan).micro_batches(4).replay(at, batch)?;
-    /// for program in replay {
+    /// let replay = Pipeline::new(&model, &trace, &plan).micro_batches(4).replay(0, batch)?;
+    /// for program in replay.only(3)? {
     ///     let program = program?;
-    ///     println!("{} of stage {}", program.digest.compute.letter(), program.digest.stage);
-    ///     for (name, value) in &program.outputs {
-    ///         println!("  {name}: {:?}", value.shape());
-    ///     }
+    ///     let loss = program.outputs.iter().find(|(name, _)| name == "loss");
+    ///     assert!(loss.is_none() || program.digest.stage.index() == 1);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start) and [`Pipeline::step`](crate::Pipeline::step) before anything runs; when there is no such
-    /// micro-batch.
-    pub fn replay(mut self, at: ReplayedStep, batch: B) -> Result<StepReplay, PipelineError> {
+    /// As [`start`](Self::start) and [`Pipeline::step`](crate::Pipeline::step) before anything runs;
+    /// [`PipelineError::NoReplaySource`] when a later step than the first has no source; when the source has not what the model
+    /// needs.
+    pub fn replay(self, step: u64, batch: B) -> Result<StepReplay, PipelineError> {
+        self.replay_accumulated(step, [batch])
+    }
+
+    /// As [`replay`](Self::replay), for a step by [`step_accumulated`](crate::Pipeline::step_accumulated).
+    ///
+    /// # Errors
+    ///
+    /// As [`replay`](Self::replay).
+    pub fn replay_accumulated(
+        mut self,
+        step: u64,
+        batches: impl IntoIterator<Item = B>,
+    ) -> Result<StepReplay, PipelineError> {
         // Nothing is updated.
         self.remove_optimizers();
         if self.trace.mode() == Mode::Inference {
             return Err(PipelineError::ForwardTrace);
         }
+        if step > 0 && self.source.is_none() {
+            return Err(PipelineError::NoReplaySource { step });
+        }
+        let number = u32::try_from(step).map_err(|_| PipelineError::StepOverflow { step })?;
         let source = self.source_of_values();
         let Prepared {
             settings,
             layout,
             schedule,
-            micro_batches,
+            micro_batches: most_micro_batches,
             ..
         } = Prepared::of(&self)?;
+        let (table, device) = (
+            self.model.parameters(),
+            device_of(RankIndex::new(0), &self.devices),
+        );
+        let requests = table
+            .distinct()
+            .map(|parameter| Request::of(parameter, device));
+        let requests: Vec<Request> = requests.collect();
+        let checked = source.check(table, &requests);
+        checked.map_err(|source| PipelineError::Materialize {
+            rank: RankIndex::new(0),
+            source: MaterializeError::from(source),
+        })?;
         let mut programs = Programs::new(
             self.trace,
             layout.clone(),
@@ -139,27 +178,19 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             self.loss_scale,
             self.kept_programs,
         );
-        let step =
-            u32::try_from(at.step).map_err(|_| PipelineError::StepOverflow { step: at.step })?;
-        let (joint, mut inputs) = split_and_prepare(
-            &mut programs,
-            (settings.seed, step),
-            &batch,
-            micro_batches,
-            at.micro_batch,
-        )?;
+        let batches: Vec<B> = batches.into_iter().collect();
+        let context = (settings.seed, number);
+        let (micro_batches, has_states) =
+            prepare(&mut programs, context, &batches, most_micro_batches)?;
         let factor = self.loss_scale.map_or(1.0, |scale| scale.factor());
-        for input in &mut inputs {
+        let micro_batches = micro_batches.into_iter().map(|(joint, mut input)| {
             input.weight *= factor;
-        }
-        // A forward that updates running states reads what those before it have computed.
-        let first = match joint.updates().is_empty() {
-            true => at.micro_batch,
-            false => 0,
-        };
-        let numbered = inputs.into_iter().map(Arc::new).enumerate();
-        let micro_batches = numbered.skip(first).take(at.micro_batch + 1 - first);
-        let table = self.model.parameters();
+            MicroBatch {
+                joint,
+                input: Arc::new(input),
+            }
+        });
+        let micro_batches: Vec<MicroBatch> = micro_batches.collect();
         let setup = |rank: RankIndex| {
             Arc::new(RankSetup {
                 rank,
@@ -175,227 +206,296 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         let forwards = layout.stages().map(|stage| (stage, Compute::Forward));
         let backwards = layout.stages().rev();
         let backwards = backwards.map(|stage| (stage, Compute::Backward));
-        let mut left: Vec<_> = forwards.chain(backwards).collect();
-        left.reverse();
         Ok(StepReplay {
-            at,
-            joint,
-            micro_batches: micro_batches.collect(),
+            step: number,
+            seed: settings.seed,
+            most_micro_batches,
+            selected: 0..micro_batches.len(),
+            micro_batches,
+            has_states,
             setups: (0..layout.rank_count())
                 .map(|rank| setup(RankIndex::new(rank)))
                 .collect(),
+            left: forwards.chain(backwards).collect(),
             layout,
             source,
-            left,
-            values: HashMap::new(),
+            ran: VecDeque::new(),
+            kept: Kept::default(),
             stage: None,
-            look: None,
+            on_operation: None,
         })
     }
 }
 
-/// Splits a batch as a training step does, into fewer micro-batches if the schedule can't be generated for as many, and
-/// computes the weight of each. Returns the graph of one of them, and the inputs of all.
-fn split_and_prepare<B: Batch>(
+/// The graph and the inputs of each micro-batch.
+type Inputs = Vec<(Arc<JointGraph>, MicroInput)>;
+
+/// Splits batches as a training step does, and computes the weight of each micro-batch. Returns their graphs and inputs, and
+/// whether a forward updates running states.
+fn prepare<B: Batch>(
     programs: &mut Programs<B>,
     context: (Seed, u32),
-    batch: &B,
+    batches: &[B],
     micro_batches: usize,
-    micro_batch: usize,
-) -> Result<(Arc<JointGraph>, Vec<MicroInput>), PipelineError> {
-    let samples = samples_of(batch)?;
-    let mut count = micro_batches.min(samples);
-    loop {
-        let parts = split_samples(batch, samples, count)?;
-        let part = parts.get(micro_batch).map(|(part, _)| part.clone());
-        let part = part.ok_or(PipelineError::NoMicroBatch { micro_batch, count })?;
+) -> Result<(Inputs, bool), PipelineError> {
+    let samples = batches.iter().map(samples_of);
+    let samples = samples.collect::<Result<Vec<usize>, _>>()?;
+    let is_written = matches!(programs.choice(), ScheduleChoice::Written(_));
+    let mut first = None;
+    for counts in splits(&samples, micro_batches, is_written)? {
+        let parts = split_all(batches, &samples, &counts)?;
+        let joints = parts
+            .iter()
+            .map(|(part, _)| programs.joint(Mode::Training, part));
+        let joints = joints.collect::<Result<Vec<_>, _>>()?;
         let (mut inputs, counts) = programs.prepare(Mode::Training, context, parts, 0)?;
         let cuts: Vec<_> = inputs.iter().map(|input| &*input.cut).collect();
         match programs.parts(Mode::Training, &cuts) {
-            Err(PipelineError::Generate(_) | PipelineError::Lists(_))
-                if samples < micro_batches && count > 1 =>
-            {
-                count -= 1;
+            Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
+                first.get_or_insert(error);
             }
             Err(error) => return Err(error),
             Ok(_) => {
+                let has_states = !states(&cuts).is_empty();
                 for (input, weight) in inputs.iter_mut().zip(weights(counts)?) {
                     input.weight = weight;
                 }
-                return Ok((programs.joint(Mode::Training, &part)?, inputs));
+                return Ok((joints.into_iter().zip(inputs).collect(), has_states));
             }
         }
     }
+    Err(first.unwrap_or(BatchError::NoBatches.into()))
 }
 
 impl StepReplay {
+    /// Replays one micro-batch alone, counted from 0 among those of all replicas. If forwards update running states, those of the
+    /// micro-batches before it are run as well, without a report.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such micro-batch.
+    pub fn only(mut self, micro_batch: usize) -> Result<Self, PipelineError> {
+        let count = self.micro_batches.len();
+        if micro_batch >= count {
+            return Err(BatchError::NoMicroBatch { micro_batch, count }.into());
+        }
+        self.selected = micro_batch..micro_batch + 1;
+        Ok(self)
+    }
+
     /// Sets a function that gets the result of every operation, in the order in which they run.
     #[must_use]
-    pub fn look(mut self, look: impl FnMut(&ReplayedOperation, &DynTensor) + 'static) -> Self {
-        self.look = Some(Box::new(look));
+    pub fn on_operation(
+        mut self,
+        call: impl FnMut(&ReplayedOperation, &DynTensor) + 'static,
+    ) -> Self {
+        self.on_operation = Some(Box::new(call));
         self
     }
 
-    /// The step and the micro-batch.
-    pub fn at(&self) -> ReplayedStep {
-        self.at
+    /// Returns the seed.
+    pub fn seed(&self) -> Seed {
+        self.seed
     }
 
-    fn run(
-        &mut self,
-        index: StageIndex,
-        compute: Compute,
-    ) -> Result<ReplayedProgram, PipelineError> {
+    /// Returns the number of micro-batches of the step.
+    pub fn micro_batches(&self) -> usize {
+        self.micro_batches.len()
+    }
+
+    /// Returns the number of micro-batches of a batch that has enough samples.
+    pub fn most_micro_batches(&self) -> usize {
+        self.most_micro_batches
+    }
+
+    /// Runs the programs of a stage.
+    fn run(&mut self, index: StageIndex, compute: Compute) -> Result<(), PipelineError> {
         let rank = self.layout.ranks[index.index()];
         let mut stage = match self.stage.take().filter(|stage| stage.index() == index) {
             Some(stage) => stage,
             None => Stage::new(index, &self.setups[rank.index()], &*self.source)
                 .map_err(|source| PipelineError::Materialize { rank, source })?,
         };
-        let mut program = None;
-        for (number, input) in self.micro_batches.clone() {
-            let is_own = number == self.at.micro_batch;
-            if is_own || compute == Compute::Forward {
-                let run = || self.run_program(&mut stage, compute, (number, &input));
-                let micro_batch = MicroBatchIndex::new(number);
-                let task = Task {
-                    stage: index,
-                    compute,
-                    micro_batch,
-                };
-                let action = task.to_string();
-                let place = (Some(index), Some(micro_batch));
-                let ran = caught(run);
-                program = Some(ran.map_err(|source| action_error(rank, place, &action, source))?);
-            }
+        let first = match self.has_states && compute == Compute::Forward {
+            true => 0,
+            false => self.selected.start,
+        };
+        for number in first..self.selected.end {
+            let task = Task {
+                stage: index,
+                compute,
+                micro_batch: MicroBatchIndex::new(number),
+            };
+            let ran = caught(|| self.run_task(&mut stage, task));
+            let place = (Some(index), Some(task.micro_batch));
+            ran.map_err(|source| action_error(rank, place, &task.to_string(), source))?;
         }
         self.stage = Some(stage);
-        Ok(program.expect("the micro-batch that is replayed is the last one"))
+        Ok(())
     }
 
-    /// Runs the program of a micro-batch; names and digests what it reads and computes if it is the one that is replayed.
-    fn run_program(
-        &mut self,
-        stage: &mut Stage,
-        compute: Compute,
-        (number, input): (usize, &MicroInput),
-    ) -> Result<ReplayedProgram, ActionError> {
-        let programs = &input.cut.programs.stages[stage.index().index()];
-        let phase = programs.phase(compute);
+    fn run_task(&mut self, stage: &mut Stage, task: Task) -> Result<(), ActionError> {
+        let number = task.micro_batch.index();
+        let is_selected = self.selected.contains(&number);
+        let MicroBatch { joint, input } = self.micro_batches[number].clone();
+        let programs = &input.cut.programs.stages[task.stage.index()];
+        let phase = programs.phase(task.compute);
         let phase = phase.expect("a graph with a backward has one for every stage");
-        let (executable, constants) = stage.load(&input.cut, compute)?;
-        let types = executable.program().input_types().to_vec();
-        let mut inputs = Vec::new();
-        for (binding, (_, dtype)) in phase.inputs.iter().zip(&types) {
-            inputs.push(match *binding {
-                Binding::Given(Given::Parameter(position)) => stage.parameter(position, *dtype),
-                Binding::Given(Given::Input(position)) => {
-                    input.inputs[position].clone().to_device(stage.device())?
-                }
-                Binding::Given(Given::Weight) => {
-                    let data = TensorData::new(vec![input.weight], [1]).convert_dtype(*dtype);
-                    DynTensor::from_data(data, stage.device())
-                }
-                Binding::Constant(position) => constants[position].clone(),
-                Binding::Value(value) => {
-                    let value = self.values[&(number, value)].clone();
-                    value.to_device(stage.device())?
-                }
-            });
-        }
+        let (executable, constants) = stage.load(&input.cut, task.compute)?;
+        let types = executable.program().input_types().iter();
+        let bindings = phase.inputs.iter().zip(types);
+        let inputs = bindings.map(|(binding, (_, dtype))| match *binding {
+            Binding::Value(value) => {
+                let kept = self.kept.take((task.stage, task.micro_batch), value);
+                let (value, _) = kept.expect("the programs before have computed it");
+                Ok(value.to_device(stage.device())?)
+            }
+            Binding::Constant(position) => Ok(constants[position].clone()),
+            Binding::Given(given) => stage.given(given, *dtype, &input),
+        });
+        let inputs = inputs.collect::<Result<Vec<DynTensor>, ActionError>>()?;
         let context = RunContext {
-            seed: self.setups[0].settings.seed,
-            step: self.at.step as u32,
+            seed: self.seed,
+            step: self.step,
             micro_batch: number as u32,
         };
-        let mut program = ReplayedProgram {
+        let (outputs, mut report) = match is_selected {
+            false => (executable.run(inputs, &context), None),
+            true => {
+                let mut report = ReplayedProgram::begin(&joint, self.step, task, phase, &inputs)?;
+                let (operations, call) = (&mut report.digest.operations, &mut self.on_operation);
+                let mut unread: Option<FakeError> = None;
+                let made = executable.run_observed(inputs, &context, &mut |id, value| {
+                    match ReplayedOperation::of(&joint, id, &value) {
+                        Ok(Some(operation)) => {
+                            if let Some(call) = call {
+                                call(&operation, &value);
+                            }
+                            operations.push(operation);
+                        }
+                        Ok(None) => {}
+                        Err(error) => {
+                            unread.get_or_insert(error);
+                        }
+                    }
+                });
+                if let Some(error) = unread {
+                    return Err(error.into());
+                }
+                (made, Some(report))
+            }
+        };
+        let outputs = outputs.map_err(|source| input.cut.indices.locate(source))?;
+        let mut outputs = outputs.into_iter();
+        let location = (task.stage, task.micro_batch);
+        for ((id, takes), value) in phase.outputs.iter().zip(&mut outputs) {
+            if let Some(report) = &mut report {
+                report.outputs.push((name(&joint, *id), value.clone()));
+            }
+            self.kept.put(location, *id, value, takes.of(false));
+        }
+        let path = |position: &usize| &joint.parameter(*position).path;
+        for (position, value) in phase.gradients.iter().zip(&mut outputs) {
+            if let Some(report) = &mut report {
+                let name = format!("gradient of `{}`", path(position));
+                report.outputs.push((name, value));
+            }
+        }
+        for (position, value) in phase.updates.iter().zip(&mut outputs) {
+            if let Some(report) = &mut report {
+                let name = format!("new value of `{}`", path(position));
+                report.outputs.push((name, value.clone()));
+            }
+            stage.update_state(*position, value);
+        }
+        // What the driver takes, and what other stages do.
+        if task.compute == Compute::Forward {
+            let named = programs.outputs.iter().map(|(_, id)| id);
+            for id in programs.loss.iter().chain(named) {
+                self.kept.take(location, *id);
+            }
+        }
+        for (edge, ids) in &programs.sends {
+            // The backwards of those that are not replayed do not run.
+            let is_read = is_selected || edge.to.compute == Compute::Forward;
+            if !edge.from.is_run_by(&task) || !is_read {
+                continue;
+            }
+            let to = edge.to.stage;
+            let received = &input.cut.programs.stages[to.index()].received;
+            for id in ids {
+                let (value, _) = self.kept.take(location, *id).expect("it was just computed");
+                let takes = received.get(id).map_or(0, |takes| takes.of(false));
+                self.kept.put((to, task.micro_batch), *id, value, takes);
+            }
+        }
+        if !is_selected {
+            self.kept.forget(location);
+        }
+        self.ran.extend(report);
+        Ok(())
+    }
+}
+
+impl ReplayedProgram {
+    /// The program of a task that is about to run, with what it reads.
+    fn begin(
+        joint: &JointGraph,
+        step: u32,
+        task: Task,
+        phase: &Phase,
+        inputs: &[DynTensor],
+    ) -> Result<Self, FakeError> {
+        let mut program = Self {
             digest: ProgramDigest {
-                step: self.at.step,
-                micro_batch: number,
-                stage: stage.index(),
-                compute,
+                step: u64::from(step) + 1,
+                micro_batch: task.micro_batch,
+                stage: task.stage,
+                compute: task.compute,
                 inputs: Vec::new(),
                 operations: Vec::new(),
             },
             inputs: Vec::new(),
             outputs: Vec::new(),
         };
-        let made = match number == self.at.micro_batch {
-            false => executable.run(inputs, &context),
-            true => {
-                let ids = executable.program().inputs().to_vec();
-                for ((id, binding), value) in ids.iter().zip(&phase.inputs).zip(&inputs) {
-                    let name = self.name(*id);
-                    if let Binding::Given(_) = binding {
-                        program
-                            .digest
-                            .inputs
-                            .push((name.clone(), digest_of(value)?));
-                    }
-                    program.inputs.push((name, value.clone()));
-                }
-                let (joint, look) = (&self.joint, &mut self.look);
-                let operations = &mut program.digest.operations;
-                let mut unread = None;
-                let made = executable.run_observed(inputs, &context, &mut |id, value| {
-                    match ReplayedOperation::of(joint, id, &value) {
-                        Ok(Some(operation)) => {
-                            if let Some(look) = look {
-                                look(&operation, &value);
-                            }
-                            operations.push(operation);
-                        }
-                        Ok(None) => {}
-                        Err(error) => unread = Some(error),
-                    }
-                });
-                match unread {
-                    Some(error) => return Err(error.into()),
-                    None => made,
-                }
+        let ids = phase.program.inputs().iter();
+        for ((id, binding), value) in ids.zip(&phase.inputs).zip(inputs) {
+            let name = name(joint, *id);
+            if !matches!(binding, Binding::Value(_)) {
+                let digest = (name.clone(), digest_of(value)?);
+                program.digest.inputs.push(digest);
             }
-        };
-        let made = made.map_err(|source| input.cut.indices.locate(source))?;
-        let mut made = made.into_iter();
-        for ((id, _), value) in phase.outputs.iter().zip(&mut made) {
-            program.outputs.push((self.name(*id), value.clone()));
-            self.values.insert((number, *id), value);
-        }
-        let path = |position: &usize| &self.joint.parameter(*position).path;
-        for (position, value) in phase.gradients.iter().zip(&mut made) {
-            let name = format!("gradient of `{}`", path(position));
-            program.outputs.push((name, value));
-        }
-        for (position, value) in phase.updates.iter().zip(&mut made) {
-            let name = format!("new value of `{}`", path(position));
-            program.outputs.push((name, value.clone()));
-            stage.update_state(*position, value);
+            program.inputs.push((name, value.clone()));
         }
         Ok(program)
     }
+}
 
-    /// The name of a value of the micro-batch that is replayed.
-    fn name(&self, value: ValueId) -> String {
-        let joint = &self.joint;
-        match joint.given(value) {
-            Some(Given::Parameter(position)) => return joint.parameter(position).path.to_string(),
-            Some(Given::Input(position)) => return joint.inputs()[position].leaf.name.clone(),
-            Some(Given::Weight) => return "weight of the loss".to_owned(),
-            None => {}
+/// The name of a value.
+fn name(joint: &JointGraph, value: ValueId) -> String {
+    match joint.given(value) {
+        Some(Given::Parameter(position)) => return joint.parameter(position).path.to_string(),
+        Some(Given::Input(position)) => {
+            return match &*joint.inputs()[position].leaf.name {
+                "" => "batch".to_owned(),
+                name => format!("batch.{name}"),
+            };
         }
-        if joint.loss() == Some(value) {
-            return "loss".to_owned();
+        Some(Given::Weight) => return "weight of the loss".to_owned(),
+        None => {}
+    }
+    if joint.loss() == Some(value) {
+        return "loss".to_owned();
+    }
+    if let Some((name, _)) = joint.outputs().iter().find(|(_, of)| *of == value) {
+        return name.clone();
+    }
+    match joint.graph().value(value).producer {
+        Some(node) => {
+            let name = joint.graph().node(node).name();
+            described(&name, place(joint, node).as_deref(), node.index())
         }
-        if let Some((name, _)) = joint.outputs().iter().find(|(_, of)| *of == value) {
-            return name.clone();
-        }
-        match joint.graph().value(value).producer {
-            Some(node) => {
-                let name = joint.graph().node(node).name();
-                described(&name, place(joint, node).as_deref(), node.index())
-            }
-            None => "constant".to_owned(),
-        }
+        None => format!("constant {value}"),
     }
 }
 
@@ -403,19 +503,23 @@ impl Iterator for StepReplay {
     type Item = Result<ReplayedProgram, PipelineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (stage, compute) = self.left.pop()?;
-        let program = self.run(stage, compute);
-        if program.is_err() {
-            self.left.clear();
+        while self.ran.is_empty() {
+            let (stage, compute) = self.left.pop_front()?;
+            if let Err(error) = self.run(stage, compute) {
+                self.left.clear();
+                self.ran.clear();
+                return Some(Err(error));
+            }
         }
-        Some(program)
+        self.ran.pop_front().map(Ok)
     }
 }
 
 impl fmt::Debug for StepReplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StepReplay")
-            .field("at", &self.at)
+            .field("step", &self.step)
+            .field("micro_batches", &self.selected)
             .field("left", &self.left)
             .finish_non_exhaustive()
     }

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device};
+use burn::tensor::{DType, Device, TensorData};
 use tinderbox_deferred::{
     Executable, Executor, MaterializeError, MaterializeOptions, Observer, ParameterPath,
     PartialModule, Reload, RunContext, Source, materialize_parameters,
@@ -20,12 +20,13 @@ use super::optimizer::{OptimizerSnapshot, OptimizerState};
 use super::pieces::{Piece, Pieces, owned_by};
 use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
+use super::round::MicroInput;
 use super::step::check_length;
 use super::weights::CountProgram;
 use crate::certify::CertifiedPrograms;
 use crate::schedule::{Compute, StageIndex};
 use crate::sum::TreeSum;
-use crate::trace::LossOver;
+use crate::trace::{Given, LossOver};
 use crate::{ActionError, RestoreError};
 
 /// A joint graph cut into the programs of every stage, shared by all ranks.
@@ -387,6 +388,26 @@ impl Stage {
         let cast = value.cast_float(dtype);
         self.cast.insert(place, cast.clone());
         cast
+    }
+
+    /// A value of a micro-batch that no program computes, in the dtype in which programs read it.
+    pub(super) fn given(
+        &mut self,
+        given: Given,
+        dtype: DType,
+        micro_batch: &MicroInput,
+    ) -> Result<DynTensor, ActionError> {
+        Ok(match given {
+            Given::Parameter(position) => self.parameter(position, dtype),
+            Given::Input(position) => {
+                let input = micro_batch.inputs[position].clone();
+                input.to_device(&self.setup.device)?
+            }
+            Given::Weight => {
+                let data = TensorData::new(vec![micro_batch.weight], [1]).convert_dtype(dtype);
+                DynTensor::from_data(data, &self.setup.device)
+            }
+        })
     }
 
     /// Gives a running state the value that the forward of a micro-batch computed.
