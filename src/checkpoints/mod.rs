@@ -237,8 +237,8 @@ impl Checkpoints {
         }
     }
 
-    /// Saves parameters, optimizer state, step, seed, data position, plan, types of modules and loss scale. Each rank saves its
-    /// own values; a value that several ranks hold is saved once. Returns the directory of the checkpoint,
+    /// Saves parameters, optimizer state, step, seed, data position, number of micro-batches, plan, types of modules and loss
+    /// scale. Each rank saves its own values; a value that several ranks hold is saved once. Returns the directory of the checkpoint,
     /// which is then complete and durable, or, in the background, after [`Checkpoints::wait`] has returned.
     /// Removes the checkpoints that are not to be kept; the new one is always kept.
     ///
