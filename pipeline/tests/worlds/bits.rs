@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use tinderbox_fake::cut;
-use tinderbox_pipeline::{Cut, OutputsOn, Pipeline, Plan, ScheduleKind};
+use tinderbox_pipeline::{Cut, Machine, OutputsOn, Pipeline, Plan, ScheduleKind, Trace};
 use tinderbox_world::World;
 use tinderbox_world::testing::Delays;
 
@@ -22,6 +23,30 @@ const NONE: Delays = Delays {
     seed: 0,
     most: Duration::ZERO,
 };
+
+/// Three steps of a case and an evaluation, as [`plain`] makes them.
+fn trained<M: Module + Sync + 'static>(
+    case: Case<M, crate::model::Batch>,
+    plan: impl Fn(&Trace<crate::model::Batch>) -> Plan,
+    world: &World,
+) -> Run {
+    let model = case.model();
+    let trace = case.trace(&model);
+    let mut pipeline = Pipeline::new(&model, &trace, &plan(&trace))
+        .custom_optimizer(AdamWConfig::new().build())
+        .schedule(ScheduleKind::ZbH1)
+        .micro_batches(MICRO_BATCHES)
+        .seed(crate::support::SEED)
+        .world(world)
+        .start()
+        .unwrap();
+    let mut run = Run::default();
+    continue_run(&mut pipeline, case, 0..3, &mut run);
+    run.parameters = parameters(&pipeline.gather(&Device::flex()).unwrap());
+    let batch = (case.batch)(3, &Device::flex());
+    note(pipeline.evaluate(batch).unwrap(), &mut run);
+    run
+}
 
 #[test]
 fn every_process_sees_what_threads_see() {
@@ -84,26 +109,8 @@ fn processes_compute_what_plain_burn_computes() {
     let threads = pipelined(case, AdamWConfig::new().build(), setting, 3);
     threads.assert_same(&expected, "threads");
     let found = on_world(3, NONE, |world, _| {
-        let model = case.model();
-        let trace = case.trace(&model);
-        let machine = tinderbox_pipeline::Machine::local(3).unwrap();
-        let plan = Plan::auto(&trace, &machine).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
-            .custom_optimizer(AdamWConfig::new().build())
-            .schedule(setting.schedule)
-            .micro_batches(MICRO_BATCHES)
-            .seed(crate::support::SEED)
-            .world(&world)
-            .start()
-            .unwrap();
-        let mut run = Run::default();
-        continue_run(&mut pipeline, case, 0..3, &mut run);
-        run.parameters = parameters(&pipeline.gather(&Device::flex()).unwrap());
-        note(
-            pipeline.evaluate((case.batch)(3, &Device::flex())).unwrap(),
-            &mut run,
-        );
-        run
+        let auto = |trace: &_| Plan::auto(trace, &Machine::local(3).unwrap()).unwrap();
+        trained(case, auto, &world)
     });
     found
         .iter()
@@ -119,7 +126,7 @@ fn views(layers: &[Linear], (x, y): crate::model::Batch) -> Computed {
         let before = layer.forward(x).tanh();
         x = cut(match at {
             0 | 3 => before.swap_dims(1, 2),
-            1 => before.clone().narrow(2, 1, SIDE - 1).repeat_dim(2, 1),
+            1 => before.narrow(2, 1, SIDE - 1),
             _ => before.mean_dim(1).expand([samples, SIDE, SIDE]),
         });
         let sum = x.clone().sum().reshape([1, 1, 1]);
@@ -147,27 +154,10 @@ fn views_cross_as_they_are() {
         },
     };
     let expected = plain(case, AdamWConfig::new().init(), MICRO_BATCHES, 3);
+    let cuts: Vec<Cut> = (0..4).map(Cut::mark).collect();
     let train = |world: &World| {
-        let model = case.model();
-        let trace = case.trace(&model);
-        let cuts: Vec<Cut> = (0..4).map(Cut::mark).collect();
-        let plan = Plan::manual(&trace, &cuts).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
-            .custom_optimizer(AdamWConfig::new().build())
-            .schedule(ScheduleKind::ZbH1)
-            .micro_batches(MICRO_BATCHES)
-            .seed(crate::support::SEED)
-            .world(world)
-            .start()
-            .unwrap();
-        let mut run = Run::default();
-        continue_run(&mut pipeline, case, 0..3, &mut run);
-        run.parameters = parameters(&pipeline.gather(&Device::flex()).unwrap());
-        note(
-            pipeline.evaluate((case.batch)(3, &Device::flex())).unwrap(),
-            &mut run,
-        );
-        run
+        let manual = |trace: &_| Plan::manual(trace, &cuts).unwrap();
+        trained(case, manual, world)
     };
     train(&World::alone()).assert_same(&expected, "threads");
     let found = on_world(5, NONE, |world, _| train(&world));
