@@ -22,7 +22,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{
     Clipping, Deferred, GradientSum, MixedPrecision, Outputs, Pipeline, PipelineError, Plan,
-    Recovery, Traceable, World, open_devices,
+    Recovery, Traceable, open_devices,
 };
 use tracing::Level;
 
@@ -72,7 +72,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     #[cfg(feature = "mpi")]
     let world = tinderbox::mpi::world()?;
     #[cfg(not(feature = "mpi"))]
-    let world = World::from_env()?;
+    let world = tinderbox::World::from_env()?;
     report::set_quiet(!world.is_first());
     // An unavailable device is reported before any work.
     let devices = open_devices(&flags.device).unwrap_or_else(|error| report::no_device(&error));
