@@ -1,6 +1,6 @@
 //! What replicas compute, and what they cost.
 //!
-//! `cargo bench --bench replicas` prints one figure per line. Processes are this program itself, joined by gRPC on loopback,
+//! `cargo bench --bench replicas` prints one figure per line; `-- recovery state` only those of some groups. Processes are this program itself, joined by gRPC on loopback,
 //! and by MPI if it is built with `--features mpi` and `TINDERBOX_MPIRUN` is the command that starts its ranks. If
 //! `TINDERBOX_BENCH_PYTHON` is a Python with PyTorch, `DistributedDataParallel` over gloo trains the same layers. What is
 //! compared alternates in one run; a ratio is the median of the ratios of neighbouring measurements.
@@ -43,9 +43,24 @@ fn main() {
         turns(),
     );
     // First, because it prints the most memory that this process has had.
-    simulated::figures();
-    bits::figures();
-    steps::figures();
-    state::figures();
-    recovery::figures();
+    let groups: [(&str, fn()); 5] = [
+        ("simulated", simulated::figures),
+        ("bits", bits::figures),
+        ("steps", steps::figures),
+        ("state", state::figures),
+        ("recovery", recovery::figures),
+    ];
+    let mut asked: Vec<String> = std::env::args().skip(1).collect();
+    asked.retain(|arg| !arg.starts_with('-'));
+    if let Some(unknown) = asked
+        .iter()
+        .find(|arg| groups.iter().all(|(name, _)| name != arg))
+    {
+        panic!("no group {unknown}: {:?}", groups.map(|(name, _)| name));
+    }
+    for (name, figures) in groups {
+        if asked.is_empty() || asked.iter().any(|arg| arg == name) {
+            figures();
+        }
+    }
 }

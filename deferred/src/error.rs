@@ -283,6 +283,9 @@ pub enum ProgramError {
         /// Those of the input.
         found: String,
     },
+    /// The condition of [`Executable::run_until`](crate::Executable::run_until) has stopped it.
+    #[error("the program was stopped before its end")]
+    Stopped,
     /// An operation would read or write out of the range of a tensor.
     #[error("{}", out_of_range(operation, *index, position, *size))]
     IndexOutOfRange {

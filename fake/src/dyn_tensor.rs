@@ -161,14 +161,23 @@ impl DynTensor {
     ///
     /// When the tensor is fake, or the device fails.
     pub fn to_data(&self) -> Result<TensorData, FakeError> {
+        self.clone().into_data()
+    }
+
+    /// As [`to_data`](Self::to_data), without a copy for a tensor on the CPU that is not a view and has no other handle.
+    ///
+    /// # Errors
+    ///
+    /// As [`to_data`](Self::to_data).
+    pub fn into_data(self) -> Result<TensorData, FakeError> {
         let meta = self.meta();
         if meta.fake {
             return Err(FakeError::NoData {
                 tensor: Box::new(meta),
             });
         }
-        let tensor = self.0.clone();
-        let data = match self.kind() {
+        let (kind, tensor) = (self.kind(), self.0);
+        let data = match kind {
             TensorKind::Float => burn::tensor::read_sync(Dispatch::float_into_data(tensor)),
             TensorKind::Int => burn::tensor::read_sync(Dispatch::int_into_data(tensor)),
             TensorKind::Bool => burn::tensor::read_sync(Dispatch::bool_into_data(tensor)),

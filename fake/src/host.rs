@@ -106,6 +106,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn data_without_another_handle_is_not_copied() {
+        let tensor = Tensor::<1>::from_floats([1.0, 2.0], &Device::flex());
+        let other = DynTensor::from(tensor.clone());
+        let at = |bytes: &[u8]| bytes.as_ptr() as usize;
+        let memory = at(other.host_bytes().unwrap());
+        let copied = DynTensor::from(tensor).into_data().unwrap();
+        assert_ne!(at(copied.as_bytes()), memory);
+        let moved = other.into_data().unwrap();
+        assert_eq!((at(moved.as_bytes()), &moved), (memory, &copied));
+    }
+
+    #[test]
     fn views_are_made_again() {
         let whole = Tensor::<1>::from_floats([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], &Device::flex());
         let matrix = whole.reshape([2, 3]);

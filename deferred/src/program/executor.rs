@@ -136,7 +136,25 @@ impl Executable {
         inputs: Vec<DynTensor>,
         context: &RunContext,
     ) -> Result<Vec<DynTensor>, ProgramError> {
-        self.run_with(inputs, context, None)
+        self.run_with(inputs, context, &|| false, None)
+    }
+
+    /// Runs the program as [`run`](Self::run) does, until a condition holds before one of its operations.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run), and [`ProgramError::Stopped`].
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    pub fn run_until(
+        &self,
+        inputs: Vec<DynTensor>,
+        context: &RunContext,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Vec<DynTensor>, ProgramError> {
+        self.run_with(inputs, context, is_stopped, None)
     }
 
     /// Runs the program as [`run`](Self::run) does, and gives every value that an operation has computed to an observer, in
@@ -156,13 +174,14 @@ impl Executable {
         context: &RunContext,
         observer: &mut ValueObserver<'_>,
     ) -> Result<Vec<DynTensor>, ProgramError> {
-        self.run_with(inputs, context, Some(observer))
+        self.run_with(inputs, context, &|| false, Some(observer))
     }
 
     fn run_with(
         &self,
         mut inputs: Vec<DynTensor>,
         context: &RunContext,
+        is_stopped: &dyn Fn() -> bool,
         observer: Option<&mut ValueObserver<'_>>,
     ) -> Result<Vec<DynTensor>, ProgramError> {
         if inputs.len() != self.program.inputs.len() {
@@ -193,12 +212,13 @@ impl Executable {
         }
         match self.device.as_dispatch() {
             DispatchDevice::Flex(device) => {
-                let run = || self.interpret::<Flex>(*device, inputs, context, observer);
+                let run = || self.interpret::<Flex>(*device, inputs, context, is_stopped, observer);
                 self.stack.run(run)
             }
             #[cfg(feature = "cubecl")]
             DispatchDevice::Cube(device) => {
-                self.interpret::<burn_cubecl::Cube>(device.clone(), inputs, context, observer)
+                let device = device.clone();
+                self.interpret::<burn_cubecl::Cube>(device, inputs, context, is_stopped, observer)
             }
             _ => unreachable!("an executor refuses other devices when it is made"),
         }
@@ -209,6 +229,7 @@ impl Executable {
         device: B::Device,
         inputs: Vec<DynTensor>,
         context: &RunContext,
+        is_stopped: &dyn Fn() -> bool,
         mut observer: Option<&mut ValueObserver<'_>>,
     ) -> Result<Vec<DynTensor>, ProgramError>
     where
@@ -236,6 +257,9 @@ impl Executable {
             Ok::<_, ProgramError>(operation)
         };
         for step in &self.program.steps {
+            if is_stopped() {
+                return Err(ProgramError::Stopped);
+            }
             match step {
                 Step::Operation { node, last_uses } => {
                     let operation = operation_of(&mut interpreter, *node, last_uses)?;

@@ -40,7 +40,7 @@ pub(super) struct Crew {
 
 impl Crew {
     pub(super) fn start(
-        setups: Vec<RankSetup>,
+        (setups, abort): (Vec<RankSetup>, &Abort),
         source: &Arc<dyn Source>,
         threads_per_rank: usize,
         timeout: Duration,
@@ -48,19 +48,18 @@ impl Crew {
         world: Option<&World>,
         backups: Option<Arc<Backups>>,
     ) -> Result<Self, PipelineError> {
-        let abort = Abort::default();
         let progress: Vec<_> = setups.iter().map(|setup| setup.progress.clone()).collect();
         let own = world.map_or(RankIndex::new(0), World::rank);
         let first = setups.first().map_or(own, |setup| setup.rank);
         let (links, remote): (Vec<Box<dyn Link>>, _) = match world {
             Some(world) => {
-                let (link, remote) = join(world, &abort, timeout, backups);
+                let (link, remote) = join(world, abort, timeout, backups);
                 let progress = progress.clone();
                 remote.report(move || progress.first()?.doing());
                 (vec![link], Some(remote))
             }
             None => {
-                let links = local_links(setups.len(), &abort, timeout).into_iter();
+                let links = local_links(setups.len(), abort, timeout).into_iter();
                 let links = setups.iter().zip(links).map(|(setup, link)| match wrap {
                     Some(wrap) => wrap(setup.rank, link),
                     None => Box::new(link) as Box<dyn Link>,
@@ -91,7 +90,7 @@ impl Crew {
         });
         let members = members.collect::<Result<Vec<_>, PipelineError>>()?;
         let lost = |rank| PipelineError::Ended { rank };
-        let ranks = tinderbox_link::Crew::start_at(first, &abort, members, lost)
+        let ranks = tinderbox_link::Crew::start_at(first, abort, members, lost)
             .map_err(|error| stopped(error, "start"))?;
         Ok(Self {
             ranks: Some(ranks),

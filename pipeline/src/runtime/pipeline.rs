@@ -18,6 +18,7 @@ use super::changed::Repaired;
 use super::cores;
 use super::crew::Crew;
 use super::facts::Facts;
+use super::link::Abort;
 use super::loss_scale::LossScale;
 use super::memory::{check_memory, device_of};
 use super::optimizer::OptimizerState;
@@ -118,6 +119,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         )?;
         let source = builder.source_of_values();
         let of_replica = layout.rank_count();
+        let abort = Abort::default();
         let setups = own.map(|rank| RankSetup {
             rank: RankIndex::new(rank),
             replica: rank / of_replica,
@@ -127,11 +129,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             device: device_of(RankIndex::new(rank), &devices).clone(),
             settings: settings.clone(),
             progress: Arc::default(),
+            abort: abort.clone(),
         });
         let shared = cores::threads(world, ranks)?;
         let threads = builder.threads_per_rank.unwrap_or(shared);
         let mut crew = Crew::start(
-            setups.collect(),
+            (setups.collect(), &abort),
             &source,
             threads,
             builder.timeout,

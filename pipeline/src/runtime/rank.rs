@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use crossbeam_channel::{Receiver, Sender};
 use tinderbox_deferred::{ParameterTable, Source};
 
-use super::link::Link;
+use super::link::{Abort, Link};
 use super::progress::{RankProgress, Watch};
 use super::round::{Round, RoundReport};
 use super::settings::Settings;
@@ -34,6 +34,8 @@ pub(super) struct RankSetup {
     pub(super) settings: Arc<Settings>,
     /// Counts the values that it computes and reads.
     pub(super) progress: Arc<RankProgress>,
+    /// Stops all ranks.
+    pub(super) abort: Abort,
 }
 
 impl fmt::Debug for RankSetup {
@@ -75,8 +77,13 @@ pub(super) fn run_rank(
     requests: &Receiver<RankRequest>,
 ) {
     let rank = setup.rank;
+    let is_stopped = setup.abort.clone();
     let abort = |link: &mut dyn Link, error: PipelineError| {
-        tracing::error!(rank = rank.index(), %error, "rank aborts");
+        match is_stopped.is_triggered() {
+            // An effect of what has stopped it.
+            true => tracing::debug!(rank = rank.index(), %error, "rank ends"),
+            false => tracing::error!(rank = rank.index(), %error, "rank aborts"),
+        }
         link.abort(error);
     };
     match attempt(rank, "MATERIALIZE", || Rank::new(setup, watch, source)) {

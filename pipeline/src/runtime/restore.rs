@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use burn::module::Module;
+use burn::optim::DynState;
 use burn::tensor::{DType, TensorData};
 use burn_pack::Scalar;
 use tinderbox_deferred::{Observer, ParameterPath, Source};
@@ -20,6 +21,12 @@ pub trait SavedOptimizer: Send + Sync {
     /// Returns the fields that were saved for a parameter; empty if the optimizer had no state for it.
     /// Reads no values.
     fn fields(&self, path: &ParameterPath) -> StateFields;
+
+    /// Returns the state of a parameter as it is, if it is in memory and of the optimizer that will go on with it: its
+    /// [`fields`](Self::fields) are empty then.
+    fn state(&self, _: &ParameterPath) -> Option<DynState> {
+        None
+    }
 
     /// Returns the values of the parameter's tensors, in the order of its [`fields`](Self::fields).
     /// Reports bytes to the observer as they are read.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::Device;
-use tinderbox_deferred::{Executable, RunContext};
+use tinderbox_deferred::{Executable, ProgramError, RunContext};
 use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
 use super::clip::{Change, Clipping, Norms, each, scaled};
-use super::link::{Link, LinkMessage, Tag};
+use super::link::{Abort, Link, LinkMessage, Tag};
 use super::rank::{Rank, action_error, caught};
 use super::round::{Part, Round, RoundReport};
 use super::stage::{CutProgram, Stage};
@@ -89,12 +89,20 @@ struct Job {
     executable: Executable,
     inputs: Vec<DynTensor>,
     context: RunContext,
+    abort: Abort,
 }
 
 impl Job {
+    /// Runs the program, until a rank fails.
     fn run(self) -> Result<Vec<DynTensor>, ActionError> {
-        let made = self.executable.run(self.inputs, &self.context);
-        made.map_err(|source| self.cut.indices.locate(source))
+        let is_stopped = || self.abort.is_triggered();
+        let made = self
+            .executable
+            .run_until(self.inputs, &self.context, &is_stopped);
+        made.map_err(|source| match source {
+            ProgramError::Stopped => LinkError::Aborted.into(),
+            source => self.cut.indices.locate(source),
+        })
     }
 }
 
@@ -288,6 +296,7 @@ impl<'a> Running<'a> {
                 step: self.round.step,
                 micro_batch: index as u32,
             },
+            abort: self.rank.setup.abort.clone(),
         })
     }
 
@@ -381,6 +390,9 @@ impl<'a> Running<'a> {
                 Some(Clipping::GlobalNorm(_)) | None => None,
             };
             stage.update(&self.round.lr, |gradient| {
+                if setup.abort.is_triggered() {
+                    return Err(LinkError::Aborted.into());
+                }
                 let gradient = match change {
                     Change::Scale(factor) => scaled(gradient, factor),
                     Change::Keep | Change::Skip => gradient,

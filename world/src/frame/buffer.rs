@@ -45,19 +45,16 @@ impl Buffer {
         }
     }
 
-    /// Joins buffers. One alone is returned as it is.
-    pub fn joined(mut parts: Vec<Self>) -> Self {
-        if parts.len() == 1 {
-            return parts.remove(0);
-        }
+    /// Copies several buffers to one.
+    pub fn joined(parts: &[Self]) -> Self {
         let mut whole = Self::with_capacity(parts.iter().map(Self::len).sum());
         for part in parts {
             match whole.length.is_multiple_of(WORD) {
                 true => {
-                    whole.words.extend(part.words);
+                    whole.words.extend_from_slice(&part.words);
                     whole.length += part.length;
                 }
-                false => whole.extend(&part.to_vec()),
+                false => whole.extend(part.as_ref()),
             }
         }
         whole
@@ -80,8 +77,13 @@ impl Buffer {
 
     /// Copies the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
-        let words = self.words.iter().flat_map(|word| word.to_ne_bytes());
-        words.take(self.length).collect()
+        self.as_ref().to_vec()
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.length]
     }
 }
 

@@ -1,6 +1,7 @@
 //! Random programs: shared values, views, values read twice, in-place modifications, several
 //! outputs, unread outputs.
 
+use std::cell::Cell;
 use std::fmt;
 
 use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor, TensorData, activation, module};
@@ -9,7 +10,9 @@ use proptest::test_runner::RngSeed;
 use tinderbox_fake::{DynTensor, RecordOptions, Recording, ValueId, record};
 
 use super::{data, run, value_of, without_liveness};
-use crate::program::{Program, RandomKeys};
+use crate::ProgramError;
+use crate::program::{Executor, Program, RandomKeys, RunContext};
+use crate::random::Seed;
 
 /// The operands of an operation: two floats, integers and bools of any small shapes, and a number.
 struct Operands {
@@ -332,6 +335,29 @@ proptest! {
         prop_assert!(same_bits(&data(&held), &before), "inputs of {:?}", calls);
         let alone = run(&program, fresh());
         prop_assert!(same_bits(&alone, &expected), "inputs used up: {:?} of {:?}", kept, calls);
+    }
+
+    #[test]
+    fn a_program_stops_before_any_of_its_steps(calls in calls()) {
+        let (recording, wanted) = recorded(1, &calls);
+        let (graph, keys) = (recording.graph(), RandomKeys::new());
+        let program = Program::new(graph, graph.node_ids(), &[], &wanted, &keys).unwrap();
+        let executable = Executor::new(&Device::flex()).unwrap().load(program);
+        let context = RunContext::initialization(Seed::new(1));
+        let run = |most: usize| {
+            let asked = Cell::new(0);
+            let is_stopped = || asked.replace(asked.get() + 1) == most;
+            let result = executable.run_until(Vec::new(), &context, &is_stopped);
+            (result, asked.get())
+        };
+        let (whole, steps) = run(usize::MAX);
+        let expected = executable.run(Vec::new(), &context).unwrap();
+        prop_assert!(same_bits(&data(&whole.unwrap()), &data(&expected)));
+        for most in 0..steps {
+            let (stopped, asked) = run(most);
+            prop_assert!(matches!(stopped, Err(ProgramError::Stopped)));
+            prop_assert_eq!(asked, most + 1);
+        }
     }
 
     #[test]

@@ -216,14 +216,15 @@ impl OptimizerState {
         self.states[position] = state.map(|state| with_value(state, value, decay));
     }
 
-    /// Copies the state of each piece that has one to the host.
+    /// Copies the state of each piece that has one, and that is selected, to the host.
     fn save<'a>(
         &self,
         pieces: &'a [(ParameterPath, Piece)],
+        is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
     ) -> Result<Vec<PieceState<'a>>, ExecutionError> {
         let mut saved = Vec::new();
         for (((path, piece), state), rule) in pieces.iter().zip(&self.states).zip(&self.rules) {
-            let Some(state) = state else {
+            let Some(state) = state.as_ref().filter(|_| is_selected(path, piece)) else {
                 continue;
             };
             let mut sink = StateSink::default();
@@ -309,7 +310,10 @@ impl OptimizerState {
         observer: &dyn Observer,
     ) -> Result<(), RestoreError> {
         let rank = piece.shape.len();
-        self.states[position] = None;
+        self.states[position] = saved.state(path);
+        if self.states[position].is_some() {
+            return Ok(());
+        }
         let fields = saved.fields(path);
         if fields.is_empty() {
             return Ok(());
@@ -412,7 +416,7 @@ impl OptimizerSnapshot {
             tensors,
             scalars,
             ..
-        } in self.of_pieces()?
+        } in self.of_pieces(|_, _| true)?
         {
             for (name, _) in tensors.iter().filter(|_| !piece.is_whole()) {
                 let part = StatePart {
@@ -429,12 +433,25 @@ impl OptimizerSnapshot {
         Ok(saved)
     }
 
-    /// Returns the state of each piece that has one, copied to the host.
-    pub(super) fn of_pieces(&self) -> Result<Vec<PieceState<'_>>, ExecutionError> {
+    /// Returns the state of each piece that has one, and that is selected, copied to the host.
+    pub(super) fn of_pieces(
+        &self,
+        is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
+    ) -> Result<Vec<PieceState<'_>>, ExecutionError> {
         match &self.optimizer {
-            Some(optimizer) => optimizer.save(&self.pieces),
+            Some(optimizer) => optimizer.save(&self.pieces, is_selected),
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Returns the state of each piece that has one, as it is.
+    pub(super) fn states(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
+        let states = self
+            .optimizer
+            .iter()
+            .flat_map(|optimizer| &optimizer.states);
+        let pieces = self.pieces.iter().zip(states);
+        pieces.filter_map(|((path, piece), state)| Some((path, piece, state.as_ref()?)))
     }
 }
 

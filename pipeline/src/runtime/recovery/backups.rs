@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::ParameterTable;
-use tinderbox_fake::DynTensor;
 use tinderbox_world::{Buffer, Channel};
 
-use super::snapshot::{Contents, Snapshot, tensor};
+use super::snapshot::{Contents, Snapshot};
 use crate::runtime::digest::ReadError;
 use crate::runtime::remote::header_of;
 use crate::runtime::wire::lend_row_major;
@@ -33,7 +32,7 @@ pub(in crate::runtime) enum Part {
 }
 
 /// The chunks of each item of a snapshot.
-type Chunks = Vec<Arc<Vec<Buffer>>>;
+pub(super) type Chunks = Vec<Arc<Vec<Buffer>>>;
 
 /// A snapshot as far as it has arrived.
 #[derive(Debug)]
@@ -140,18 +139,10 @@ impl Backups {
     }
 
     /// Returns a snapshot of a rank.
-    pub(super) fn snapshot(
-        &self,
-        rank: RankIndex,
-        version: u64,
-    ) -> Option<(Contents, Vec<DynTensor>)> {
+    pub(super) fn snapshot(&self, rank: RankIndex, version: u64) -> Option<(Contents, Chunks)> {
         let ranks = self.ranks();
-        let Arriving {
-            contents, chunks, ..
-        } = ranks.get(&rank)?.get(&version)?;
-        let pairs = contents.items.iter().zip(chunks.iter());
-        let tensors = pairs.map(|(item, chunks)| tensor(item, chunks.to_vec()));
-        Some((contents.clone(), tensors.collect::<Option<_>>()?))
+        let state = ranks.get(&rank)?.get(&version)?;
+        Some((state.contents.clone(), state.chunks.clone()))
     }
 }
 
@@ -163,7 +154,7 @@ pub(super) fn send(
     earlier: Option<(u64, Snapshot)>,
     table: &ParameterTable,
 ) -> Result<(), ReadError> {
-    let (contents, values) = snapshot.read(table)?;
+    let (contents, values) = snapshot.read(table, |_, _| true)?;
     let (earlier, is_same) = match earlier {
         Some((earlier, known)) => (earlier, snapshot.same_as(&known)),
         None => (0, Vec::new()),

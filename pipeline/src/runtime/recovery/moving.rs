@@ -5,7 +5,9 @@ use std::error::Error;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use burn::optim::DynState;
 use burn::tensor::TensorData;
+use bytes::Bytes;
 use tinderbox_deferred::{Observer, ParameterPath, ParameterTable, Values};
 use tinderbox_fake::DynTensor;
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
@@ -26,15 +28,22 @@ pub(super) struct Moved {
 }
 
 /// The state of the optimizer for the parameters that a rank owns.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct MovedState {
-    of_paths: BTreeMap<ParameterPath, (StateFields, Vec<DynTensor>)>,
+    /// The states that stay on this rank.
+    pub(super) own: BTreeMap<ParameterPath, DynState>,
+    fields: BTreeMap<ParameterPath, StateFields>,
+    /// Each is read once.
+    values: Mutex<BTreeMap<ParameterPath, Vec<DynTensor>>>,
 }
 
 impl SavedOptimizer for MovedState {
     fn fields(&self, path: &ParameterPath) -> StateFields {
-        let found = self.of_paths.get(path);
-        found.map(|(fields, _)| fields.clone()).unwrap_or_default()
+        self.fields.get(path).cloned().unwrap_or_default()
+    }
+
+    fn state(&self, path: &ParameterPath) -> Option<DynState> {
+        self.own.get(path).cloned()
     }
 
     fn read(
@@ -42,14 +51,15 @@ impl SavedOptimizer for MovedState {
         path: &ParameterPath,
         _: &dyn Observer,
     ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
-        let tensors = self.of_paths.get(path).map(|(_, tensors)| tensors);
-        let read = tensors.into_iter().flatten();
-        read.map(|value| Ok(value.to_data()?)).collect()
+        let values = self.values.lock();
+        let values = values.unwrap_or_else(PoisonError::into_inner).remove(path);
+        let read = values.into_iter().flatten();
+        read.map(|value| Ok(value.into_data()?)).collect()
     }
 }
 
 /// What the ranks of a layout need.
-struct Needs<'a> {
+pub(super) struct Needs<'a> {
     layout: &'a Layout,
     /// The number of ranks of all replicas.
     ranks: usize,
@@ -59,7 +69,7 @@ struct Needs<'a> {
 }
 
 impl<'a> Needs<'a> {
-    fn of(layout: &'a Layout, ranks: usize) -> Self {
+    pub(super) fn of(layout: &'a Layout, ranks: usize) -> Self {
         let mut held = vec![BTreeSet::new(); layout.rank_count()];
         let mut owned = held.clone();
         for (stage, rank) in layout.stages().zip(&layout.ranks) {
@@ -84,6 +94,11 @@ impl<'a> Needs<'a> {
         }
     }
 
+    /// Whether a rank needs the state of a parameter, and no other does.
+    pub(super) fn owns_alone(&self, rank: RankIndex, position: usize) -> bool {
+        self.ranks == self.layout.rank_count() && self.owns(rank, position)
+    }
+
     fn owns(&self, rank: RankIndex, position: usize) -> bool {
         self.is_in(&self.owned, rank, position)
     }
@@ -94,29 +109,65 @@ impl<'a> Needs<'a> {
     }
 }
 
+/// A value that a process holds.
+pub(super) enum Value {
+    Tensor(DynTensor),
+    /// The bytes of a tensor, as they have arrived.
+    Chunks(Arc<Vec<Buffer>>),
+}
+
+/// One of several chunks.
+struct Chunk(Arc<Vec<Buffer>>, usize);
+
+impl AsRef<[u8]> for Chunk {
+    fn as_ref(&self) -> &[u8] {
+        self.0[self.1].as_ref()
+    }
+}
+
+impl Value {
+    /// The bytes of its elements in row-major order. Not copied for a tensor on the CPU that is not a view.
+    fn bytes(&self) -> Result<Vec<Bytes>, PipelineError> {
+        match self {
+            Self::Tensor(tensor) => {
+                lend_row_major(vec![tensor.clone()]).map_err(|source| PipelineError::Unreadable {
+                    what: "a value to move",
+                    source: Box::new(source),
+                })
+            }
+            Self::Chunks(chunks) => {
+                let one = |at| Bytes::from_owner(Chunk(chunks.clone(), at));
+                Ok((0..chunks.len()).map(one).collect())
+            }
+        }
+    }
+
+    /// The tensor of an item; `None` if it has other bytes than that says.
+    fn into_tensor(self, item: &Item) -> Option<DynTensor> {
+        match self {
+            Self::Tensor(tensor) => Some(tensor),
+            Self::Chunks(chunks) => tensor(item, Buffer::joined(&chunks)),
+        }
+    }
+}
+
 /// Sends what this process holds to the ranks that need it, and returns what its own rank needs. All processes call this.
 pub(super) fn move_state(
     world: &World,
-    (contents, values): (Contents, Vec<DynTensor>),
-    (layout, ranks): (&Layout, usize),
+    (contents, values): (Contents, Vec<Value>),
+    needs: &Needs<'_>,
     table: &ParameterTable,
     timeout: Duration,
 ) -> Result<Moved, PipelineError> {
-    let needs = Needs::of(layout, ranks);
     let own = world.rank();
     let arrived = Arc::new(Arrived::default());
     let channel = world.open(arrived.clone());
     let all: Vec<Contents> = world.all_gather(contents)?;
-    let bytes = lend_row_major(values.clone()).map_err(|source| PipelineError::Unreadable {
-        what: "a value to move",
-        source: Box::new(source),
-    })?;
     for to in channel.others() {
-        for (at, item) in all[own.index()].items.iter().enumerate() {
-            if needs.includes(to, &item.name) {
-                let at = u32::try_from(at).expect("a header has fewer items");
-                channel.send(to, &at.to_le_bytes(), vec![bytes[at as usize].clone()]);
-            }
+        let items = all[own.index()].items.iter().zip(&values).enumerate();
+        for (at, (_, value)) in items.filter(|(_, (item, _))| needs.includes(to, &item.name)) {
+            let at = u32::try_from(at).expect("a header has fewer items");
+            channel.send(to, &at.to_le_bytes(), value.bytes()?);
         }
     }
     // By name and first row.
@@ -128,16 +179,21 @@ pub(super) fn move_state(
     let needed = |item: &&Item| needs.includes(own, &item.name);
     for (item, value) in all[own.index()].items.iter().zip(values) {
         if needed(&item) {
-            add(item, value);
+            let value = value.into_tensor(item);
+            add(item, value.ok_or(PipelineError::Frame { rank: own })?);
         }
     }
     let mut received_bytes = 0;
     for from in channel.others() {
         let items = all[from.index()].items.iter().enumerate();
         for (at, item) in items.filter(|(_, item)| needed(item)) {
-            let piece = arrived.wait_for((from, at as u32), timeout)?;
-            received_bytes += piece.len() as u64;
-            let value = tensor(item, vec![piece]);
+            let pieces = arrived.wait_for((from, at as u32), timeout)?;
+            let bytes = match <[Buffer; 1]>::try_from(pieces) {
+                Ok([whole]) => whole,
+                Err(chunks) => Buffer::joined(&chunks),
+            };
+            received_bytes += bytes.len() as u64;
+            let value = tensor(item, bytes);
             add(item, value.ok_or(PipelineError::Frame { rank: from })?);
         }
     }
@@ -147,29 +203,31 @@ pub(super) fn move_state(
         received_bytes,
     };
     let mut of_parameters = Vec::new();
+    let mut state_values: BTreeMap<ParameterPath, Vec<DynTensor>> = BTreeMap::new();
     for (name, rows) in parts {
         let path = table.iter().as_slice()[name.position].path.clone();
         let value = DynTensor::joined(rows.into_values().collect());
         match name.state {
             None => of_parameters.push((path, value)),
             Some(name) => {
-                let (fields, tensors) = moved.state.of_paths.entry(path).or_default();
+                let fields = moved.state.fields.entry(path.clone()).or_default();
                 let shape = value.shape();
                 fields.tensors.push(StateTensor {
                     name,
                     shape: shape.iter().map(|size| *size as u64).collect(),
                     dtype: value.dtype(),
                 });
-                tensors.push(value);
+                state_values.entry(path).or_default().push(value);
             }
         }
     }
     let scalars = all.into_iter().flat_map(|contents| contents.scalars);
     for (position, name, scalar) in scalars.filter(|(position, ..)| needs.owns(own, *position)) {
         let path = table.iter().as_slice()[position].path.clone();
-        let (fields, _) = moved.state.of_paths.entry(path).or_default();
+        let fields = moved.state.fields.entry(path).or_default();
         fields.scalars.push((name, scalar));
     }
+    moved.state.values = Mutex::new(state_values);
     moved.values = of_parameters.into_iter().collect();
     Ok(moved)
 }
@@ -183,7 +241,7 @@ struct Arrived {
 
 #[derive(Default)]
 struct ArrivedState {
-    items: BTreeMap<(RankIndex, u32), Buffer>,
+    items: BTreeMap<(RankIndex, u32), Vec<Buffer>>,
     failure: Option<Failure>,
 }
 
@@ -192,12 +250,16 @@ impl Arrived {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_for(&self, key: (RankIndex, u32), timeout: Duration) -> Result<Buffer, PipelineError> {
+    fn wait_for(
+        &self,
+        key: (RankIndex, u32),
+        timeout: Duration,
+    ) -> Result<Vec<Buffer>, PipelineError> {
         let deadline = Instant::now() + timeout;
         let mut state = self.state();
         loop {
-            if let Some(piece) = state.items.remove(&key) {
-                return Ok(piece);
+            if let Some(pieces) = state.items.remove(&key) {
+                return Ok(pieces);
             }
             if let Some(failure) = &state.failure {
                 return Err(WorldError::Failed(failure.clone()).into());
@@ -219,9 +281,9 @@ impl Arrived {
 
 impl Handler for Arrived {
     fn received(&self, from: RankIndex, header: &[u8], pieces: Vec<Buffer>) {
-        if let (Ok(at), Some(piece)) = (header.try_into(), pieces.into_iter().next()) {
+        if let Ok(at) = header.try_into() {
             let key = (from, u32::from_le_bytes(at));
-            self.state().items.insert(key, piece);
+            self.state().items.insert(key, pieces);
             self.changed.notify_all();
         }
     }
@@ -230,15 +292,4 @@ impl Handler for Arrived {
         self.state().failure = Some(failure.clone());
         self.changed.notify_all();
     }
-}
-
-/// Joins what a process holds of several ranks.
-pub(super) fn together(parts: Vec<(Contents, Vec<DynTensor>)>) -> (Contents, Vec<DynTensor>) {
-    let mut all = (Contents::default(), Vec::new());
-    for (contents, values) in parts {
-        all.0.items.extend(contents.items);
-        all.0.scalars.extend(contents.scalars);
-        all.1.extend(values);
-    }
-    all
 }

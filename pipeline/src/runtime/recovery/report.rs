@@ -28,7 +28,11 @@ pub struct Recovered {
     pub spares: usize,
     /// The bytes that this process was sent.
     pub received_bytes: u64,
-    /// From when this process noticed the loss until it went on.
+    /// From when this process noticed the loss until those that are left had agreed on who they are.
+    pub agreed: Duration,
+    /// From then until the ranks had been started again with the state that is kept.
+    pub restored: Duration,
+    /// From when this process noticed the loss until it went on: also for the repeated steps.
     pub took: Duration,
 }
 
@@ -41,14 +45,16 @@ impl fmt::Display for Recovered {
         write!(
             f,
             ": {} ranks and {} spares go on after step {}, with {} steps repeated and {} received by rank \
-             {}, in {:.3} s",
+             {}, in {:.3} s: {:.3} s to agree, {:.3} s to restore the state",
             self.ranks,
             self.spares,
             self.step,
             self.repeated,
             human_bytes(self.received_bytes),
             self.rank,
-            self.took.as_secs_f64()
+            self.took.as_secs_f64(),
+            self.agreed.as_secs_f64(),
+            self.restored.as_secs_f64(),
         )
     }
 }

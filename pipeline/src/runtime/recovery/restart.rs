@@ -6,22 +6,23 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::DynTensor;
+use tinderbox_deferred::ParameterPath;
 use tinderbox_world::{Failure, How, World, WorldError, machine, with_causes};
 
 use super::backups::{self, Backups};
 use super::keepers::keepers;
 use super::ledger::{Driver, Holdings, INITIAL, Ledger, RecoveryState, newest_version};
-use super::moving::{Moved, MovedState, move_state, together};
+use super::moving::{Moved, MovedState, Needs, Value, move_state};
 use super::replan::replan;
 use super::report::Recovered;
 use super::settings::Recovery;
-use super::snapshot::{Contents, Snapshot};
+use super::snapshot::Snapshot;
 use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
 use crate::runtime::builder::PipelineBuilder;
 use crate::runtime::carry::Carries;
 use crate::runtime::memory::device_of;
+use crate::runtime::pieces::Piece;
 use crate::runtime::pipeline::{Condition, Pipeline};
 use crate::runtime::remote::To;
 use crate::runtime::stage::Stage;
@@ -288,6 +289,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             awaits_restore: recovery.is_state_lost,
             holdings: recovery.holdings(),
         })?;
+        let agreed = began.elapsed();
         let Choice {
             version,
             absent: lost,
@@ -313,6 +315,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         };
         self.restore_version(version, state)?;
         self.keep_again(backups)?;
+        let restored = began.elapsed().saturating_sub(agreed);
         let least = left.iter().map(|one| one.calls).min().unwrap_or(0);
         let repeated = self.repeat(least)?;
         let ranks = self.plan.world_size();
@@ -325,6 +328,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             ranks,
             spares: world.size() - ranks,
             received_bytes,
+            agreed,
+            restored,
             took: began.elapsed(),
         };
         tracing::warn!(%recovered, "went on without lost processes");
@@ -364,7 +369,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         chosen
     }
 
-    /// Moves the snapshots of a version to where a plan needs them.
+    /// Moves the snapshots of a version to where a plan needs them: this process has its own, and those that it keeps of absent
+    /// ranks.
     fn moved(
         &self,
         world: &World,
@@ -374,29 +380,34 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ) -> Result<Moved, PipelineError> {
         let table = self.model.parameters();
         let layout = plan.layout(table)?;
-        let held = self.held_at(version, absent)?;
-        let ranks = plan.world_size();
-        move_state(world, held, (&layout, ranks), table, self.crew.timeout())
-    }
-
-    /// What this process has of a version: its own snapshot, and those that it keeps of absent ranks.
-    fn held_at(
-        &self,
-        version: u64,
-        absent: &[RankIndex],
-    ) -> Result<(Contents, Vec<DynTensor>), PipelineError> {
-        let unreadable = |source| PipelineError::Unreadable {
+        let needs = Needs::of(&layout, plan.world_size());
+        let ledger = &self.recovery.as_ref().expect("it recovers").ledger;
+        let snapshot = &ledger.snapshots[&version];
+        // The state of an optimizer has no parts that could be sent without a copy.
+        let stays = |path: &ParameterPath, piece: &Piece| {
+            let position = table.position(path);
+            piece.is_whole() && position.is_some_and(|at| needs.owns_alone(world.rank(), at))
+        };
+        let read = snapshot.read(table, |path, piece| !stays(path, piece));
+        let (mut contents, values) = read.map_err(|source| PipelineError::Unreadable {
             what: "a snapshot",
             source,
-        };
-        let ledger = &self.recovery.as_ref().expect("it recovers").ledger;
-        let own = ledger.snapshots[&version].read(self.model.parameters());
-        let mut parts = vec![own.map_err(unreadable)?];
+        })?;
+        let mut values: Vec<Value> = values.into_iter().map(Value::Tensor).collect();
         for rank in ledger.of_others().filter(|rank| absent.contains(rank)) {
             let kept = ledger.backups.snapshot(rank, version);
-            parts.push(kept.ok_or(PipelineError::Frame { rank })?);
+            let (of_rank, chunks) = kept.ok_or(PipelineError::Frame { rank })?;
+            contents.items.extend(of_rank.items);
+            contents.scalars.extend(of_rank.scalars);
+            values.extend(chunks.into_iter().map(Value::Chunks));
         }
-        Ok(together(parts))
+        let held = (contents, values);
+        let mut moved = move_state(world, held, &needs, table, self.crew.timeout())?;
+        let states = snapshot.states();
+        let states = states.filter(|(path, piece, _)| stays(path, piece));
+        let states = states.map(|(path, _, state)| (path.clone(), state.clone()));
+        moved.state.own = states.collect();
+        Ok(moved)
     }
 
     /// Plans on the first process, for all.

@@ -1,5 +1,6 @@
 //! What a rank has at one point in time, in parts that can be sent.
 
+use burn::optim::DynState;
 use burn::tensor::Device;
 use burn_pack::Scalar;
 use serde::{Deserialize, Serialize};
@@ -63,10 +64,11 @@ impl Snapshot {
         }
     }
 
-    /// Reads the parts with their values. Copies the state of the optimizer.
+    /// Reads the parts with their values. Copies the state of the optimizer, for the pieces that are selected.
     pub(super) fn read(
         &self,
         table: &ParameterTable,
+        is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
     ) -> Result<(Contents, Vec<DynTensor>), ReadError> {
         let mut contents = Contents::default();
         let mut values = Vec::new();
@@ -86,7 +88,7 @@ impl Snapshot {
             values.push(value.clone());
         }
         for optimizer in &self.optimizers {
-            for of_piece in optimizer.of_pieces()? {
+            for of_piece in optimizer.of_pieces(&is_selected)? {
                 let position = position(of_piece.path);
                 let first_row = of_piece.piece.rows.start;
                 for (name, data) in of_piece.tensors {
@@ -110,6 +112,11 @@ impl Snapshot {
         Ok((contents, values))
     }
 
+    /// The state of the optimizer for each piece that has one, as it is.
+    pub(super) fn states(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
+        self.optimizers.iter().flat_map(OptimizerSnapshot::states)
+    }
+
     /// Whether each parameter has the same memory in an earlier state, and so the same value: that state holds it, so nothing
     /// has been written to it. In the order of the items; those of the optimizer's state are not in the list.
     pub(super) fn same_as(&self, earlier: &Self) -> Vec<bool> {
@@ -125,8 +132,7 @@ impl Snapshot {
 }
 
 /// Returns the tensor of an item from the bytes that arrived; `None` if there are others than its type says.
-pub(super) fn tensor(item: &Item, chunks: Vec<Buffer>) -> Option<DynTensor> {
-    let kinds = vec![item.kind.clone()];
-    let tensors = tensors(kinds, vec![Buffer::joined(chunks)])?;
+pub(super) fn tensor(item: &Item, bytes: Buffer) -> Option<DynTensor> {
+    let tensors = tensors(vec![item.kind.clone()], vec![bytes])?;
     tensors.into_iter().next()
 }

@@ -19,6 +19,7 @@ pub use digest::{ProgramDigest, ReplayComparison, ReplayDifference, ReplayedOper
 use digest::{described, digest_of, place};
 
 use super::builder::PipelineBuilder;
+use super::link::Abort;
 use super::memory::device_of;
 use super::prepared::Prepared;
 use super::programs::{Programs, states};
@@ -201,6 +202,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
                 device: device_of(rank, &self.devices).clone(),
                 settings: settings.clone(),
                 progress: Arc::default(),
+                abort: Abort::default(),
             })
         };
         let forwards = layout.stages().map(|stage| (stage, Compute::Forward));

@@ -136,6 +136,8 @@ proptest! {
         for (header, pieces) in frames {
             let found = decoder.next_frame().unwrap();
             prop_assert_eq!(found.header, header);
+            let joined = Buffer::joined(&found.pieces);
+            prop_assert_eq!((joined.len(), joined.as_ref()), (pieces.concat().len(), &pieces.concat()[..]));
             let found: Vec<Vec<u8>> = found.pieces.iter().map(Buffer::to_vec).collect();
             prop_assert_eq!(found, pieces);
         }
