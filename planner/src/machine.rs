@@ -55,8 +55,17 @@ impl Rates {
     #[must_use]
     pub fn update_ns(&self, parameter_bytes: u64, optimizer_states: u64) -> u64 {
         let passes = 3 + 7 * u128::from(optimizer_states);
-        let moved = u128::from(parameter_bytes) * passes;
-        let nanoseconds = moved.saturating_mul(1_000_000_000) / u128::from(self.bytes_per_s.max(1));
+        self.moved_ns(u128::from(parameter_bytes) * passes)
+    }
+
+    /// Returns the nanoseconds in which gradients of the given bytes are added to others: two are read and one is written.
+    #[must_use]
+    pub fn add_ns(&self, gradient_bytes: u64) -> u64 {
+        self.moved_ns(u128::from(gradient_bytes) * 3)
+    }
+
+    fn moved_ns(&self, bytes: u128) -> u64 {
+        let nanoseconds = bytes.saturating_mul(1_000_000_000) / u128::from(self.bytes_per_s.max(1));
         u64::try_from(nanoseconds).unwrap_or(u64::MAX)
     }
 }

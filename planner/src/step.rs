@@ -63,6 +63,22 @@ impl Step {
         }
     }
 
+    /// Returns the bytes of gradients that a rank adds when its micro-batches are done, to complete their sum, and then those of
+    /// the other replicas, of the part of the stage that it updates.
+    #[must_use]
+    pub fn summed(&self, gradient_bytes: u64) -> (u64, u64) {
+        if self.replicas <= 1 {
+            return (0, 0);
+        }
+        // Of the gradients that it holds, one is from another replica.
+        let joined = self.gradients_held() - 2;
+        let joined = joined.min((self.per_replica() as u64).saturating_sub(1));
+        let replicas = self.replicas as u64;
+        let part = gradient_bytes / replicas;
+        let of_others = part.saturating_mul(replicas - 1);
+        (gradient_bytes.saturating_mul(joined), of_others)
+    }
+
     /// Returns the bytes that replicas exchange of the gradients of a stage.
     #[must_use]
     pub const fn exchanged(&self, gradient_bytes: u64) -> u64 {

@@ -3,7 +3,7 @@
 use tinderbox_deferred::{ParameterPath, ProgramError};
 use tinderbox_planner::{MachineError, ModelDifference, PlanFileError, PlannerError};
 
-use super::tracing::TraceError;
+use super::tracing::{BatchError, TraceError};
 use crate::partition::Cut;
 use crate::schedule::{ChunkCounts, Placement, RankIndex, ScheduleKind, StageIndex};
 
@@ -119,6 +119,9 @@ pub enum PlanError {
         /// The mark.
         mark: usize,
     },
+    /// A batch can't be split into micro-batches.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// The number of micro-batches is zero.
     #[error("a step needs at least one micro-batch")]
     NoMicroBatches,

@@ -83,12 +83,33 @@ impl Planning {
         times: Option<OperationTimes>,
     ) -> Result<Self, PlanError> {
         let joint = trace.example_program()?;
-        Ok(Self {
+        let times = times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates));
+        Ok(Self::of_program(joint, times))
+    }
+
+    /// Prepares the program of another batch; the times of the traced one are scaled to it.
+    pub(super) fn of_batch<B: Batch>(
+        trace: &Trace<B>,
+        batch: &B,
+        rates: &Rates,
+        times: Option<&OperationTimes>,
+    ) -> Result<Self, PlanError> {
+        let traced = trace.example_program()?;
+        let joint = trace.program(traced.key().mode, batch)?;
+        let times = match times {
+            Some(times) => times.scaled(&traced, &joint, rates),
+            None => OperationTimes::analytic(&joint, rates),
+        };
+        Ok(Self::of_program(joint, times))
+    }
+
+    fn of_program(joint: Arc<JointGraph>, times: OperationTimes) -> Self {
+        Self {
             groups: OperationGroups::new(&joint),
-            times: times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates)),
+            times,
             work: OnceCell::new(),
             joint,
-        })
+        }
     }
 
     /// The work that partitioners divide, computed on first use.
@@ -248,6 +269,8 @@ impl Planning {
             let update = machine
                 .rates
                 .update_ns(trained / replicas, step.optimizer_states);
+            let (reduced, summed) = step.summed(trained);
+            let added = |bytes| rank.time(machine.rates.add_ns(bytes));
             let held = StageBytes {
                 transient: transient.unwrap_or(0),
                 gradients: trained.saturating_mul(step.gradients_held()),
@@ -259,6 +282,8 @@ impl Planning {
                 backward: time(Compute::Backward),
                 input_gradient: time(Compute::InputGradient),
                 weight_gradient: time(Compute::WeightGradient),
+                reduce: added(reduced),
+                sum: added(summed),
                 update: rank.time(update),
                 resident_bytes: held.resident(),
                 transient_bytes: held.transient,

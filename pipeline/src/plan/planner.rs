@@ -8,12 +8,12 @@ use tinderbox_planner::{
 
 use super::Plan;
 use super::build::Planning;
-use crate::PlanError;
-use crate::batch::Batch;
+use crate::batch::{Batch, samples_of, split_samples};
 use crate::partition::{Cut, manual};
 use crate::schedule::{Placement, RankIndex, ScheduleKind};
 use crate::trace::Trace;
 use crate::work::OperationTimes;
+use crate::{BatchError, PlanError};
 
 /// Creates plans of a trace for a machine; all settings have defaults.
 ///
@@ -60,6 +60,15 @@ pub struct Planner<'a, B> {
     programs: bool,
     /// `None` to choose the best number.
     replicas: Option<usize>,
+    /// The batch of a step, to choose the number of micro-batches.
+    batch: Option<B>,
+}
+
+/// A plan that was tried, with its numbers of replicas and micro-batches.
+struct Tried {
+    replicas: usize,
+    micro_batches: usize,
+    plan: Result<Plan, PlanError>,
 }
 
 impl<'a, B: Batch> Planner<'a, B> {
@@ -84,6 +93,7 @@ impl<'a, B: Batch> Planner<'a, B> {
             recompute: None,
             programs: true,
             replicas: Some(1),
+            batch: None,
         }
     }
 
@@ -113,10 +123,23 @@ impl<'a, B: Batch> Planner<'a, B> {
         self
     }
 
-    /// Sets the number of micro-batches of a step, of all replicas, at least 1.
+    /// Sets the number of micro-batches of a step, of all replicas, at least 1. Default: the number of stages.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.step.micro_batches = count;
+        self.batch = None;
+        self
+    }
+
+    /// Chooses the number of micro-batches of a whole batch like this one, of all replicas, with the shortest predicted step
+    /// that fits the memory of the ranks: each number that divides its samples is tried. More micro-batches fill the
+    /// pipeline better and keep fewer activations, and have more operations, each with an overhead.
+    ///
+    /// [Measured](Self::times) times are those of the traced micro-batch: an operation takes as many times longer or shorter
+    /// for another one as its time from shapes. Cost: a recording and a plan for each number.
+    #[must_use]
+    pub fn choose_micro_batches(mut self, batch: &B) -> Self {
+        self.batch = Some(batch.clone());
         self
     }
 
@@ -183,60 +206,114 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// # Errors
     ///
     /// When there are fewer operations than stages, no plan fits the memory of the ranks, a manual cut
-    /// is at no module, the schedule does not fit the stages, the ranks can't be divided among the replicas, or the graph
-    /// can't be cut.
+    /// is at no module, the schedule does not fit the stages, the ranks can't be divided among the replicas, the graph
+    /// can't be cut, or the batch of [`choose_micro_batches`](Self::choose_micro_batches) can't be split or recorded.
     pub fn plan(self) -> Result<Plan, PlanError> {
         if self.step.micro_batches == 0 {
             return Err(PlanError::NoMicroBatches);
         }
-        let times = self.times.clone();
-        let planning = Planning::new(self.trace, &self.machine.rates, times)?;
-        if let Some(replicas) = self.replicas {
-            return self.plan_of(&planning, replicas);
+        let rates = &self.machine.rates;
+        let Some(batch) = &self.batch else {
+            let planning = Planning::new(self.trace, rates, self.times.clone())?;
+            let micro_batches = self.step.micro_batches;
+            return match self.replicas {
+                Some(replicas) => self.plan_of(&planning, replicas, micro_batches),
+                None => self.fastest(self.try_replicas(&planning, micro_batches)),
+            };
+        };
+        let samples = samples_of(batch)?;
+        let mut tried = Vec::new();
+        for count in (1..=samples).filter(|count| samples.is_multiple_of(*count)) {
+            let (part, _) = split_samples(batch, samples, count)?.swap_remove(0);
+            let planning = Planning::of_batch(self.trace, &part, rates, self.times.as_ref())?;
+            tried.extend(self.try_replicas(&planning, count));
         }
-        let powers = (0..usize::BITS).map(|power| 1_usize << power);
-        let possible = powers.take_while(|replicas| *replicas <= self.machine.ranks());
-        let possible = possible.filter(|replicas| {
-            self.machine.ranks().is_multiple_of(*replicas) && *replicas <= self.step.micro_batches
+        match (tried.is_empty(), self.replicas) {
+            (true, Some(replicas)) => Err(PlanError::from(BatchError::TooFewSamples {
+                samples,
+                micro_batches: replicas,
+            })),
+            _ => self.fastest(tried),
+        }
+    }
+
+    /// Plans a number of micro-batches for each possible number of replicas that has at most as many.
+    fn try_replicas(&self, planning: &Planning, micro_batches: usize) -> Vec<Tried> {
+        let ranks = self.machine.ranks();
+        let possible: Vec<usize> = match self.replicas {
+            Some(replicas) => vec![replicas],
+            None => {
+                let powers = (0..usize::BITS).map(|power| 1_usize << power);
+                let powers = powers.take_while(|replicas| *replicas <= ranks);
+                powers
+                    .filter(|replicas| ranks.is_multiple_of(*replicas))
+                    .collect()
+            }
+        };
+        let possible = possible.into_iter().filter(|count| *count <= micro_batches);
+        let tried = possible.map(|replicas| {
+            let plan = self.plan_of(planning, replicas, micro_batches);
+            let plan = plan.and_then(|plan| {
+                match plan.file().prediction.over_limit(&plan.file().machine) {
+                    Some(over) => Err(PlannerError::from(over).into()),
+                    None => Ok(plan),
+                }
+            });
+            Tried {
+                replicas,
+                micro_batches,
+                plan,
+            }
         });
-        let plans: Vec<(usize, Result<Plan, PlanError>)> = possible
-            .map(|replicas| {
-                let plan = self.plan_of(&planning, replicas).and_then(|plan| {
-                    match plan.file().prediction.over_limit(&plan.file().machine) {
-                        Some(over) => Err(PlannerError::from(over).into()),
-                        None => Ok(plan),
-                    }
-                });
-                (replicas, plan)
-            })
-            .collect();
-        let reasons: Vec<String> = plans
+        tried.collect()
+    }
+
+    /// Returns the first of the fastest plans; without any, the first error.
+    fn fastest(&self, tried: Vec<Tried>) -> Result<Plan, PlanError> {
+        let reasons: Vec<String> = tried
             .iter()
-            .map(|(replicas, plan)| {
-                let ranks = self.machine.ranks() / replicas;
+            .map(|tried| {
+                let Tried {
+                    replicas,
+                    micro_batches,
+                    plan,
+                } = tried;
+                let mut tried = Vec::new();
+                if self.replicas.is_none() {
+                    let ranks = self.machine.ranks() / replicas;
+                    tried.push(format!("{replicas} replicas of {ranks} ranks"));
+                }
+                if self.batch.is_some() {
+                    tried.push(format!("{micro_batches} micro-batches"));
+                }
                 let found = match plan {
                     Ok(plan) => format!("{:.3} ms", plan.file().prediction.step_ns as f64 / 1e6),
-                    Err(error) => error.to_string(),
+                    Err(error) => without_advice(error),
                 };
-                format!("{replicas} replicas of {ranks} ranks: {found}")
+                format!("{}: {found}", tried.join(", "))
             })
             .collect();
         let time = |plan: &Plan| plan.file().prediction.step_ns;
-        // The first of the fastest; without any plan, the error of one replica.
-        let fastest = plans
+        let fastest = tried
             .into_iter()
-            .map(|(_, plan)| plan)
+            .map(|tried| tried.plan)
             .min_by_key(|plan| plan.as_ref().map_or(u64::MAX, time));
-        let mut plan = fastest.expect("one replica is always possible")?;
+        let mut plan = fastest.expect("one replica and one micro-batch are always possible")?;
         plan.file.choice.reasons.extend(reasons);
         Ok(plan)
     }
 
-    /// Creates the plan of a number of replicas.
-    fn plan_of(&self, planning: &Planning, replicas: usize) -> Result<Plan, PlanError> {
+    /// Creates the plan of a number of replicas and micro-batches.
+    fn plan_of(
+        &self,
+        planning: &Planning,
+        replicas: usize,
+        micro_batches: usize,
+    ) -> Result<Plan, PlanError> {
         let machine = self.machine.of_replica(replicas)?;
         let step = Step {
             replicas,
+            micro_batches,
             ..self.step.clone()
         };
         let keeps_placement = self.cuts.is_some() || matches!(self.partitioner, Partitioner::Chain);
@@ -301,6 +378,15 @@ impl<'a, B: Batch> Planner<'a, B> {
             }),
             false => Ok(plan),
         }
+    }
+}
+
+/// The text of an error of one of several plans, without what to do instead.
+fn without_advice(error: &PlanError) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(": use ") {
+        Some((text, _)) => text.to_owned(),
+        None => text,
     }
 }
 

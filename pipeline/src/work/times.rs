@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tinderbox_fake::{NodeId, ValueId};
+use tinderbox_fake::{Node, NodeId, ValueId};
 use tinderbox_planner::Rates;
 
 use crate::cost::operation_cost;
@@ -50,6 +50,41 @@ impl OperationTimes {
         }
     }
 
+    /// Returns the times of a model's program for a batch of another size: each operation changes as its time from shapes does.
+    /// Where one of the programs has operations that the other has not, as with a single sample, all operations of one name
+    /// change alike.
+    pub(crate) fn scaled(&self, own: &JointGraph, other: &JointGraph, rates: &Rates) -> Self {
+        let names = [own, other].map(|joint| -> Vec<String> {
+            let nodes = joint.graph().nodes().iter();
+            nodes.map(Node::name).collect()
+        });
+        let [from, to] = [own, other].map(|joint| Self::analytic(joint, rates));
+        let scaled = |times: &[u64], from: &[u64], to: &[u64]| {
+            let pairs: Vec<(u64, u64)> = times.iter().copied().zip(from.iter().copied()).collect();
+            if names[0] == names[1] {
+                return to
+                    .iter()
+                    .zip(pairs)
+                    .map(|(to, pair)| scale(*to, pair))
+                    .collect();
+            }
+            let mut of_all = (0, 0);
+            let mut of_names: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+            for (name, pair) in names[0].iter().zip(pairs) {
+                for sums in [&mut of_all, of_names.entry(name).or_default()] {
+                    *sums = (sums.0.saturating_add(pair.0), sums.1.saturating_add(pair.1));
+                }
+            }
+            let of = |name: &str| of_names.get(name).copied().unwrap_or(of_all);
+            let each = names[1].iter().zip(to);
+            each.map(|(name, to)| scale(*to, of(name))).collect()
+        };
+        Self {
+            whole: scaled(&self.whole, &from.whole, &to.whole),
+            halves: scaled(&self.halves, &from.halves, &to.halves),
+        }
+    }
+
     /// Returns the nanoseconds of an operation in a program.
     pub fn of(&self, node: NodeId, compute: Compute) -> u64 {
         let times = match compute {
@@ -80,4 +115,10 @@ impl OperationTimes {
         }
         self
     }
+}
+
+/// Returns a time from shapes, changed as a measured time differs from its own time from shapes.
+fn scale(time: u64, (measured, from_shapes): (u64, u64)) -> u64 {
+    let scaled = u128::from(time) * u128::from(measured) / u128::from(from_shapes.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }

@@ -5,7 +5,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::Deferred;
 use tinderbox_pipeline::schedule::LinkCosts;
-use tinderbox_pipeline::{Machine, Outputs, Plan, Planner, Trace, Traceable};
+use tinderbox_pipeline::{Machine, OperationTimes, Outputs, Plan, Planner, Trace, Traceable};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -117,6 +117,126 @@ fn the_fastest_number_of_replicas_is_chosen() {
     let model: u64 = trace(8).parameters().bytes();
     let small = Machine::local(4).unwrap().with_memory(7 * model / 2);
     assert_eq!(chosen(8, &small), 2);
+}
+
+/// The choice is that of a user who traces each size of micro-batch and plans each number of replicas.
+#[test]
+fn the_fastest_number_of_micro_batches_is_chosen() {
+    const SAMPLES: usize = 24;
+    let batch = Tensor::<2>::zeros([SAMPLES, 64], &Device::flex());
+    let chosen = |machine: &Machine, replicas: Option<usize>| {
+        let traced = trace(5);
+        let planner = Planner::new(&traced, machine).choose_micro_batches(&batch);
+        let planner = match replicas {
+            Some(replicas) => planner.replicas(replicas),
+            None => planner.choose_replicas(),
+        };
+        let plan = planner.plan().unwrap();
+        let mut fastest: Option<(u64, usize, usize)> = None;
+        for count in [1, 2, 3, 4, 6, 8, 12, 24] {
+            let part = trace(SAMPLES / count);
+            for of in [1, 2, 4].into_iter().filter(|of| *of <= count) {
+                let planner = Planner::new(&part, machine).micro_batches(count);
+                let Ok(plan) = planner.replicas(of).plan() else {
+                    continue;
+                };
+                let file = plan.file();
+                let fits = file.prediction.over_limit(&file.machine).is_none();
+                let time = step_ns(&plan);
+                if replicas.is_none_or(|one| one == of)
+                    && fits
+                    && fastest.is_none_or(|(best, ..)| time < best)
+                {
+                    fastest = Some((time, of, count));
+                }
+            }
+        }
+        let count = plan.file().step.micro_batches;
+        let found = (step_ns(&plan), plan.replica_count(), count);
+        assert_eq!(Some(found), fastest);
+        let reasons = plan.file().choice.reasons.join("\n");
+        assert!(
+            reasons.contains(&format!("{count} micro-batches: ")),
+            "{reasons}"
+        );
+        assert_eq!(reasons.contains("2 replicas"), replicas.is_none());
+        (plan.replica_count(), count)
+    };
+    let local = Machine::local(4).unwrap();
+    // Operations without an overhead fill the pipeline with as many as there are.
+    let mut quick = local.clone();
+    (
+        quick.rates.operation_ns,
+        quick.action_ns,
+        quick.link.latency,
+    ) = (0, 0, 0);
+    quick.rates.bytes_per_s = u64::MAX;
+    assert_eq!(chosen(&quick, Some(1)), (1, 24));
+    // With one, fewer.
+    assert_eq!(chosen(&local, Some(1)), (1, 1));
+    assert_eq!(chosen(&local, None), (4, 4));
+    // Less memory holds fewer samples at a time.
+    let model: u64 = trace(8).parameters().bytes();
+    assert_eq!(
+        chosen(&local.clone().with_memory(model + 40_000), Some(1)),
+        (1, 3)
+    );
+    assert_eq!(chosen(&local.with_memory(model + 30_000), Some(1)), (1, 6));
+}
+
+#[test]
+fn batches_that_can_not_be_split_are_refused() {
+    let trace = trace(8);
+    let refused = |samples, replicas| {
+        let batch = Tensor::<2>::zeros([samples, 64], &Device::flex());
+        let planner = Planner::new(&trace, &machine(0, 0)).choose_micro_batches(&batch);
+        planner.replicas(replicas).plan().unwrap_err().to_string()
+    };
+    let texts = [refused(0, 1), refused(3, 4)].join("\n");
+    insta::assert_snapshot!(texts, @"
+    the batch has no samples: its tensors have a first dimension of 0
+    a batch of 3 samples can't be split into 4 micro-batches: lower the number of micro-batches
+    ");
+}
+
+/// Measured times of one size of micro-batch are used for others.
+#[test]
+fn measured_times_are_scaled() {
+    let traced = trace(8);
+    let local = Machine::local(2).unwrap();
+    let program = traced.example_program().unwrap();
+    let analytic = OperationTimes::analytic(&program, &local.rates);
+    let mut slower = local.clone();
+    slower.rates.flops_per_s /= 10;
+    slower.rates.bytes_per_s /= 10;
+    slower.rates.operation_ns *= 10;
+    let measured = OperationTimes::analytic(&program, &slower.rates);
+    // A batch of one sample is one micro-batch, and its backward has fewer operations.
+    for (samples, tolerance) in [(1, 0.1), (3, 0.01), (8, 0.01)] {
+        let batch = Tensor::<2>::zeros([samples, 64], &Device::flex());
+        let plan = |times: Option<&OperationTimes>| {
+            let planner = Planner::new(&traced, &local).choose_micro_batches(&batch);
+            let planner = match times {
+                Some(times) => planner.times(times.clone()),
+                None => planner,
+            };
+            planner.plan().unwrap()
+        };
+        // Those from shapes stay as they are.
+        let same = plan(Some(&analytic));
+        assert_eq!(same, plan(None));
+        let tenfold = plan(Some(&measured));
+        assert_eq!(same.file().step, tenfold.file().step);
+        let time = |plan: &Plan| {
+            let stages = plan.stages().iter();
+            let sum: u64 = stages
+                .map(|stage| stage.costs.forward + stage.costs.backward)
+                .sum();
+            sum as f64
+        };
+        let ratio = time(&tenfold) / time(&same);
+        assert!((ratio - 10.0).abs() < tolerance, "{samples} {ratio}");
+    }
 }
 
 #[test]

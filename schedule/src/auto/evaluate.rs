@@ -31,6 +31,10 @@ pub(super) struct Evaluator<'a> {
     pub causes: Vec<Vec<usize>>,
     tie_arrivals: Vec<u64>,
     norm_arrivals: Vec<u64>,
+    /// Per rank, when it has sent what it gives to its replicas.
+    exchange_free: Vec<u64>,
+    /// Per stage, when what it exchanges has arrived.
+    exchanged: Vec<u64>,
 }
 
 /// The state of one rank.
@@ -72,6 +76,8 @@ impl<'a> Evaluator<'a> {
             causes: vec![Vec::new(); problem.ranks],
             tie_arrivals: vec![0; problem.dependencies.ties().len()],
             norm_arrivals: vec![0; problem.stages() * problem.ranks],
+            exchange_free: vec![0; problem.ranks],
+            exchanged: vec![0; problem.stages()],
         }
     }
 
@@ -107,6 +113,7 @@ impl<'a> Evaluator<'a> {
         self.arrivals.fill(NOT_MADE);
         self.counts.fill([0; 3]);
         self.link_free.fill(0);
+        self.exchange_free.fill(0);
         self.update_waits
             .copy_from_slice(&self.problem.update_waits);
         self.ready.clear();
@@ -232,7 +239,8 @@ impl<'a> Evaluator<'a> {
         self.problem.send(free, link_free, sent)
     }
 
-    /// Runs the actions after the last backward of a stage: reduces, and updates unless they wait for another stage.
+    /// Runs the actions after the last backward of a stage: reduces, and updates unless they wait for another stage or other
+    /// replicas.
     fn end_stage(&mut self, rank: usize, turn: Turn) {
         let problem = self.problem;
         let is_last = self.counts[turn.stage()][2] == problem.micro_batches;
@@ -244,28 +252,52 @@ impl<'a> Evaluator<'a> {
             if self.update_waits[stage] > 0 {
                 continue;
             }
-            let state = &mut self.ranks[rank];
-            state.free = state.free.saturating_add(problem.costs.overhead);
-            if !problem.dependencies.has_global_norm() {
-                self.update(rank, stage);
-                continue;
-            }
-            for to in (0..problem.ranks).filter(|to| *to != rank) {
-                if !problem.stages_of[to].is_empty() {
-                    let sent = problem.sent(rank, to, 0);
-                    self.norm_arrivals[stage * problem.ranks + to] = self.transfer(rank, sent);
+            self.work(rank, problem.costs.stages[stage].reduce);
+            let dependencies = problem.dependencies;
+            match (dependencies.has_replicas(), dependencies.has_global_norm()) {
+                (true, _) => self.exchange(rank, stage),
+                (false, true) => self.send_norms(rank, stage),
+                (false, false) => {
+                    self.work(rank, problem.costs.stages[stage].update);
+                    self.send_ties(rank, stage);
                 }
             }
         }
     }
 
-    /// Updates a stage and sends its tied values.
-    fn update(&mut self, rank: usize, stage: usize) {
+    /// Runs an action of a rank that waits for nothing.
+    fn work(&mut self, rank: usize, ticks: u64) {
+        let free = &mut self.ranks[rank].free;
+        *free = free.saturating_add(ticks.saturating_add(self.problem.costs.overhead));
+    }
+
+    /// Begins to send to the replicas of a rank.
+    fn exchange(&mut self, rank: usize, stage: usize) {
+        let (busy, latency) = self.problem.exchanges[stage];
+        let free = &mut self.exchange_free[rank];
+        *free = (*free).max(self.ranks[rank].free).saturating_add(busy);
+        self.exchanged[stage] = free.saturating_add(latency);
+    }
+
+    /// Waits for what the replicas send.
+    fn wait_for_replicas(&mut self, rank: usize, stage: usize) {
+        let free = &mut self.ranks[rank].free;
+        *free = (*free).max(self.exchanged[stage]);
+    }
+
+    fn send_norms(&mut self, rank: usize, stage: usize) {
         let problem = self.problem;
-        let costs = problem.costs;
-        let time = costs.stages[stage].update.saturating_add(costs.overhead);
-        let state = &mut self.ranks[rank];
-        state.free = state.free.saturating_add(time);
+        for to in (0..problem.ranks).filter(|to| *to != rank) {
+            if !problem.stages_of[to].is_empty() {
+                let sent = problem.sent(rank, to, 0);
+                self.norm_arrivals[stage * problem.ranks + to] = self.transfer(rank, sent);
+            }
+        }
+    }
+
+    /// Sends the tied values of a stage.
+    fn send_ties(&mut self, rank: usize, stage: usize) {
+        let problem = self.problem;
         for (index, tie) in problem.dependencies.ties().iter().enumerate() {
             let to = problem.rank_of[tie.copy.index()];
             if tie.owner.index() == stage && to != rank {
@@ -278,19 +310,41 @@ impl<'a> Evaluator<'a> {
     fn end_step(&mut self) -> u64 {
         let problem = self.problem;
         let overhead = problem.costs.overhead;
-        if problem.dependencies.has_global_norm() {
-            for (rank, stages) in problem.stages_of.iter().enumerate() {
-                if stages.is_empty() {
-                    continue;
+        let has_norm = problem.dependencies.has_global_norm();
+        let has_replicas = problem.dependencies.has_replicas();
+        let ranks = || problem.stages_of.iter().enumerate();
+        if has_replicas {
+            for (rank, stages) in ranks() {
+                for &stage in stages {
+                    self.wait_for_replicas(rank, stage);
+                    self.work(rank, problem.costs.stages[stage].sum);
                 }
+                for &stage in stages.iter().filter(|_| has_norm) {
+                    self.send_norms(rank, stage);
+                }
+            }
+        }
+        if has_norm {
+            for (rank, _) in ranks().filter(|(_, stages)| !stages.is_empty()) {
                 for from in (0..problem.stages()).filter(|from| problem.rank_of[*from] != rank) {
                     let arrival = self.norm_arrivals[from * problem.ranks + rank];
                     let state = &mut self.ranks[rank];
                     state.free = state.free.max(arrival).saturating_add(overhead);
                 }
-                for &stage in stages {
-                    self.update(rank, stage);
+            }
+        }
+        for (rank, stages) in ranks().filter(|_| has_norm || has_replicas) {
+            for &stage in stages {
+                self.work(rank, problem.costs.stages[stage].update);
+                match has_replicas {
+                    true => self.exchange(rank, stage),
+                    false => self.send_ties(rank, stage),
                 }
+            }
+            for &stage in stages.iter().filter(|_| has_replicas) {
+                self.wait_for_replicas(rank, stage);
+                self.work(rank, 0);
+                self.send_ties(rank, stage);
             }
         }
         for (index, tie) in problem.dependencies.ties().iter().enumerate() {

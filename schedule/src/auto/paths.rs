@@ -4,6 +4,7 @@
 use crate::task::Compute;
 
 use super::problem::Problem;
+use crate::simulate::StageCosts;
 
 /// The three kinds of work of a stage on a micro-batch: `F`, then the part of the backward that
 /// others wait for (an `I`, or a whole `B`), then the rest (a `W`, or nothing after a `B`).
@@ -91,11 +92,24 @@ impl Paths {
     }
 }
 
-/// Returns the time after the last backward of a stage on its own rank.
+/// Returns the time after the last backward of a stage in which its own rank works: its reduce and its update, and with replicas
+/// its sum and its gather.
 pub(super) fn update(problem: &Problem<'_>, stage: usize) -> u64 {
     let costs = problem.costs;
-    let actions = costs.overhead.saturating_mul(2);
-    costs.stages[stage].update.saturating_add(actions)
+    let StageCosts {
+        reduce,
+        sum,
+        update,
+        ..
+    } = costs.stages[stage];
+    let (actions, sum) = match problem.dependencies.has_replicas() {
+        true => (4, sum),
+        false => (2, 0),
+    };
+    let actions = costs.overhead.saturating_mul(actions);
+    [reduce, sum, update]
+        .into_iter()
+        .fold(actions, u64::saturating_add)
 }
 
 /// Returns all dependencies of one micro-batch.

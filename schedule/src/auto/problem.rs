@@ -108,6 +108,8 @@ pub(super) struct Problem<'a> {
     pub updates_after: Vec<Vec<usize>>,
     /// For each stage, how many stages of its rank its update waits for, itself included.
     pub update_waits: Vec<usize>,
+    /// For each stage, the ticks for which its rank sends to its replicas, and the latency.
+    pub exchanges: Vec<(u64, u64)>,
 }
 
 impl<'a> Problem<'a> {
@@ -133,7 +135,11 @@ impl<'a> Problem<'a> {
         let times = costs.stages.iter().map(|stage| {
             Compute::ALL.map(|compute| stage.time(compute).saturating_add(costs.overhead))
         });
+        let exchange = |(stage, rank): (usize, &RankIndex)| {
+            costs.exchange(StageIndex::new(stage), *rank, ranks)
+        };
         let mut problem = Self {
+            exchanges: stage_to_rank.iter().enumerate().map(exchange).collect(),
             dependencies,
             costs,
             stage_to_rank,

@@ -32,6 +32,12 @@ pub struct StageCosts {
     pub input_gradient: u64,
     /// `W`, in ticks.
     pub weight_gradient: u64,
+    /// Completing the gradients of a rank's micro-batches, once per step, in ticks: what a tree of sums joins last.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reduce: u64,
+    /// Adding the gradients of all replicas, of the part that a rank updates, once per step, in ticks.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sum: u64,
     /// The update of the stage's parameters, once per step, in ticks.
     pub update: u64,
     /// Bytes that a forward keeps for its micro-batch until `B` or `I` has run.
@@ -80,6 +86,8 @@ impl StageCosts {
             backward: times.backward(),
             input_gradient: times.input_gradient,
             weight_gradient: times.weight_gradient,
+            reduce: 0,
+            sum: 0,
             update: 0,
             activation_bytes: 1,
             weight_gradient_bytes: 1,
@@ -234,7 +242,7 @@ impl Costs {
 
     /// Returns the ticks for which a rank sends a stage's gradients, or its updated parameters, to the other replicas, and the
     /// latency of that link.
-    pub(super) fn exchange(&self, stage: StageIndex, rank: RankIndex, ranks: usize) -> (u64, u64) {
+    pub(crate) fn exchange(&self, stage: StageIndex, rank: RankIndex, ranks: usize) -> (u64, u64) {
         let link = self.exchange_link(rank, ranks);
         let stage = self.stages.get(stage.index()).copied().unwrap_or_default();
         let replicas = self.replicas.max(1) as u64;
@@ -251,12 +259,10 @@ impl Costs {
         let work = match action {
             Action::Compute(one) => task(one),
             Action::Overlap([forward, backward]) => self.overlapped(task(forward), task(backward)),
+            Action::Reduce { stage: index, .. } => stage(index.index()).reduce,
+            Action::Sum { stage: index } => stage(index.index()).sum,
             Action::Update { stage: index } => stage(index.index()).update,
-            Action::Send(_)
-            | Action::Receive(_)
-            | Action::Reduce { .. }
-            | Action::Sum { .. }
-            | Action::Gather { .. } => 0,
+            Action::Send(_) | Action::Receive(_) | Action::Gather { .. } => 0,
         };
         work.saturating_add(self.overhead)
     }

@@ -14,7 +14,7 @@ impl Costs {
     ///
     /// The time of a program that did not run is derived: `B` is as long as `I` and `W` together, `I`
     /// and `W` are half of `B` each. A link's latency is the median time from the end of a send to the end of
-    /// its receive, over the receives that waited. A stage that did not run keeps its times. Programs
+    /// its receive, over the receives that waited. The sum over replicas is the shortest. A stage that did not run keeps its times. Programs
     /// of overlapped pairs are ignored, because they slow each other down.
     #[must_use]
     pub fn with_times<'t>(mut self, steps: impl IntoIterator<Item = &'t Timeline>) -> Self {
@@ -40,6 +40,8 @@ impl Costs {
 #[derive(Default)]
 struct Samples {
     tasks: BTreeMap<(StageIndex, usize), Vec<u64>>,
+    reduces: BTreeMap<StageIndex, Vec<u64>>,
+    sums: BTreeMap<StageIndex, Vec<u64>>,
     updates: BTreeMap<StageIndex, Vec<u64>>,
     latencies: Vec<u64>,
     sends: Vec<u64>,
@@ -54,6 +56,12 @@ impl Samples {
                 Action::Compute(task) => {
                     let key = (task.stage, task.compute.slot());
                     self.tasks.entry(key).or_default().push(span.duration());
+                }
+                Action::Reduce { stage, .. } => {
+                    self.reduces.entry(stage).or_default().push(span.duration());
+                }
+                Action::Sum { stage } => {
+                    self.sums.entry(stage).or_default().push(span.duration());
                 }
                 Action::Update { stage } => {
                     self.updates.entry(stage).or_default().push(span.duration());
@@ -91,6 +99,14 @@ impl Samples {
         stage.backward = whole.or(both).unwrap_or(stage.backward);
         stage.input_gradient = input.or(half).unwrap_or(stage.input_gradient);
         stage.weight_gradient = weight.or(half).unwrap_or(stage.weight_gradient);
+        if let Some(reduce) = self.reduces.get_mut(&index).and_then(work) {
+            stage.reduce = reduce;
+        }
+        // The shortest waits least for the other replicas.
+        let sums = self.sums.get(&index).into_iter().flatten();
+        if let Some(sum) = sums.min() {
+            stage.sum = sum.saturating_sub(overhead);
+        }
         if let Some(update) = self.updates.get_mut(&index).and_then(work) {
             stage.update = update;
         }
@@ -122,17 +138,18 @@ mod tests {
         let split = Schedule::parse("split", text).unwrap();
         let mut costs = Costs::uniform(2, TIMES);
         costs.stages[1].forward = 700;
+        (costs.stages[0].reduce, costs.stages[0].sum) = (70, 60);
         costs.stages[1].update = 90;
         costs.link.latency = 30;
         costs.overhead = 20;
-        let chain = Dependencies::chain(2);
+        let chain = Dependencies::chain(2).with_replicas();
         let step = simulate(&split, &chain, &costs).unwrap();
         let unknown = Costs::of_stages(vec![StageCosts::default(); 2]);
         let found = unknown.clone().with_times([&step]);
         for (found, expected) in found.stages.iter().zip(&costs.stages) {
             let times = |costs: &StageCosts| {
                 let programs = Compute::ALL.map(|compute| costs.time(compute));
-                (programs, costs.update)
+                (programs, costs.reduce, costs.sum, costs.update)
             };
             assert_eq!(times(found), times(expected));
         }

@@ -278,14 +278,14 @@ mod tests {
     }
 
     /// Derived by hand, for two replicas whose ranks are on two machines: stage 1 has its gradients at 4 and exchanges half of
-    /// 2 MiB in 10 ticks and 3 of latency, stage 0 at 6.
+    /// 2 MiB in 10 ticks and 3 of latency, stage 0 at 6. Each adds the gradients of the other replica in 1.
     #[test]
     fn replicas_exchange_over_the_network() {
         let schedule = one_f_one_b(2, 1);
         let dependencies = Dependencies::chain(2).with_replicas();
         let mut costs = Costs::uniform(2, TIMES[0]);
         for stage in &mut costs.stages {
-            (stage.exchanged_bytes, stage.update) = (2 << 20, 2);
+            (stage.exchanged_bytes, stage.sum, stage.update) = (2 << 20, 1, 2);
         }
         costs.replicas = 2;
         let makespan = |costs: &Costs| {
@@ -293,8 +293,8 @@ mod tests {
                 .unwrap()
                 .makespan()
         };
-        // F, F, B, B, and the update of stage 0.
-        assert_eq!(makespan(&costs), 8);
+        // F, F, B, B, and the sum and the update of stage 0.
+        assert_eq!(makespan(&costs), 9);
         let link = LinkCosts {
             latency: 3,
             ticks_per_mib: 10,
@@ -312,13 +312,13 @@ mod tests {
             spans.find(|span| span.action == action).unwrap().end
         };
         let words = ["1R1", "1S", "1U", "1G", "0R0", "0S", "0U", "0G"];
-        assert_eq!(words.map(ends), [4, 17, 19, 32, 6, 19, 21, 34]);
+        assert_eq!(words.map(ends), [4, 18, 20, 33, 6, 20, 22, 35]);
         // Both replicas are divided between the machines: their messages cross, and the exchange does not.
         costs.network = Some(Network {
             machine_of: vec![0, 1, 0, 1],
             link,
         });
-        assert_eq!(makespan(&costs), 8 + 2 * 3);
+        assert_eq!(makespan(&costs), 9 + 2 * 3);
         assert_eq!(
             costs.link_between(RankIndex::new(0), RankIndex::new(1), 2),
             link

@@ -54,8 +54,11 @@ impl Step {
 fn any_stage() -> impl Strategy<Value = StageCosts> {
     let times = (0..20_u64, 0..30_u64, 0..20_u64, 0..20_u64, 0..5_u64);
     let bytes = (0..6_u64, 0..8_u64, 0..9_u64);
-    (times, bytes).prop_map(|(times, bytes)| StageCosts {
-        exchanged_bytes: 0,
+    let replicas = (0..4_u64, 0..4_u64, 0..6_u64);
+    (times, bytes, replicas).prop_map(|(times, bytes, replicas)| StageCosts {
+        reduce: replicas.0,
+        sum: replicas.1,
+        exchanged_bytes: replicas.2 << 20,
         forward: times.0,
         backward: times.1,
         input_gradient: times.2,
@@ -99,9 +102,15 @@ fn any_step() -> impl Strategy<Value = Step> {
     let switches = (any::<bool>(), any::<bool>());
     let links = (0..10_u64, 0..5_u64, 0..3_u64);
     let overlap = prop::sample::select(vec![500, 800, 1000, 1200_u64]);
-    (stages, 1..6_usize, switches, links, overlap, 0..20_u64).prop_map(
-        |(stages, micro_batches, switches, links, overlap, slack)| {
+    let replicas = prop::sample::select(vec![1, 2, 4_usize]);
+    let numbers = (1..6_usize, replicas);
+    (stages, numbers, switches, links, overlap, 0..20_u64).prop_map(
+        |(stages, (micro_batches, replicas), switches, links, overlap, slack)| {
             let dependencies = dependencies(stages.len(), switches.0, switches.1);
+            let dependencies = match replicas {
+                1 => dependencies,
+                _ => dependencies.with_replicas(),
+            };
             let ranks = stages.len();
             let map = stages.iter().map(|(_, rank)| RankIndex::new(*rank % ranks));
             let edges = dependencies.edges().iter();
@@ -116,12 +125,13 @@ fn any_step() -> impl Strategy<Value = Step> {
                     model: crate::LinkModel::Unbounded,
                 },
                 network: (links.2 == 1).then(|| crate::Network {
-                    machine_of: (0..ranks).map(|rank| rank % 2).collect(),
+                    machine_of: (0..ranks * replicas).map(|rank| rank % 2).collect(),
                     link: LinkCosts {
                         latency: 3 * links.0 + 1,
                         ..LinkCosts::default()
                     },
                 }),
+                replicas,
                 overhead: links.2,
                 overlap_permille: overlap,
                 ..Costs::of_stages(stages.iter().map(|(stage, _)| *stage).collect())
