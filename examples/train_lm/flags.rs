@@ -26,8 +26,8 @@ pub struct Flags {
     /// Pipeline stages of each replica in parallel, each on a rank with its own thread
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     pub stages: usize,
-    /// Micro-batches that each batch is split into
-    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
+    /// Micro-batches that each batch is split into; auto chooses the number with the shortest predicted step
+    #[arg(long, value_name = "COUNT", default_value = "8", value_parser = micro_batches)]
     pub micro_batches: usize,
     /// Replicas of all stages, a power of two, each with its share of the micro-batches
     #[arg(long, default_value_t = 1, value_parser = at_least_one)]
@@ -115,6 +115,16 @@ fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(0) => Err("it must be at least 1".into()),
         Ok(number) => Ok(number),
         Err(_) => Err("it must be a whole number".into()),
+    }
+}
+
+/// The number of micro-batches that the planner is to choose.
+pub const AUTO: usize = 0;
+
+fn micro_batches(text: &str) -> Result<usize, String> {
+    match text {
+        "auto" => Ok(AUTO),
+        _ => at_least_one(text),
     }
 }
 

@@ -96,7 +96,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     let example = text.batch(
         flags.seed,
         0,
-        SAMPLES / flags.micro_batches,
+        SAMPLES / flags.micro_batches.max(1),
         LENGTH,
         &device,
     );
@@ -110,7 +110,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         Precision::F16 => MixedPrecision::f16(&model).trace(&example, forward),
     }?;
     let plan = world.from_first(|| {
-        let plan = planning::plan(&trace, flags, &devices[0])?;
+        let plan = planning::plan(&trace, &example, flags, &devices[0])?;
         if let Some(dir) = flags.plan.parent() {
             // Cargo's target directory may be elsewhere.
             std::fs::create_dir_all(dir)
@@ -120,6 +120,10 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         anyhow::Ok(plan.to_json())
     })?;
     let plan = Plan::from_json(&plan)?;
+    let flags = &Flags {
+        micro_batches: plan.file().step.micro_batches,
+        ..flags.clone()
+    };
     say!("\n{plan}");
     say!("the plan is in {}", flags.plan.display());
     if flags.compare {

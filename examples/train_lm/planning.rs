@@ -6,19 +6,27 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tinderbox::planner::{MachineError, PlannerError};
 use tinderbox::{Batch, Machine, OperationTimes, Plan, PlanError, Planner, Profiler, Trace};
 
-use crate::flags::{Flags, usage};
+use crate::flags::{AUTO, Flags, usage};
 use crate::report::say;
 
 /// Directory of measured block times, by graph and device.
 const PROFILES: &str = "target/profiles";
 
-/// Plans a traced micro-batch.
-pub fn plan<B: Batch>(trace: &Trace<B>, flags: &Flags, device: &Device) -> Result<Plan> {
+/// Plans a traced micro-batch, or the whole batch if its number of micro-batches is chosen.
+pub fn plan<B: Batch>(
+    trace: &Trace<B>,
+    example: &B,
+    flags: &Flags,
+    device: &Device,
+) -> Result<Plan> {
     let mut planner = Planner::new(trace, &machine(flags)?)
         .schedule(flags.schedule)
-        .micro_batches(flags.micro_batches)
         .replicas(flags.replicas)
         .partitioner(flags.partitioner);
+    planner = match flags.micro_batches {
+        AUTO => planner.choose_micro_batches(example),
+        count => planner.micro_batches(count),
+    };
     if flags.profile {
         planner = planner.times(measure(trace, flags, device)?);
     }
