@@ -100,8 +100,8 @@ pub use batch::{
 pub use calibrate::{calibrate, calibrate_world};
 pub use error::{
     ActionError, BatchError, CalibrateError, CarriedFault, CarryError, CertifyError, CertifySite,
-    LinkError, NotHeld, OutputError, PipelineError, PlanError, ProfileError, RestoreError,
-    StateFault, TraceError,
+    DamageError, LinkError, NotHeld, OutputError, PipelineError, PlanError, ProfileError,
+    RestoreError, StateFault, TraceError,
 };
 pub use lists::ScheduleChoice;
 pub use partition::Cut;

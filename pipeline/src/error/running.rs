@@ -12,9 +12,10 @@ use tinderbox_planner::PlannerError;
 use super::acting::ActionError;
 use super::carrying::CarryError;
 use super::certifying::CertifyError;
+use super::damage::DamageError;
 use super::planning::{PlanError, did_you_mean};
 use super::restoring::RestoreError;
-use super::texts::{damaged, locate, not_finite, numbered, ordinal};
+use super::texts::{locate, not_finite, numbered, ordinal};
 use super::tracing::{BatchError, TraceError};
 use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, VerifyError};
 use crate::sum::GradientSum;
@@ -110,16 +111,9 @@ pub enum PipelineError {
         /// The state.
         path: ParameterPath,
     },
-    /// A value has changed in memory since the last step, and no other replica has it. The pipeline has stopped.
-    #[error("{}", damaged(*rank, *step, path.as_ref()))]
-    Damaged {
-        /// The rank.
-        rank: RankIndex,
-        /// The number of training steps done.
-        step: u64,
-        /// The parameter; `None` for the state of the optimizer.
-        path: Option<ParameterPath>,
-    },
+    /// A value is wrong in memory, and no replica can repair it. The pipeline has stopped.
+    #[error(transparent)]
+    Damaged(#[from] DamageError),
     /// Values of a rank of this process can't be read.
     #[error("{what} can't be read")]
     Unreadable {

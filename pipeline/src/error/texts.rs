@@ -4,18 +4,6 @@ use tinderbox_deferred::ParameterPath;
 
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 
-/// A value that has changed in memory.
-pub(super) fn damaged(rank: RankIndex, step: u64, path: Option<&ParameterPath>) -> String {
-    let what = path.map_or_else(
-        || "the state of the optimizer".to_owned(),
-        |path| format!("`{path}`"),
-    );
-    format!(
-        "rank {rank}: {what} has changed in memory since step {step} ended, and no other replica has its value: test the \
-         machine's memory, and resume from a checkpoint"
-    )
-}
-
 pub(super) fn not_finite(
     step: u64,
     losses: &[(MicroBatchIndex, f64)],

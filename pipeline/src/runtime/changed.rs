@@ -1,6 +1,7 @@
-//! Finds values that changed in memory between two steps, and repairs them from another replica.
+//! Finds values that changed in memory between two steps, or that differ between replicas, and repairs them from another
+//! replica.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 
 use burn::module::Module;
@@ -13,9 +14,9 @@ use super::digest::{ReadError, of_value};
 use super::pipeline::{Condition, Pipeline};
 use super::remote::To;
 use super::stage::Stage;
-use crate::PipelineError;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
+use crate::{DamageError, PipelineError};
 
 /// The digests of what a stage holds after a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,20 +50,28 @@ impl Stage {
         })
     }
 
-    /// The positions of parameters that differ from what was recorded, and whether the state of the optimizer does.
-    fn changed(&self) -> Result<(Vec<usize>, bool), ReadError> {
+    /// Adds the positions of parameters that differ from what was recorded, whether the state of the optimizer does, and the
+    /// digest of the recorded parameters.
+    fn compare(&self, found: &mut Found) -> Result<(), ReadError> {
         let Some(recorded) = &self.recorded else {
-            return Ok((Vec::new(), false));
+            return Ok(());
         };
         let now = self.digests()?;
         let pairs = recorded.parameters.iter().zip(&now.parameters);
         let changed = pairs.filter(|(before, now)| before != now);
         let changed = changed.map(|((position, _), _)| *position);
-        Ok((changed.collect(), recorded.state != now.state))
+        found.parameters.extend(changed);
+        found.state |= recorded.state != now.state;
+        let mut digest = XxHash3_64::with_seed(found.digest);
+        for (_, of_parameter) in &recorded.parameters {
+            digest.write_u64(*of_parameter);
+        }
+        found.digest = digest.finish();
+        Ok(())
     }
 }
 
-/// A parameter that had changed in the memory of a rank, and was repaired.
+/// A parameter that had changed in the memory of a rank, or differed from that of most replicas, and was repaired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     /// The number of training steps done then.
@@ -74,12 +83,14 @@ pub struct Repaired {
 }
 
 /// What a rank has found.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct Found {
     rank: usize,
     /// Positions in the table.
     parameters: Vec<usize>,
     state: bool,
+    /// The digest of the parameters that were recorded.
+    digest: u64,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
@@ -106,7 +117,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         every.is_some_and(|every| self.step.is_multiple_of(every))
     }
 
-    /// Compares what the ranks hold with what they recorded, and repairs what a replica still has.
+    /// Compares what the ranks hold with what they recorded, and with the other replicas, and repairs what a replica still
+    /// has.
     pub(super) fn check_unchanged(&mut self) -> Result<(), PipelineError> {
         if !self.checks_memory() {
             return Ok(());
@@ -114,14 +126,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let found = self.on_ranks(|rank, stages| {
             let mut found = Found {
                 rank: rank.index(),
-                parameters: Vec::new(),
-                state: false,
+                ..Found::default()
             };
-            for stage in stages {
-                let (parameters, state) = stage.changed()?;
-                found.parameters.extend(parameters);
-                found.state |= state;
-            }
+            let mut stages = stages.iter();
+            stages.try_for_each(|stage| stage.compare(&mut found))?;
             Ok(found)
         })?;
         let found = found.into_iter().collect::<Result<Vec<Found>, ReadError>>();
@@ -132,14 +140,52 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let positions = one.parameters.iter();
             positions.map(|position| (one.rank, *position))
         });
-        let bad: BTreeSet<(usize, usize)> = bad.collect();
+        let mut bad: BTreeSet<(usize, usize)> = bad.collect();
         if let Some(rank) = found.iter().find(|one| one.state).map(|one| one.rank) {
             return Err(self.damaged(rank, None));
+        }
+        let mut digests: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
+        for one in found {
+            let place = one.rank % self.plan.ranks().max(1);
+            digests.entry(place).or_default().insert(one.digest);
+        }
+        if digests.values().any(|digests| digests.len() > 1) {
+            bad.extend(self.minority()?);
         }
         match bad.is_empty() {
             true => Ok(()),
             false => self.repair(&bad),
         }
+    }
+
+    /// The ranks and positions of parameters that were recorded with another value than that of most replicas.
+    fn minority(&mut self) -> Result<BTreeSet<(usize, usize)>, PipelineError> {
+        let recorded = self.on_ranks(|rank, stages| {
+            let stages = stages.iter().filter_map(|stage| stage.recorded.as_ref());
+            let parameters = stages.flat_map(|recorded| recorded.parameters.clone());
+            (rank.index(), parameters.collect::<Vec<(usize, u64)>>())
+        })?;
+        let all = self.crew.exchange(To::All, recorded, Vec::new())?;
+        let ranks = self.plan.ranks().max(1);
+        // The ranks with each digest, by the place in a replica and the parameter.
+        let mut holders: BTreeMap<(usize, usize), BTreeMap<u64, Vec<usize>>> = BTreeMap::new();
+        for (rank, parameters) in all.into_iter().flat_map(|(recorded, _)| recorded) {
+            for (position, digest) in parameters {
+                let of_value = holders.entry((rank % ranks, position)).or_default();
+                of_value.entry(digest).or_default().push(rank);
+            }
+        }
+        let mut bad = BTreeSet::new();
+        for ((_, position), values) in holders {
+            let is_most = |ranks: &Vec<usize>| 2 * ranks.len() > self.settings.replicas;
+            if !values.values().any(is_most) {
+                let ranks: Vec<usize> = values.into_values().flatten().collect();
+                return Err(self.differs(ranks, position));
+            }
+            let others = values.into_values().filter(|ranks| !is_most(ranks));
+            bad.extend(others.flatten().map(|rank| (rank, position)));
+        }
+        Ok(bad)
     }
 
     /// Replaces parameters of ranks, by position in the table, by those of ranks at the same place of other replicas.
@@ -180,14 +226,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         for result in set {
             result.map_err(|source| self.crew.told(unreadable(Box::new(source))))?;
         }
-        let table = self.model.parameters().clone();
         for (rank, position) in bad {
-            let path = table.iter().as_slice()[*position].path.clone();
+            let path = self.path_of(*position);
             tracing::warn!(
                 rank,
                 step = self.step,
                 parameter = %path,
-                "a value had changed in memory since the last step, and was replaced by that of another replica"
+                "a value was wrong in memory, and was replaced by that of another replica"
             );
             self.repaired.push(Repaired {
                 step: self.step,
@@ -201,12 +246,30 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// The error of a change that can't be repaired. The values are wrong, so nothing goes on with them.
     fn damaged(&mut self, rank: usize, position: Option<usize>) -> PipelineError {
         self.condition = Condition::Stopped;
-        let table = self.model.parameters().iter().as_slice();
-        PipelineError::Damaged {
+        let changed = DamageError::Changed {
             rank: RankIndex::new(rank),
             step: self.step,
-            path: position.map(|position| table[position].path.clone()),
-        }
+            path: position.map(|position| self.path_of(position)),
+        };
+        changed.into()
+    }
+
+    /// The error of replicas that hold different values, none of which is that of most.
+    fn differs(&mut self, mut ranks: Vec<usize>, position: usize) -> PipelineError {
+        self.condition = Condition::Stopped;
+        ranks.sort_unstable();
+        let differs = DamageError::Differs {
+            ranks: ranks.into_iter().map(RankIndex::new).collect(),
+            step: self.step,
+            path: self.path_of(position),
+        };
+        differs.into()
+    }
+
+    fn path_of(&self, position: usize) -> ParameterPath {
+        self.model.parameters().iter().as_slice()[position]
+            .path
+            .clone()
     }
 }
 
@@ -263,6 +326,16 @@ mod tests {
     /// Flips the lowest bit of the first element of a parameter on a rank, behind the back of its stage. Whether the rank is of
     /// this process.
     fn flip(pipeline: &mut Layers, rank: usize, path: &'static str) -> bool {
+        flip_recorded(pipeline, rank, path, false)
+    }
+
+    /// As [`flip`], and the stage may record the wrong value.
+    fn flip_recorded(
+        pipeline: &mut Layers,
+        rank: usize,
+        path: &'static str,
+        records: bool,
+    ) -> bool {
         let position = pipeline
             .model()
             .parameters()
@@ -281,6 +354,9 @@ mod tests {
             let recorded = stage.recorded.take();
             stage.set(position, DynTensor::from_data(data, &Device::flex()))?;
             stage.recorded = recorded;
+            if records {
+                stage.record().unwrap();
+            }
             Ok::<bool, ActionError>(true)
         });
         flipped.unwrap().into_iter().any(Result::unwrap)
@@ -346,6 +422,38 @@ mod tests {
             assert_eq!(repaired, [(3, "3.weight".to_owned())]);
             assert_eq!(values, expected);
         }
+    }
+
+    /// A value was wrong when it was recorded, and most of four replicas have another; a second one has changed since.
+    #[test]
+    fn replicas_that_differ_are_repaired_from_most_of_them() {
+        let (mut undisturbed, mut flipped) = (start(4), start(4));
+        for step in 0..3 {
+            if step > 0 {
+                assert!(flip_recorded(&mut flipped, 5, "3.weight", true));
+                assert!(flip_recorded(&mut flipped, 2, "0.bias", step == 2));
+            }
+            undisturbed.step(1e-2, batch()).unwrap();
+            flipped.step(1e-2, batch()).unwrap();
+            assert_eq!(values(&mut flipped), values(&mut undisturbed));
+        }
+        let repaired = flipped.repaired().iter();
+        let repaired: Vec<(u64, usize)> =
+            repaired.map(|one| (one.step, one.rank.index())).collect();
+        assert_eq!(repaired, [(1, 2), (1, 5), (2, 2), (2, 5)]);
+    }
+
+    #[test]
+    fn two_replicas_that_differ_stop_the_pipeline() {
+        let mut pipeline = start(2);
+        pipeline.step(1e-2, batch()).unwrap();
+        assert!(flip_recorded(&mut pipeline, 2, "1.weight", true));
+        let error = pipeline.step(1e-2, batch()).unwrap_err();
+        insta::assert_snapshot!(error, @"since step 1, ranks 0, 2 hold different values of `1.weight`, and no value is that of most of them: test the memory and the links of their machines, and resume from a checkpoint");
+        assert!(matches!(
+            pipeline.step(1e-2, batch()),
+            Err(PipelineError::Stopped)
+        ));
     }
 
     /// With one replica nobody has the value.

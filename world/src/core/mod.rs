@@ -5,7 +5,7 @@ mod regroup;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
@@ -196,7 +196,12 @@ impl Core {
         drop(state);
         self.changed.notify_all();
         if let Some(failure) = failure {
-            tracing::error!(rank = self.rank(&roster).index(), %failure, "the world failed");
+            let rank = self.rank(&roster).index();
+            let is_lost = matches!(failure.how, How::Lost(_));
+            match is_lost && self.is_recovering.load(SeqCst) {
+                true => tracing::warn!(rank, %failure, "a process is lost"),
+                false => tracing::error!(rank, %failure, "the world failed"),
+            }
             let handlers: Vec<_> = locked(&self.channels).handlers.values().cloned().collect();
             handlers.iter().for_each(|handler| handler.failed(&failure));
         }
