@@ -189,6 +189,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     let trained: Gpt = pipeline.gather(&devices[0])?;
     let bound = sample::bound(&devices[0], flags.precision);
     sample::check(&trained, &mut pipeline, &text, &sampled, LENGTH, bound)?;
+    pipeline.finish()?;
 
     // 7. Figures.
     figure("train_lm.val_loss", validation_loss, "nats");

@@ -106,6 +106,63 @@ fn those_that_are_left_compute_the_same() {
     assert_eq!(recovered, cases);
 }
 
+/// Those that have returned from the last call wait for the others.
+#[test]
+fn a_rank_may_be_lost_in_the_last_call() {
+    const STEPS: u64 = 4;
+    let step = |pipeline: &mut Pipeline<Net, Batch>, step| {
+        let output = pipeline.step(1e-2, batch(step)).unwrap();
+        output.loss.to_bits()
+    };
+    let mut alone = recovering(1, 1, ScheduleKind::OneFOneB).start().unwrap();
+    let expected: Vec<u64> = (0..STEPS).map(|at| step(&mut alone, at)).collect();
+    let mut recovered = 0;
+    for (replicas, ranks) in [(1, 2), (2, 1), (1, 3)] {
+        let cases = (0..replicas * ranks).flat_map(|killed| (0..12).map(move |ms| (killed, ms)));
+        for (killed, ms) in cases {
+            let found = on_world(replicas * ranks, Delays::default(), |world, net| {
+                let own = world.rank();
+                let builder = recovering(replicas, ranks, ScheduleKind::OneFOneB).world(&world);
+                let mut pipeline = builder.start().unwrap();
+                let mut losses: Vec<u64> =
+                    (0..STEPS - 1).map(|at| step(&mut pipeline, at)).collect();
+                pipeline.all_gather(()).unwrap();
+                let net = net.clone();
+                let killer = (own.index() == killed).then(|| {
+                    std::thread::spawn(move || {
+                        std::thread::sleep(Duration::from_millis(ms));
+                        net.kill(own);
+                    })
+                });
+                let last = std::panic::AssertUnwindSafe(|| {
+                    losses.push(step(&mut pipeline, STEPS - 1));
+                    pipeline.finish().unwrap();
+                });
+                let ended = std::panic::catch_unwind(last);
+                match killer {
+                    Some(killer) => {
+                        killer.join().unwrap();
+                        None
+                    }
+                    None => {
+                        ended.unwrap();
+                        Some((losses, pipeline.recovered().len()))
+                    }
+                }
+            });
+            for (losses, count) in found.into_iter().flatten() {
+                assert_eq!(
+                    losses, expected,
+                    "{replicas} x {ranks}: {killed} after {ms} ms"
+                );
+                recovered += count;
+            }
+        }
+    }
+    println!("{recovered} survivors went on");
+    assert!(recovered > 0);
+}
+
 /// Two of four that are no neighbours, one after the other.
 #[test]
 fn several_ranks_may_be_lost_one_after_the_other() {

@@ -84,6 +84,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.recovering(CallKind::Changes, move |pipeline| pipeline.of_all(&call))
     }
 
+    /// Waits until all processes have made their last call before this one. Until then this process takes part when another one is
+    /// lost: one that has left has no state to give to the others any more. Without
+    /// [recovery](crate::PipelineBuilder::recovery) it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the pipeline can't go on after a loss.
+    pub fn finish(&mut self) -> Result<(), PipelineError> {
+        match self.recovery {
+            Some(_) => self.repeatable(|_| Ok(())),
+            None => Ok(()),
+        }
+    }
+
     /// Makes a call that may not wait for the other processes, and waits for them: what one process has returned from, all
     /// have begun.
     fn of_all<T, E: From<PipelineError>>(
