@@ -118,13 +118,13 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The number of micro-batches that the planner is to choose.
+/// The number of micro-batches if the planner is to choose it.
 pub const AUTO: usize = 0;
 
 fn micro_batches(text: &str) -> Result<usize, String> {
     match text {
         "auto" => Ok(AUTO),
-        _ => at_least_one(text),
+        _ => at_least_one(text).map_err(|error| format!("{error}, or auto")),
     }
 }
 

@@ -27,7 +27,7 @@ use tinderbox::{
 use tracing::Level;
 
 use data::{Text, TokenBatch};
-use flags::{Flags, Precision, usage};
+use flags::{AUTO, Flags, Precision, usage};
 use model::{Gpt, GptConfig};
 use report::{figure, process_bytes, say};
 
@@ -92,14 +92,13 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     say!("\n{model}");
     report::memory(before, after, model.parameters().bytes());
 
-    // 2. Trace and plan.
-    let example = text.batch(
-        flags.seed,
-        0,
-        SAMPLES / flags.micro_batches.max(1),
-        LENGTH,
-        &device,
-    );
+    // 2. Trace and plan. Times of a middle size of micro-batches are scaled to all that are tried.
+    let of_example = match flags.micro_batches {
+        AUTO => 8,
+        count => count,
+    };
+    let example = text.batch(flags.seed, 0, SAMPLES / of_example, LENGTH, &device);
+    let whole = text.batch(flags.seed, 0, SAMPLES, LENGTH, &device);
     let forward = |m: &Gpt, (tokens, targets): TokenBatch| {
         let (loss, logits) = m.loss(tokens, targets);
         Outputs::loss(loss).with("logits", logits)
@@ -110,7 +109,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         Precision::F16 => MixedPrecision::f16(&model).trace(&example, forward),
     }?;
     let plan = world.from_first(|| {
-        let plan = planning::plan(&trace, &example, flags, &devices[0])?;
+        let plan = planning::plan(&trace, &whole, flags, &devices[0])?;
         if let Some(dir) = flags.plan.parent() {
             // Cargo's target directory may be elsewhere.
             std::fs::create_dir_all(dir)

@@ -12,19 +12,14 @@ use crate::report::say;
 /// Directory of measured block times, by graph and device.
 const PROFILES: &str = "target/profiles";
 
-/// Plans a traced micro-batch, or the whole batch if its number of micro-batches is chosen.
-pub fn plan<B: Batch>(
-    trace: &Trace<B>,
-    example: &B,
-    flags: &Flags,
-    device: &Device,
-) -> Result<Plan> {
+/// Plans a traced micro-batch, or the best number of micro-batches of a batch.
+pub fn plan<B: Batch>(trace: &Trace<B>, batch: &B, flags: &Flags, device: &Device) -> Result<Plan> {
     let mut planner = Planner::new(trace, &machine(flags)?)
         .schedule(flags.schedule)
         .replicas(flags.replicas)
         .partitioner(flags.partitioner);
     planner = match flags.micro_batches {
-        AUTO => planner.choose_micro_batches(example),
+        AUTO => planner.choose_micro_batches(batch),
         count => planner.micro_batches(count),
     };
     if flags.profile {

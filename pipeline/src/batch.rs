@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use burn::tensor::{DType, Device, Tensor, kind::Basic};
+use burn::tensor::{DType, Device, Tensor, TensorData, kind::Basic};
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError, Region};
 
@@ -382,6 +382,22 @@ pub(crate) fn split_samples<B: Batch>(
         .collect())
 }
 
+/// Returns a batch with this number of samples, all of zeros, whose values nobody reads.
+pub(crate) fn with_samples<B: Batch>(batch: &B, samples: usize) -> B {
+    batch.clone().map_tensors(&mut BatchMapper::new(
+        &mut |name, tensor| match name.division {
+            Division::Whole => tensor,
+            Division::Samples { axis } => {
+                let mut shape = tensor.shape();
+                shape[axis] = samples;
+                let bytes = vec![0; shape.num_elements() * tensor.dtype().size()];
+                let zeros = TensorData::from_bytes_vec(bytes, shape, tensor.dtype());
+                DynTensor::from_data(zeros, &tensor.device())
+            }
+        },
+    ))
+}
+
 /// The number of samples of a batch, at least 1.
 pub(crate) fn samples_of<B: Batch>(batch: &B) -> Result<usize, BatchError> {
     let leaves = leaves(batch);
@@ -505,6 +521,31 @@ mod tests {
             .collect();
         assert_eq!(rows, (0..14).collect::<Vec<i32>>());
         assert!(parts.iter().all(|p| p.0.1.0.dims() == [1, 2]));
+    }
+
+    /// Names, dtypes and shapes are those of the parts of a larger batch.
+    #[test]
+    fn a_batch_may_have_another_number_of_samples() {
+        let batch = |samples: usize| {
+            let mask = Tensor::<2>::ones([samples, 1], &Device::flex());
+            let along = Tensor::<2>::ones([3, samples], &Device::flex());
+            (
+                ids(samples),
+                mask.bool(),
+                Along::<1, _>(along),
+                Whole(ids(1)),
+            )
+        };
+        for (from, to) in [(4, 1), (4, 2), (2, 7), (3, 3)] {
+            let (found, expected) = (
+                signature(&with_samples(&batch(from), to)),
+                signature(&batch(to)),
+            );
+            assert_eq!(
+                (found.leaves, found.empty),
+                (expected.leaves, expected.empty)
+            );
+        }
     }
 
     #[test]

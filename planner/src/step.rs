@@ -63,20 +63,14 @@ impl Step {
         }
     }
 
-    /// Returns the bytes of gradients that a rank adds when its micro-batches are done, to complete their sum, and then those of
-    /// the other replicas, of the part of the stage that it updates.
+    /// Returns the bytes of gradients of the other replicas that a rank adds, of the part of the stage that it updates. What it
+    /// adds of its own micro-batches is part of their backwards.
     #[must_use]
-    pub fn summed(&self, gradient_bytes: u64) -> (u64, u64) {
-        if self.replicas <= 1 {
-            return (0, 0);
+    pub const fn summed(&self, gradient_bytes: u64) -> u64 {
+        match self.replicas {
+            0 | 1 => 0,
+            replicas => (gradient_bytes / replicas as u64).saturating_mul(replicas as u64 - 1),
         }
-        // Of the gradients that it holds, one is from another replica.
-        let joined = self.gradients_held() - 2;
-        let joined = joined.min((self.per_replica() as u64).saturating_sub(1));
-        let replicas = self.replicas as u64;
-        let part = gradient_bytes / replicas;
-        let of_others = part.saturating_mul(replicas - 1);
-        (gradient_bytes.saturating_mul(joined), of_others)
     }
 
     /// Returns the bytes that replicas exchange of the gradients of a stage.
@@ -107,7 +101,8 @@ impl Step {
     }
 
     /// Returns the lists of the step's schedule, if it places stages on these ranks.
-    pub(crate) fn lists(&self, stage_to_rank: &[RankIndex]) -> Option<Schedule> {
+    #[must_use]
+    pub fn lists(&self, stage_to_rank: &[RankIndex]) -> Option<Schedule> {
         let ranks = stage_to_rank.iter().map(|rank| rank.index());
         let ranks = ranks.max()?.saturating_add(1);
         let chunks = stage_to_rank.len() / ranks;

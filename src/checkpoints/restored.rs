@@ -11,7 +11,7 @@ use tinderbox_pipeline::{
 };
 
 use super::resume::Resumed;
-use super::scalars::{from_saved, is_averaged, scale_of};
+use super::scalars::{from_saved, is_averaged, micro_batches_of, scale_of};
 use crate::CheckpointsError;
 
 fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>, DType)> {
@@ -52,6 +52,17 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     }
     let source = checkpoint.source(LoadOptions::default())?;
     source.check_model(&parameters_of(pipeline.model()))?;
+    let (saved, found) = (
+        micro_batches_of(&checkpoint),
+        pipeline.micro_batches() as u64,
+    );
+    if let Some(saved) = saved.filter(|saved| *saved != found && pipeline.has_optimizer()) {
+        tracing::warn!(
+            saved,
+            found,
+            "the run was saved with another number of micro-batches: from here on, its losses are others than without the interruption"
+        );
+    }
     let scale = scale_of(&checkpoint);
     let resumed = Resumed {
         step: checkpoint.step(),

@@ -122,6 +122,16 @@ pub enum PlanError {
     /// A batch can't be split into micro-batches.
     #[error(transparent)]
     Batch(#[from] BatchError),
+    /// A batch has fewer samples than there are replicas.
+    #[error(
+        "a batch of {samples} samples can't be divided among {replicas} replicas: use fewer replicas, or a larger batch"
+    )]
+    FewSamples {
+        /// The number of samples of the batch.
+        samples: usize,
+        /// The number of replicas.
+        replicas: usize,
+    },
     /// The number of micro-batches is zero.
     #[error("a step needs at least one micro-batch")]
     NoMicroBatches,

@@ -64,6 +64,8 @@ pub(super) fn graph_digest(joint: &JointGraph) -> String {
 /// A trace, prepared for planning.
 pub(crate) struct Planning {
     pub(crate) joint: Arc<JointGraph>,
+    /// The samples of its batch, if it has any.
+    samples: Option<usize>,
     groups: OperationGroups,
     times: OperationTimes,
     work: OnceCell<Work>,
@@ -84,27 +86,28 @@ impl Planning {
     ) -> Result<Self, PlanError> {
         let joint = trace.example_program()?;
         let times = times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates));
-        Ok(Self::of_program(joint, times))
+        Ok(Self::of_program(joint, trace.samples(), times))
     }
 
-    /// Prepares the program of another batch; the times of the traced one are scaled to it.
-    pub(super) fn of_batch<B: Batch>(
+    /// Prepares the program of batches with another number of samples; the times of the traced one are scaled to it.
+    pub(crate) fn of_samples<B: Batch>(
         trace: &Trace<B>,
-        batch: &B,
+        samples: usize,
         rates: &Rates,
         times: Option<&OperationTimes>,
     ) -> Result<Self, PlanError> {
         let traced = trace.example_program()?;
-        let joint = trace.program(traced.key().mode, batch)?;
+        let joint = trace.program_of_samples(samples)?;
         let times = match times {
             Some(times) => times.scaled(&traced, &joint, rates),
             None => OperationTimes::analytic(&joint, rates),
         };
-        Ok(Self::of_program(joint, times))
+        Ok(Self::of_program(joint, Some(samples), times))
     }
 
-    fn of_program(joint: Arc<JointGraph>, times: OperationTimes) -> Self {
+    fn of_program(joint: Arc<JointGraph>, samples: Option<usize>, times: OperationTimes) -> Self {
         Self {
+            samples,
             groups: OperationGroups::new(&joint),
             times,
             work: OnceCell::new(),
@@ -173,12 +176,14 @@ impl Planning {
         if with_programs {
             text::add(&mut stages, joint, &divided.programs);
         }
-        let named = predicted.schedule.name == step.schedule.name();
+        // For few micro-batches, a schedule may be another one.
+        let named = step.lists(&partition.stage_to_rank).is_some();
         let file = PlanFile {
             version: PLAN_VERSION,
             model: model_digest(table),
             graph: graph_digest(joint),
             structure: joint.forward().structure().to_owned(),
+            samples: self.samples,
             program: joint.key().to_string(),
             choice,
             machine: machine.clone(),
@@ -269,8 +274,7 @@ impl Planning {
             let update = machine
                 .rates
                 .update_ns(trained / replicas, step.optimizer_states);
-            let (reduced, summed) = step.summed(trained);
-            let added = |bytes| rank.time(machine.rates.add_ns(bytes));
+            let sum = machine.rates.add_ns(step.summed(trained));
             let held = StageBytes {
                 transient: transient.unwrap_or(0),
                 gradients: trained.saturating_mul(step.gradients_held()),
@@ -282,8 +286,7 @@ impl Planning {
                 backward: time(Compute::Backward),
                 input_gradient: time(Compute::InputGradient),
                 weight_gradient: time(Compute::WeightGradient),
-                reduce: added(reduced),
-                sum: added(summed),
+                sum: rank.time(sum),
                 update: rank.time(update),
                 resident_bytes: held.resident(),
                 transient_bytes: held.transient,

@@ -4,8 +4,9 @@ use tinderbox_deferred::ParameterTable;
 
 use super::{Plan, build, text};
 use crate::PlanError;
+use crate::batch::Batch;
 use crate::cut::Layout;
-use crate::trace::JointGraph;
+use crate::trace::{JointGraph, Trace};
 
 impl Plan {
     /// Checks that the plan is for a model with these parameters.
@@ -36,6 +37,21 @@ impl Plan {
             expected: file.forward.get(position).cloned(),
             found: found.get(position).cloned(),
         })
+    }
+
+    /// Checks that the plan is for the forward of a trace, if it was created for batches like its example, with any number of
+    /// samples.
+    pub(crate) fn check_trace<B: Batch>(&self, trace: &Trace<B>) -> Result<(), PlanError> {
+        let traced = trace.example_program()?;
+        match self.file.samples {
+            Some(samples) if traced.key().to_string() != self.file.program => {
+                // A batch that can't have so many samples is another one than the planned.
+                trace
+                    .program_of_samples(samples)
+                    .map_or(Ok(()), |program| self.check_program(&program))
+            }
+            _ => self.check_program(&traced),
+        }
     }
 
     pub(crate) fn layout(&self, table: &ParameterTable) -> Result<Layout, PlanError> {

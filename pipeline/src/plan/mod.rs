@@ -27,7 +27,7 @@ use crate::trace::Trace;
 /// A plan: which stage owns, runs and sends what, and the predicted time and memory of a step.
 ///
 /// Ownership is by path, so a plan is valid for every mode and batch shape of its model; boundaries and
-/// predictions are those of the traced batch. The same inputs produce the same file.
+/// predictions are those of the traced micro-batch, or of the chosen one. The same inputs produce the same file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Plan {
@@ -74,7 +74,7 @@ impl Plan {
     /// [sum](crate::GradientSum).
     ///
     /// Each replica has as many micro-batches as were planned, so a step has as many times more; the prediction is that of
-    /// one replica. [`Planner::replicas`] divides the ranks and the micro-batches of a plan instead, and predicts the
+    /// one replica, also if its micro-batches are smaller then. [`Planner::replicas`] divides the ranks and the micro-batches of a plan instead, and predicts the
     /// exchange.
     #[must_use]
     pub fn replicas(mut self, replicas: usize) -> Self {

@@ -6,14 +6,16 @@ use tinderbox_planner::{
     Choice, Machine, Partition, Partitioner, PlanFileError, PlannerError, Step, partition,
 };
 
+use tinderbox_world::with_causes;
+
 use super::Plan;
 use super::build::Planning;
-use crate::batch::{Batch, samples_of, split_samples};
+use crate::PlanError;
+use crate::batch::{Batch, samples_of};
 use crate::partition::{Cut, manual};
 use crate::schedule::{Placement, RankIndex, ScheduleKind};
 use crate::trace::Trace;
 use crate::work::OperationTimes;
-use crate::{BatchError, PlanError};
 
 /// Creates plans of a trace for a machine; all settings have defaults.
 ///
@@ -62,13 +64,49 @@ pub struct Planner<'a, B> {
     replicas: Option<usize>,
     /// The batch of a step, to choose the number of micro-batches.
     batch: Option<B>,
+    /// The samples of a micro-batch; `None` for those of the example.
+    samples: Option<usize>,
 }
 
-/// A plan that was tried, with its numbers of replicas and micro-batches.
-struct Tried {
-    replicas: usize,
-    micro_batches: usize,
-    plan: Result<Plan, PlanError>,
+/// Numbers of replicas and micro-batches that were tried.
+struct Attempt {
+    numbers: (usize, usize),
+    /// What was found, on one line.
+    reason: String,
+    step_ns: Result<u64, PlanError>,
+}
+
+/// The attempts so far.
+#[derive(Default)]
+struct Choosing {
+    /// The first of the shortest steps, with its numbers.
+    best: Option<(u64, (usize, usize))>,
+    /// The error of most micro-batches, and of those of the fewest replicas, with its number of micro-batches.
+    error: Option<PlanError>,
+    error_at: usize,
+    reasons: Vec<String>,
+}
+
+impl Choosing {
+    /// Adds an attempt, and returns whether it is the fastest so far.
+    fn add(&mut self, attempt: Attempt) -> bool {
+        self.reasons.push(attempt.reason);
+        match attempt.step_ns {
+            Ok(step_ns) => {
+                let is_fastest = self.best.is_none_or(|(best, _)| step_ns < best);
+                if is_fastest {
+                    self.best = Some((step_ns, attempt.numbers));
+                }
+                is_fastest
+            }
+            Err(error) => {
+                if attempt.numbers.1 > self.error_at {
+                    (self.error, self.error_at) = (Some(error), attempt.numbers.1);
+                }
+                false
+            }
+        }
+    }
 }
 
 impl<'a, B: Batch> Planner<'a, B> {
@@ -94,6 +132,7 @@ impl<'a, B: Batch> Planner<'a, B> {
             programs: true,
             replicas: Some(1),
             batch: None,
+            samples: None,
         }
     }
 
@@ -115,8 +154,8 @@ impl<'a, B: Batch> Planner<'a, B> {
     }
 
     /// Chooses the number of replicas, and so that of stages, with the shortest predicted step of those that fit the memory
-    /// of the ranks. The prediction counts the exchange of gradients, over the machine's links, and the optimizer's state,
-    /// which replicas divide.
+    /// of the ranks; one for a model with running states. The prediction counts the exchange of gradients, over the machine's
+    /// links, and the optimizer's state, which replicas divide.
     #[must_use]
     pub fn choose_replicas(mut self) -> Self {
         self.replicas = None;
@@ -132,14 +171,26 @@ impl<'a, B: Batch> Planner<'a, B> {
     }
 
     /// Chooses the number of micro-batches of a whole batch like this one, of all replicas, with the shortest predicted step
-    /// that fits the memory of the ranks: each number that divides its samples is tried. More micro-batches fill the
-    /// pipeline better and keep fewer activations, and have more operations, each with an overhead.
+    /// that fits the memory of the ranks. The numbers that divide its samples are tried, from 1 on, until three in a row are
+    /// no faster. More micro-batches fill the pipeline better, and have more operations, each with an overhead; under
+    /// schedules such as 1F1B they keep fewer activations.
+    ///
+    /// What a forward computes over its micro-batch, such as the statistics of batch norm, depends on the number. The bits of
+    /// a run do too: set it for a run that is resumed with other ranks.
     ///
     /// [Measured](Self::times) times are those of the traced micro-batch: an operation takes as many times longer or shorter
-    /// for another one as its time from shapes. Cost: a recording and a plan for each number.
+    /// for another one as its time from shapes, so the [rates](Machine::rates) have to be those of the measured device. Cost:
+    /// a recording and a plan for each number.
     #[must_use]
     pub fn choose_micro_batches(mut self, batch: &B) -> Self {
         self.batch = Some(batch.clone());
+        self
+    }
+
+    /// Plans micro-batches of so many samples instead of those of the traced one.
+    #[must_use]
+    pub(crate) fn samples(mut self, samples: Option<usize>) -> Self {
+        self.samples = samples;
         self
     }
 
@@ -207,99 +258,139 @@ impl<'a, B: Batch> Planner<'a, B> {
     ///
     /// When there are fewer operations than stages, no plan fits the memory of the ranks, a manual cut
     /// is at no module, the schedule does not fit the stages, the ranks can't be divided among the replicas, the graph
-    /// can't be cut, or the batch of [`choose_micro_batches`](Self::choose_micro_batches) can't be split or recorded.
+    /// can't be cut, or the batch of [`choose_micro_batches`](Self::choose_micro_batches) can't be split. If no number fits
+    /// that is to be chosen, the error is that of most micro-batches.
     pub fn plan(self) -> Result<Plan, PlanError> {
-        if self.step.micro_batches == 0 {
+        let rates = &self.machine.rates;
+        if let Some(batch) = &self.batch {
+            self.trace.check_batch(batch)?;
+            return self.choose(samples_of(batch)?);
+        }
+        let micro_batches = self.step.micro_batches;
+        if micro_batches == 0 {
             return Err(PlanError::NoMicroBatches);
         }
-        let rates = &self.machine.rates;
-        let Some(batch) = &self.batch else {
-            let planning = Planning::new(self.trace, rates, self.times.clone())?;
-            let micro_batches = self.step.micro_batches;
-            return match self.replicas {
-                Some(replicas) => self.plan_of(&planning, replicas, micro_batches),
-                None => self.fastest(self.try_replicas(&planning, micro_batches)),
-            };
-        };
-        let samples = samples_of(batch)?;
-        let mut tried = Vec::new();
-        for count in (1..=samples).filter(|count| samples.is_multiple_of(*count)) {
-            let (part, _) = split_samples(batch, samples, count)?.swap_remove(0);
-            let planning = Planning::of_batch(self.trace, &part, rates, self.times.as_ref())?;
-            tried.extend(self.try_replicas(&planning, count));
+        let planning = match self.samples {
+            Some(samples) if Some(samples) != self.trace.samples() => {
+                Planning::of_samples(self.trace, samples, rates, self.times.as_ref())
+            }
+            _ => Planning::new(self.trace, rates, self.times.clone()),
+        }?;
+        if let Some(replicas) = self.replicas {
+            return self.plan_of(&planning, (replicas, micro_batches), self.programs);
         }
-        match (tried.is_empty(), self.replicas) {
-            (true, Some(replicas)) => Err(PlanError::from(BatchError::TooFewSamples {
-                samples,
-                micro_batches: replicas,
-            })),
-            _ => self.fastest(tried),
+        let mut choice = Choosing::default();
+        for replicas in self.possible_replicas(&planning, micro_batches) {
+            choice.add(self.attempt(&planning, (replicas, micro_batches)));
         }
+        self.chosen(choice, |_| Ok(planning))
     }
 
-    /// Plans a number of micro-batches for each possible number of replicas that has at most as many.
-    fn try_replicas(&self, planning: &Planning, micro_batches: usize) -> Vec<Tried> {
-        let ranks = self.machine.ranks();
-        let possible: Vec<usize> = match self.replicas {
-            Some(replicas) => vec![replicas],
-            None => {
-                let powers = (0..usize::BITS).map(|power| 1_usize << power);
-                let powers = powers.take_while(|replicas| *replicas <= ranks);
-                powers
-                    .filter(|replicas| ranks.is_multiple_of(*replicas))
-                    .collect()
-            }
+    /// Chooses the number of micro-batches of a batch, and of replicas if that is not set.
+    fn choose(&self, samples: usize) -> Result<Plan, PlanError> {
+        /// After so many numbers without a faster plan, larger ones are not tried.
+        const SLOWER: usize = 3;
+        if let Some(replicas) = self.replicas.filter(|replicas| *replicas > samples) {
+            return Err(PlanError::FewSamples { samples, replicas });
+        }
+        let planning_of = |count: usize| {
+            let (rates, times) = (&self.machine.rates, self.times.as_ref());
+            Planning::of_samples(self.trace, samples / count, rates, times)
         };
-        let possible = possible.into_iter().filter(|count| *count <= micro_batches);
-        let tried = possible.map(|replicas| {
-            let plan = self.plan_of(planning, replicas, micro_batches);
-            let plan = plan.and_then(|plan| {
-                match plan.file().prediction.over_limit(&plan.file().machine) {
-                    Some(over) => Err(PlannerError::from(over).into()),
-                    None => Ok(plan),
+        let mut choice = Choosing::default();
+        let mut slower = 0;
+        for count in (1..=samples).filter(|count| samples.is_multiple_of(*count)) {
+            if self.replicas.is_some_and(|replicas| replicas > count) {
+                continue;
+            }
+            let mut is_faster = false;
+            match planning_of(count) {
+                Ok(planning) => {
+                    for replicas in self.possible_replicas(&planning, count) {
+                        is_faster |= choice.add(self.attempt(&planning, (replicas, count)));
+                    }
                 }
-            });
-            Tried {
-                replicas,
-                micro_batches,
-                plan,
+                // Such as that of a forward that compares samples with each other.
+                Err(error) => {
+                    let replicas = self.replicas.unwrap_or(1);
+                    choice.add(self.attempted((replicas, count), Err(error)));
+                }
+            }
+            slower = match is_faster || choice.best.is_none() {
+                true => 0,
+                false => slower + 1,
+            };
+            if slower == SLOWER {
+                break;
+            }
+        }
+        self.chosen(choice, planning_of)
+    }
+
+    /// The numbers of replicas that may be chosen, or the one that was set.
+    fn possible_replicas(&self, planning: &Planning, micro_batches: usize) -> Vec<usize> {
+        if let Some(replicas) = self.replicas {
+            return vec![replicas];
+        }
+        let ranks = self.machine.ranks();
+        let powers = (0..usize::BITS).map(|power| 1_usize << power);
+        let powers = powers.take_while(|replicas| *replicas <= ranks);
+        // Running states follow the order of the micro-batches.
+        let is_one = !planning.joint.updates().is_empty();
+        powers
+            .filter(|replicas| ranks.is_multiple_of(*replicas) && *replicas <= micro_batches)
+            .filter(|replicas| *replicas == 1 || !is_one)
+            .collect()
+    }
+
+    /// Plans numbers of replicas and micro-batches, for a comparison.
+    fn attempt(&self, planning: &Planning, numbers: (usize, usize)) -> Attempt {
+        let plan = self.plan_of(planning, numbers, false).and_then(|plan| {
+            match plan.file().prediction.over_limit(&plan.file().machine) {
+                Some(over) => Err(PlannerError::from(over).into()),
+                None => Ok(plan.file().prediction.step_ns),
             }
         });
-        tried.collect()
+        self.attempted(numbers, plan)
     }
 
-    /// Returns the first of the fastest plans; without any, the first error.
-    fn fastest(&self, tried: Vec<Tried>) -> Result<Plan, PlanError> {
-        let reasons: Vec<String> = tried
-            .iter()
-            .map(|tried| {
-                let Tried {
-                    replicas,
-                    micro_batches,
-                    plan,
-                } = tried;
-                let mut tried = Vec::new();
-                if self.replicas.is_none() {
-                    let ranks = self.machine.ranks() / replicas;
-                    tried.push(format!("{replicas} replicas of {ranks} ranks"));
-                }
-                if self.batch.is_some() {
-                    tried.push(format!("{micro_batches} micro-batches"));
-                }
-                let found = match plan {
-                    Ok(plan) => format!("{:.3} ms", plan.file().prediction.step_ns as f64 / 1e6),
-                    Err(error) => without_advice(error),
-                };
-                format!("{}: {found}", tried.join(", "))
-            })
-            .collect();
-        let time = |plan: &Plan| plan.file().prediction.step_ns;
-        let fastest = tried
-            .into_iter()
-            .map(|tried| tried.plan)
-            .min_by_key(|plan| plan.as_ref().map_or(u64::MAX, time));
-        let mut plan = fastest.expect("one replica and one micro-batch are always possible")?;
-        plan.file.choice.reasons.extend(reasons);
+    fn attempted(
+        &self,
+        (replicas, micro_batches): (usize, usize),
+        step_ns: Result<u64, PlanError>,
+    ) -> Attempt {
+        let mut numbers = Vec::new();
+        if self.replicas.is_none() {
+            let ranks = self.machine.ranks() / replicas;
+            numbers.push(format!("{replicas} replicas of {ranks} ranks"));
+        }
+        if self.batch.is_some() {
+            numbers.push(format!("{micro_batches} micro-batches"));
+        }
+        let found = match &step_ns {
+            Ok(step_ns) => format!("{:.3} ms", *step_ns as f64 / 1e6),
+            Err(error) => without_advice(error),
+        };
+        Attempt {
+            numbers: (replicas, micro_batches),
+            reason: format!("{}: {found}", numbers.join(", ")),
+            step_ns,
+        }
+    }
+
+    /// Returns the plan of the choice.
+    fn chosen(
+        &self,
+        choice: Choosing,
+        planning_of: impl FnOnce(usize) -> Result<Planning, PlanError>,
+    ) -> Result<Plan, PlanError> {
+        let Some((_, numbers)) = choice.best else {
+            let error = choice.error;
+            return Err(error.expect("one replica and one micro-batch are always possible"));
+        };
+        let planning = planning_of(numbers.1)?;
+        let mut plan = self.plan_of(&planning, numbers, self.programs)?;
+        plan.file.choice.reasons.extend(choice.reasons);
         Ok(plan)
     }
 
@@ -307,8 +398,8 @@ impl<'a, B: Batch> Planner<'a, B> {
     fn plan_of(
         &self,
         planning: &Planning,
-        replicas: usize,
-        micro_batches: usize,
+        (replicas, micro_batches): (usize, usize),
+        with_programs: bool,
     ) -> Result<Plan, PlanError> {
         let machine = self.machine.of_replica(replicas)?;
         let step = Step {
@@ -370,7 +461,7 @@ impl<'a, B: Batch> Planner<'a, B> {
         if let Some(recompute) = &self.recompute {
             partition.recompute = (0..partition.stages()).map(recompute).collect();
         }
-        let plan = planning.plan(&machine, &step, &partition, choice, self.programs)?;
+        let plan = planning.plan(&machine, &step, &partition, choice, with_programs)?;
         match must_fit && plan.file().lists.is_some() {
             true => Err(PlanError::ScheduleStages {
                 schedule: step.schedule,
@@ -383,10 +474,12 @@ impl<'a, B: Batch> Planner<'a, B> {
 
 /// The text of an error of one of several plans, without what to do instead.
 fn without_advice(error: &PlanError) -> String {
-    let text = error.to_string();
-    match text.rsplit_once(": use ") {
-        Some((text, _)) => text.to_owned(),
-        None => text,
+    let text = with_causes(error);
+    match (error, text.rsplit_once(": ")) {
+        (PlanError::Planner(_) | PlanError::ScheduleStages { .. }, Some((text, _))) => {
+            text.to_owned()
+        }
+        _ => text,
     }
 }
 

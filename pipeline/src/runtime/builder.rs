@@ -363,10 +363,11 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Before every so many steps, checks that what the ranks hold has not changed in memory since the step before: a bit that
     /// flips would train the model silently wrong. A changed parameter is replaced by that of another
     /// [replica](Plan::replicas), and [reported](Pipeline::repaired); without another one, and for a change of the optimizer's
-    /// state, the step fails with [`PipelineError::Damaged`]. 0, the default, checks nothing.
+    /// state, the step fails with [`PipelineError::Damaged`]. Replicas are also compared with each other: one that differs
+    /// from most is repaired, and two that differ are such an error. 0, the default, checks nothing.
     ///
-    /// Replicas that are threads of one process share the memory of their parameters on the CPU, so only processes have
-    /// another value.
+    /// Replicas that are threads of one process share the memory of most parameters on the CPU, so only processes have
+    /// another value of these.
     ///
     /// Cost of a checked step: two passes over parameters and state, and two copies of the state to the host.
     #[must_use]

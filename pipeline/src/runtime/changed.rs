@@ -6,7 +6,7 @@ use std::hash::Hasher;
 
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
-use tinderbox_deferred::ParameterPath;
+use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::DynTensor;
 use twox_hash::XxHash3_64;
 
@@ -25,6 +25,14 @@ pub(super) struct Recorded {
     parameters: Vec<(usize, u64)>,
     /// Of the state of the optimizer.
     state: u64,
+}
+
+impl Recorded {
+    /// Of the parameters that train. Others, which a device may have computed for itself, have its rounding.
+    fn trained(&self, table: &ParameterTable) -> impl Iterator<Item = &(usize, u64)> {
+        let parameters = self.parameters.iter();
+        parameters.filter(|(position, _)| table.iter().as_slice()[*position].trainable)
+    }
 }
 
 impl Stage {
@@ -51,8 +59,8 @@ impl Stage {
     }
 
     /// Adds the positions of parameters that differ from what was recorded, whether the state of the optimizer does, and the
-    /// digest of the recorded parameters.
-    fn compare(&self, found: &mut Found) -> Result<(), ReadError> {
+    /// digest of those that were recorded and train.
+    fn compare(&self, table: &ParameterTable, found: &mut Found) -> Result<(), ReadError> {
         let Some(recorded) = &self.recorded else {
             return Ok(());
         };
@@ -63,7 +71,7 @@ impl Stage {
         found.parameters.extend(changed);
         found.state |= recorded.state != now.state;
         let mut digest = XxHash3_64::with_seed(found.digest);
-        for (_, of_parameter) in &recorded.parameters {
+        for (_, of_parameter) in recorded.trained(table) {
             digest.write_u64(*of_parameter);
         }
         found.digest = digest.finish();
@@ -89,7 +97,7 @@ struct Found {
     /// Positions in the table.
     parameters: Vec<usize>,
     state: bool,
-    /// The digest of the parameters that were recorded.
+    /// The digest of the parameters that train, as they were recorded.
     digest: u64,
 }
 
@@ -123,13 +131,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         if !self.checks_memory() {
             return Ok(());
         }
-        let found = self.on_ranks(|rank, stages| {
+        let table = self.model.parameters().clone();
+        let found = self.on_ranks(move |rank, stages| {
             let mut found = Found {
                 rank: rank.index(),
                 ..Found::default()
             };
             let mut stages = stages.iter();
-            stages.try_for_each(|stage| stage.compare(&mut found))?;
+            stages.try_for_each(|stage| stage.compare(&table, &mut found))?;
             Ok(found)
         })?;
         let found = found.into_iter().collect::<Result<Vec<Found>, ReadError>>();
@@ -160,26 +169,30 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// The ranks and positions of parameters that were recorded with another value than that of most replicas.
     fn minority(&mut self) -> Result<BTreeSet<(usize, usize)>, PipelineError> {
-        let recorded = self.on_ranks(|rank, stages| {
+        let table = self.model.parameters().clone();
+        let recorded = self.on_ranks(move |rank, stages| {
             let stages = stages.iter().filter_map(|stage| stage.recorded.as_ref());
-            let parameters = stages.flat_map(|recorded| recorded.parameters.clone());
-            (rank.index(), parameters.collect::<Vec<(usize, u64)>>())
+            let trained = stages.flat_map(|recorded| recorded.trained(&table));
+            (
+                rank.index(),
+                trained.copied().collect::<Vec<(usize, u64)>>(),
+            )
         })?;
         let all = self.crew.exchange(To::All, recorded, Vec::new())?;
         let ranks = self.plan.ranks().max(1);
         // The ranks with each digest, by the place in a replica and the parameter.
-        let mut holders: BTreeMap<(usize, usize), BTreeMap<u64, Vec<usize>>> = BTreeMap::new();
+        let mut holders: BTreeMap<(usize, usize), BTreeMap<u64, BTreeSet<usize>>> = BTreeMap::new();
         for (rank, parameters) in all.into_iter().flat_map(|(recorded, _)| recorded) {
             for (position, digest) in parameters {
                 let of_value = holders.entry((rank % ranks, position)).or_default();
-                of_value.entry(digest).or_default().push(rank);
+                of_value.entry(digest).or_default().insert(rank);
             }
         }
         let mut bad = BTreeSet::new();
         for ((_, position), values) in holders {
-            let is_most = |ranks: &Vec<usize>| 2 * ranks.len() > self.settings.replicas;
-            if !values.values().any(is_most) {
-                let ranks: Vec<usize> = values.into_values().flatten().collect();
+            let is_most = |ranks: &BTreeSet<usize>| 2 * ranks.len() > self.settings.replicas;
+            if values.values().filter(|ranks| is_most(ranks)).count() != 1 {
+                let ranks: BTreeSet<usize> = values.into_values().flatten().collect();
                 return Err(self.differs(ranks, position));
             }
             let others = values.into_values().filter(|ranks| !is_most(ranks));
@@ -226,6 +239,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         for result in set {
             result.map_err(|source| self.crew.told(unreadable(Box::new(source))))?;
         }
+        self.renew_snapshot()?;
         for (rank, position) in bad {
             let path = self.path_of(*position);
             tracing::warn!(
@@ -255,9 +269,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// The error of replicas that hold different values, none of which is that of most.
-    fn differs(&mut self, mut ranks: Vec<usize>, position: usize) -> PipelineError {
+    fn differs(&mut self, ranks: BTreeSet<usize>, position: usize) -> PipelineError {
         self.condition = Condition::Stopped;
-        ranks.sort_unstable();
         let differs = DamageError::Differs {
             ranks: ranks.into_iter().map(RankIndex::new).collect(),
             step: self.step,
@@ -282,6 +295,10 @@ fn unreadable(source: ReadError) -> PipelineError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::time::Duration;
+
     use burn::nn::{Linear, LinearConfig};
     use burn::optim::AdamWConfig;
     use burn::tensor::{Device, Float, Tensor};
@@ -290,7 +307,10 @@ mod tests {
     use tinderbox_world::{World, WorldOptions};
 
     use super::*;
-    use crate::{ActionError, GradientSum, Machine, Outputs, PipelineBuilder, Plan, Traceable};
+    use crate::schedule::{Placement, ScheduleKind};
+    use crate::{
+        ActionError, GradientSum, Machine, Outputs, PipelineBuilder, Planner, Recovery, Traceable,
+    };
 
     type Layers = Pipeline<Vec<Linear>, Tensor<2>>;
 
@@ -299,6 +319,16 @@ mod tests {
     }
 
     fn builder(replicas: usize) -> PipelineBuilder<Vec<Linear>, Tensor<2>> {
+        let machine = Machine::local(2).unwrap();
+        builder_on(&machine, ScheduleKind::OneFOneB, replicas)
+    }
+
+    /// A builder whose first layer is also the last one.
+    fn builder_on(
+        machine: &Machine,
+        kind: ScheduleKind,
+        replicas: usize,
+    ) -> PipelineBuilder<Vec<Linear>, Tensor<2>> {
         let model = Deferred::new(|device: &Device| -> Vec<Linear> {
             (0..4)
                 .map(|_| LinearConfig::new(6, 6).init(device))
@@ -307,11 +337,12 @@ mod tests {
         let model = model.unwrap();
         let example = Tensor::<2>::ones([2, 6], &Device::flex());
         let trace = model.trace(&example, |layers: &Vec<Linear>, x| {
-            let y = layers.iter().fold(x, |x, layer| layer.forward(x).tanh());
+            let all = layers.iter().chain(layers.first());
+            let y = all.fold(x, |x, layer| layer.forward(x).tanh());
             Outputs::loss(y.powf_scalar(2.0).mean())
         });
         let trace = trace.unwrap();
-        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+        let plan = Planner::new(&trace, machine).schedule(kind).plan().unwrap();
         Pipeline::new(&model, &trace, &plan.replicas(replicas))
             .optimizer(AdamWConfig::new())
             .micro_batches(4)
@@ -342,22 +373,24 @@ mod tests {
             .position(&ParameterPath::new(path));
         let position = position.unwrap();
         let flipped = pipeline.on_ranks(move |own, stages| {
-            let mut stages = stages.iter_mut().filter(|_| own.index() == rank);
-            let held = |stage: &Stage| stage.held().find(|(held, _)| *held == position);
-            let found = stages.find_map(|stage| Some((held(stage)?.1, stage)));
-            let Some((value, stage)) = found else {
-                return Ok(false);
-            };
-            let mut data = value.to_data()?;
-            let values = data.as_mut_slice::<f32>().unwrap();
-            values[0] = f32::from_bits(values[0].to_bits() ^ 1);
-            let recorded = stage.recorded.take();
-            stage.set(position, DynTensor::from_data(data, &Device::flex()))?;
-            stage.recorded = recorded;
-            if records {
-                stage.record().unwrap();
+            let mut is_held = false;
+            for stage in stages.iter_mut().filter(|_| own.index() == rank) {
+                let held = stage.held().find(|(held, _)| *held == position);
+                let Some((_, value)) = held else {
+                    continue;
+                };
+                let mut data = value.to_data()?;
+                let values = data.as_mut_slice::<f32>().unwrap();
+                values[0] = f32::from_bits(values[0].to_bits() ^ 1);
+                let recorded = stage.recorded.take();
+                stage.set(position, DynTensor::from_data(data, &Device::flex()))?;
+                stage.recorded = recorded;
+                if records {
+                    stage.record().unwrap();
+                }
+                is_held = true;
             }
-            Ok::<bool, ActionError>(true)
+            Ok::<bool, ActionError>(is_held)
         });
         flipped.unwrap().into_iter().any(Result::unwrap)
     }
@@ -454,6 +487,66 @@ mod tests {
             pipeline.step(1e-2, batch()),
             Err(PipelineError::Stopped)
         ));
+    }
+
+    /// A rank has the first layer in its first stage and in its last.
+    #[test]
+    fn a_tied_parameter_counts_once_for_each_replica() {
+        let machine = Machine::local(2)
+            .unwrap()
+            .with_chunks(2, Placement::V)
+            .unwrap();
+        let mut pipeline = builder_on(&machine, ScheduleKind::Zbv, 2).start().unwrap();
+        pipeline.step(1e-2, batch()).unwrap();
+        assert!(flip_recorded(&mut pipeline, 2, "0.weight", true));
+        let error = pipeline.step(1e-2, batch()).unwrap_err();
+        insta::assert_snapshot!(error, @"since step 1, ranks 0, 2 hold different values of `0.weight`, and no value is that of most of them: test the memory and the links of their machines, and resume from a checkpoint");
+    }
+
+    /// A process is lost in the step before which a value was repaired: those that are left go back to the repaired value.
+    #[test]
+    fn a_repaired_value_is_kept_for_a_recovery() {
+        const STEPS: usize = 3;
+        let machine = Machine::local(1).unwrap();
+        let of = |replicas| builder_on(&machine, ScheduleKind::OneFOneB, replicas);
+        let mut undisturbed = of(1).start().unwrap();
+        for _ in 0..STEPS {
+            undisturbed.step(1e-2, batch()).unwrap();
+        }
+        let expected = values(&mut undisturbed);
+        let mut options = WorldOptions::default();
+        options.heartbeat = Duration::from_millis(50);
+        let found = Threads::run(2, Delays::default(), &options, |world: World, net: &Net| {
+            let own = world.rank();
+            let (is_due, to_kill) = (Arc::new(AtomicBool::new(false)), net.clone());
+            let due = is_due.clone();
+            let builder = of(2).world(&world).recovery(Recovery::default());
+            let builder = builder.on_gradients(move |_, gradient| {
+                if due.swap(false, SeqCst) {
+                    to_kill.kill(own);
+                }
+                gradient
+            });
+            let mut pipeline = builder.start().unwrap();
+            pipeline.step(1e-2, batch()).unwrap();
+            // Its own part, of which the other one has no state.
+            assert_eq!(flip(&mut pipeline, 1, "3.weight"), own.index() == 1);
+            // What is kept is the same memory.
+            pipeline.renew_snapshot().unwrap();
+            is_due.store(own.index() == 0, SeqCst);
+            for _ in 1..STEPS {
+                if pipeline.step(1e-2, batch()).is_err() {
+                    assert_eq!(own.index(), 0);
+                    return None;
+                }
+            }
+            assert_eq!(
+                (pipeline.recovered().len(), pipeline.repaired().len()),
+                (1, 1)
+            );
+            Some(values(&mut pipeline))
+        });
+        assert_eq!(found.unwrap()[1], Some(expected));
     }
 
     /// With one replica nobody has the value.

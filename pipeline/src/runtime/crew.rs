@@ -147,6 +147,7 @@ impl Crew {
         tensors: Vec<DynTensor>,
     ) -> Result<Vec<(T, Vec<DynTensor>)>, PipelineError> {
         match &mut self.remote {
+            None if self.ranks.is_none() => Err(PipelineError::Stopped),
             None => Ok(vec![(value, tensors)]),
             Some(remote) => {
                 let exchanged = remote.exchange(to, value, tensors);

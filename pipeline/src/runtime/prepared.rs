@@ -49,7 +49,7 @@ impl Prepared {
         let layout = builder.plan.layout(&table)?;
         builder.plan.layout(builder.trace.parameters())?;
         let traced = builder.trace.example_program()?;
-        builder.plan.check_program(&traced)?;
+        builder.plan.check_trace(&builder.trace)?;
         let layout = Arc::new(match traced.carried().is_empty() {
             true => layout,
             false => {

@@ -32,7 +32,9 @@ pub use mixed::MixedPrecision;
 pub use outputs::{LossOver, Outputs};
 pub(crate) use roles::Role;
 
-use crate::batch::{Batch, Leaf, check_dtypes, signature, without_skipped};
+use crate::batch::{
+    Batch, Leaf, check_dtypes, samples_of, signature, with_samples, without_skipped,
+};
 use crate::recent::Recent;
 use crate::{BatchError, StateFault, TraceError};
 
@@ -329,6 +331,20 @@ impl<B: Batch> Trace<B> {
     /// Never: the program of the example is always kept.
     pub fn example_program(&self) -> Result<Arc<JointGraph>, TraceError> {
         self.program(self.mode, &self.example)
+    }
+
+    /// Returns the number of samples of the example; `None` if it has none.
+    pub(crate) fn samples(&self) -> Option<usize> {
+        samples_of(&self.example).ok()
+    }
+
+    /// Returns the program of batches like the example with another number of samples, in the mode in which it was traced.
+    ///
+    /// # Errors
+    ///
+    /// As [`Traceable::trace`].
+    pub(crate) fn program_of_samples(&self, samples: usize) -> Result<Arc<JointGraph>, TraceError> {
+        self.program(self.mode, &with_samples(&self.example, samples))
     }
 
     /// The key of the program for a batch, and the tensors of the batch.

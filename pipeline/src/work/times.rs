@@ -119,6 +119,8 @@ impl OperationTimes {
 
 /// Returns a time from shapes, changed as a measured time differs from its own time from shapes.
 fn scale(time: u64, (measured, from_shapes): (u64, u64)) -> u64 {
-    let scaled = u128::from(time) * u128::from(measured) / u128::from(from_shapes.max(1));
-    u64::try_from(scaled).unwrap_or(u64::MAX)
+    match (u128::from(time) * u128::from(measured)).checked_div(u128::from(from_shapes)) {
+        Some(scaled) => u64::try_from(scaled).unwrap_or(u64::MAX),
+        None => measured,
+    }
 }

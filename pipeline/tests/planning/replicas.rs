@@ -1,11 +1,14 @@
 //! Plans with replicas: how ranks are divided, what is predicted, and which number is chosen.
 
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::Deferred;
-use tinderbox_pipeline::schedule::LinkCosts;
-use tinderbox_pipeline::{Machine, OperationTimes, Outputs, Plan, Planner, Trace, Traceable};
+use tinderbox_pipeline::schedule::{LinkCosts, ScheduleKind};
+use tinderbox_pipeline::{
+    Machine, OperationTimes, Outputs, Pipeline, PipelineError, Plan, PlanError, Planner, Trace,
+    Traceable,
+};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -195,7 +198,7 @@ fn batches_that_can_not_be_split_are_refused() {
     let texts = [refused(0, 1), refused(3, 4)].join("\n");
     insta::assert_snapshot!(texts, @"
     the batch has no samples: its tensors have a first dimension of 0
-    a batch of 3 samples can't be split into 4 micro-batches: lower the number of micro-batches
+    a batch of 3 samples can't be divided among 4 replicas: use fewer replicas, or a larger batch
     ");
 }
 
@@ -237,6 +240,96 @@ fn measured_times_are_scaled() {
         let ratio = time(&tenfold) / time(&same);
         assert!((ratio - 10.0).abs() < tolerance, "{samples} {ratio}");
     }
+}
+
+/// Replicas would refuse running states, and a forward may refuse some numbers of samples.
+#[test]
+fn only_what_can_run_is_chosen() {
+    let model = Deferred::new(|device: &Device| {
+        let linear = || LinearConfig::new(8, 8).init(device);
+        (linear(), BatchNormConfig::new(8).init(device), linear())
+    });
+    let forward = |(first, norm, last): &(Linear, BatchNorm, Linear), x: Tensor<2>| {
+        Outputs::loss(last.forward(norm.forward(first.forward(x))).mean())
+    };
+    let batch = Tensor::<2>::ones([8, 8], &Device::flex());
+    let trace = model.unwrap().trace(&batch, forward).unwrap();
+    let plan = Planner::new(&trace, &Machine::local(2).unwrap())
+        .choose_replicas()
+        .choose_micro_batches(&batch)
+        .plan();
+    assert_eq!(plan.unwrap().replica_count(), 1);
+
+    let model = Deferred::new(|device: &Device| LinearConfig::new(8, 8).init(device));
+    let pairs = |layer: &Linear, x: Tensor<2>| {
+        let [samples, width] = x.dims();
+        Outputs::loss(layer.forward(x).reshape([samples / 2, 2, width]).mean())
+    };
+    let trace = model.unwrap().trace(&batch, pairs).unwrap();
+    let mut machine = Machine::local(1).unwrap();
+    // The more the better.
+    (machine.rates.operation_ns, machine.action_ns) = (0, 0);
+    machine.rates.bytes_per_s = u64::MAX;
+    machine.rates.flops_per_s = u64::MAX;
+    let plan = Planner::new(&trace, &machine).choose_micro_batches(&batch);
+    let reasons = plan.plan().unwrap().file().choice.reasons.join("\n");
+    assert!(
+        reasons.contains("\n8 micro-batches: the model could not be traced: "),
+        "{reasons}"
+    );
+}
+
+/// With fewer micro-batches than it needs, the schedule is another one of the same stages.
+#[test]
+fn a_schedule_may_be_another_one_for_few_micro_batches() {
+    let trace = trace(8);
+    let kind = ScheduleKind::DualPipeV;
+    let machine = Machine::local(2).unwrap();
+    let machine = machine.with_chunks(2, kind.placement()).unwrap();
+    for count in [1, 2, 3, 8] {
+        let planner = Planner::new(&trace, &machine).schedule(kind);
+        let plan = planner.micro_batches(count).plan().unwrap();
+        assert!(plan.file().lists.is_none());
+        assert_eq!(plan.file().schedule().unwrap().micro_batches, count);
+    }
+}
+
+/// Also where the plan is for other batches than the traced one.
+#[test]
+fn a_chosen_plan_of_another_forward_is_refused() {
+    let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+        (0..4)
+            .map(|_| LinearConfig::new(64, 64).init(device))
+            .collect()
+    });
+    let model = model.unwrap();
+    let batch = Tensor::<2>::ones([32, 64], &Device::flex());
+    let trace = |activation: fn(Tensor<2>) -> Tensor<2>| {
+        let forward = move |layers: &Vec<Linear>, x: Tensor<2>| {
+            let y = layers
+                .iter()
+                .fold(x, |x, layer| activation(layer.forward(x)));
+            Outputs::loss(y.mean())
+        };
+        model.trace(&batch, forward).unwrap()
+    };
+    let mut machine = Machine::local(2).unwrap();
+    (
+        machine.rates.operation_ns,
+        machine.action_ns,
+        machine.link.latency,
+    ) = (0, 0, 0);
+    let (planned, other) = (trace(Tensor::tanh), trace(Tensor::exp));
+    let planner = Planner::new(&planned, &machine).choose_micro_batches(&batch);
+    let plan = planner.plan().unwrap();
+    assert!(plan.file().step.micro_batches > 1);
+    let start = |trace: &Trace<Tensor<2>>| Pipeline::new(&model, trace, &plan).start();
+    assert!(start(&planned).is_ok());
+    let error = start(&other).unwrap_err();
+    assert!(
+        matches!(error, PipelineError::Plan(PlanError::OtherForward { .. })),
+        "{error}"
+    );
 }
 
 #[test]

@@ -144,7 +144,7 @@ pub struct TieGroup {
 /// A plan: which stage owns, runs and sends what, and the predicted time and memory of a step.
 ///
 /// Ownership is by path, so a plan is valid for every mode and batch shape of its model; operations,
-/// boundaries and predictions are those of the traced batch. The same inputs produce the same bytes.
+/// boundaries and predictions are those of the planned micro-batch. The same inputs produce the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanFile {
     /// [`PLAN_VERSION`].
@@ -156,6 +156,9 @@ pub struct PlanFile {
     /// A digest of the traced forward without shapes: programs that share it, such as those of other
     /// batch sizes, are cut at the same operations.
     pub structure: String,
+    /// The number of samples of the planned micro-batch; `None` if its batch has no samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<usize>,
     /// Mode and batch shapes of the traced program.
     pub program: String,
     /// The partitioner and the reasons.

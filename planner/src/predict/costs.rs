@@ -104,10 +104,8 @@ pub fn partition_costs(
         let updated = trained[stage] / step.replicas.max(1) as u64;
         cost.update = machine.rates.update_ns(updated, step.optimizer_states);
         cost.exchanged_bytes = step.exchanged(trained[stage]);
-        let (reduced, summed) = step.summed(trained[stage]);
-        (cost.reduce, cost.sum) = (machine.rates.add_ns(reduced), machine.rates.add_ns(summed));
+        cost.sum = machine.rates.add_ns(step.summed(trained[stage]));
         let times = [
-            &mut cost.reduce,
             &mut cost.sum,
             &mut cost.update,
             &mut cost.forward,

@@ -241,11 +241,14 @@ impl Costs {
     }
 
     /// Returns the ticks for which a rank sends a stage's gradients, or its updated parameters, to the other replicas, and the
-    /// latency of that link.
+    /// latency of that link; none without others.
     pub(crate) fn exchange(&self, stage: StageIndex, rank: RankIndex, ranks: usize) -> (u64, u64) {
+        if self.replicas <= 1 {
+            return (0, 0);
+        }
         let link = self.exchange_link(rank, ranks);
         let stage = self.stages.get(stage.index()).copied().unwrap_or_default();
-        let replicas = self.replicas.max(1) as u64;
+        let replicas = self.replicas as u64;
         let sent = u128::from(stage.exchanged_bytes) * u128::from(replicas - 1);
         let sent = u64::try_from(sent / u128::from(replicas)).unwrap_or(u64::MAX);
         (link.transfer(sent), link.latency)

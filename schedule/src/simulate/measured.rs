@@ -14,7 +14,8 @@ impl Costs {
     ///
     /// The time of a program that did not run is derived: `B` is as long as `I` and `W` together, `I`
     /// and `W` are half of `B` each. A link's latency is the median time from the end of a send to the end of
-    /// its receive, over the receives that waited. The sum over replicas is the shortest. A stage that did not run keeps its times. Programs
+    /// its receive, over the receives that waited. The sum over replicas is
+    /// the shortest of several steps. A stage that did not run keeps its times. Programs
     /// of overlapped pairs are ignored, because they slow each other down.
     #[must_use]
     pub fn with_times<'t>(mut self, steps: impl IntoIterator<Item = &'t Timeline>) -> Self {
@@ -102,9 +103,9 @@ impl Samples {
         if let Some(reduce) = self.reduces.get_mut(&index).and_then(work) {
             stage.reduce = reduce;
         }
-        // The shortest waits least for the other replicas.
-        let sums = self.sums.get(&index).into_iter().flatten();
-        if let Some(sum) = sums.min() {
+        // The shortest of several waits least for the other replicas; one alone may have waited for all of its time.
+        let sums = self.sums.get(&index).filter(|sums| sums.len() > 1);
+        if let Some(sum) = sums.into_iter().flatten().min() {
             stage.sum = sum.saturating_sub(overhead);
         }
         if let Some(update) = self.updates.get_mut(&index).and_then(work) {
@@ -145,7 +146,7 @@ mod tests {
         let chain = Dependencies::chain(2).with_replicas();
         let step = simulate(&split, &chain, &costs).unwrap();
         let unknown = Costs::of_stages(vec![StageCosts::default(); 2]);
-        let found = unknown.clone().with_times([&step]);
+        let found = unknown.clone().with_times([&step, &step]);
         for (found, expected) in found.stages.iter().zip(&costs.stages) {
             let times = |costs: &StageCosts| {
                 let programs = Compute::ALL.map(|compute| costs.time(compute));
@@ -156,6 +157,10 @@ mod tests {
         assert_eq!((found.link.latency, found.overhead), (30, 20));
         let again = simulate(&split, &chain, &found).unwrap();
         assert_eq!(again.makespan(), step.makespan());
+
+        // Of one step, it may be a wait.
+        let once = unknown.clone().with_times([&step]);
+        assert_eq!(once.stages[0].sum, 0);
 
         let whole = simulate(&gpipe(2, 3), &chain, &costs).unwrap();
         let found = unknown.with_times([&whole]);

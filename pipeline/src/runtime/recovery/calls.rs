@@ -90,7 +90,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// When the pipeline can't go on after a loss.
+    /// When the pipeline can't go on after a loss: also if a process is lost within this call and the others have returned from
+    /// it and left. All calls were made then.
     pub fn finish(&mut self) -> Result<(), PipelineError> {
         match self.recovery {
             Some(_) => self.repeatable(|_| Ok(())),

@@ -206,7 +206,7 @@ pub(super) fn move_state(
     let mut state_values: BTreeMap<ParameterPath, Vec<DynTensor>> = BTreeMap::new();
     for (name, rows) in parts {
         let path = table.iter().as_slice()[name.position].path.clone();
-        let value = DynTensor::joined(rows.into_values().collect());
+        let value = joined(rows.into_values().collect())?;
         match name.state {
             None => of_parameters.push((path, value)),
             Some(name) => {
@@ -230,6 +230,20 @@ pub(super) fn move_state(
     moved.state.values = Mutex::new(state_values);
     moved.values = of_parameters.into_iter().collect();
     Ok(moved)
+}
+
+/// Joins rows, some of which may be on a device and others in the memory of the host.
+fn joined(rows: Vec<DynTensor>) -> Result<DynTensor, PipelineError> {
+    let Some(device) = rows.first().map(DynTensor::device) else {
+        return Ok(DynTensor::joined(rows));
+    };
+    let rows = rows.into_iter().map(|rows| rows.to_device(&device));
+    let rows = rows.collect::<Result<_, _>>();
+    rows.map(DynTensor::joined)
+        .map_err(|source| PipelineError::Unreadable {
+            what: "a value to move",
+            source: Box::new(source),
+        })
 }
 
 /// The items that have arrived, by their sender and index.

@@ -63,6 +63,7 @@ fn plan_of<B: Batch>(
         .schedule(kind)
         .micro_batches(micro_batches)
         .replicas(replicas)
+        .samples(file.samples)
         .optimizer_states(file.step.optimizer_states)
         .without_programs();
     if file.step.may_recompute {
@@ -70,4 +71,50 @@ fn plan_of<B: Batch>(
     }
     let plan = planner.plan()?;
     Ok((plan.world_size() == ranks).then_some(plan))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::{Device, Tensor};
+    use tinderbox_deferred::Deferred;
+
+    use super::*;
+    use crate::{Outputs, Traceable};
+
+    const SAMPLES: usize = 64;
+
+    fn trace(samples: usize) -> Trace<Tensor<2>> {
+        let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+            let layer = |_| LinearConfig::new(16, 16).init(device);
+            (0..8).map(layer).collect()
+        });
+        let example = Tensor::<2>::zeros([samples, 16], &Device::flex());
+        let forward = |layers: &Vec<Linear>, x: Tensor<2>| {
+            let y = layers.iter().fold(x, |x, layer| layer.forward(x).tanh());
+            Outputs::loss(y.mean())
+        };
+        model.unwrap().trace(&example, forward).unwrap()
+    }
+
+    /// A plan whose number of micro-batches was chosen is for other batches than the traced one.
+    #[test]
+    fn the_micro_batches_of_the_old_plan_are_planned() {
+        let whole = trace(SAMPLES);
+        let batch = Tensor::<2>::zeros([SAMPLES, 16], &Device::flex());
+        let machine = Machine::local(3).unwrap().with_memory(27_000);
+        let planner = Planner::new(&whole, &machine).choose_micro_batches(&batch);
+        let old = planner.plan().unwrap();
+        let count = old.file().step.micro_batches;
+        assert!(count > 1 && count < SAMPLES, "{count}");
+        let kind = ScheduleKind::OneFOneB;
+        let plan = |trace: &Trace<Tensor<2>>| {
+            let plan = replan(trace, &old, kind, 2, count).unwrap();
+            (plan.file().prediction.clone(), plan.stages().to_vec())
+        };
+        assert!(plan(&whole) == plan(&trace(SAMPLES / count)));
+        // The whole batch does not fit.
+        let other = Planner::new(&whole, &machine).micro_batches(count).plan();
+        assert!(other.is_err());
+    }
 }

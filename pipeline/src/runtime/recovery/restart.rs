@@ -162,6 +162,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.send_snapshot()
     }
 
+    /// Takes the snapshot of this version anew, if it was taken: its values were wrong.
+    pub(in crate::runtime) fn renew_snapshot(&mut self) -> Result<(), PipelineError> {
+        let Some(recovery) = &mut self.recovery else {
+            return Ok(());
+        };
+        if let Some(kept) = recovery.ledger.snapshots.get_mut(&recovery.version) {
+            let taken = self
+                .crew
+                .call("take a snapshot", |_, stages| Snapshot::of(stages))?;
+            *kept = taken.into_iter().next().unwrap_or_default();
+        }
+        Ok(())
+    }
+
     /// Takes a snapshot of this version, and begins to send it.
     fn send_snapshot(&mut self) -> Result<(), PipelineError> {
         let driver = self.driver();
@@ -418,10 +432,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let mut failed = None;
         let planned = world.from_first(|| {
             let planned = match &recovery.settings.plan {
-                Some(plan) => plan(processes).map_err(|source| PipelineError::NoPlan {
-                    processes,
-                    source: Some(source),
-                }),
+                Some(plan) => match plan(processes) {
+                    Ok(plan) if plan.world_size() > processes => Err(PipelineError::WorldSize {
+                        ranks: plan.world_size(),
+                        processes,
+                    }),
+                    Ok(plan) => Ok(plan),
+                    Err(source) => Err(PipelineError::NoPlan {
+                        processes,
+                        source: Some(source),
+                    }),
+                },
                 None => {
                     let kind = match &builder.schedule {
                         Some(ScheduleChoice::Named(kind)) => *kind,

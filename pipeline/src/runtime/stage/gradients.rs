@@ -86,7 +86,7 @@ impl Stage {
     }
 
     /// Runs the optimizer on every piece that has a gradient, each clipped by `clip`, and replaces the running
-    /// states that forbackups have updated. Returns the new value of each piece that it has updated.
+    /// states that forwards have updated. Returns the new value of each piece that it has updated.
     pub(in crate::runtime) fn update(
         &mut self,
         lr: &LearningRates,

@@ -139,6 +139,7 @@ impl Sample {
             model: format!("5f3c9a1e{:024}", work.blocks.len()),
             graph: "07ab41c2d9e8f6350b1a7c4d2e9f8061".to_owned(),
             structure: "c1d2e3f405162738495a6b7c8d9e0f10".to_owned(),
+            samples: None,
             program: "training: tokens i64[8, 128], targets i64[8, 128]".to_owned(),
             choice: Choice {
                 partitioner: "chain".to_owned(),

@@ -102,14 +102,14 @@ fn any_step() -> impl Strategy<Value = Step> {
     let switches = (any::<bool>(), any::<bool>());
     let links = (0..10_u64, 0..5_u64, 0..3_u64);
     let overlap = prop::sample::select(vec![500, 800, 1000, 1200_u64]);
-    let replicas = prop::sample::select(vec![1, 2, 4_usize]);
+    let replicas = prop::sample::select(vec![(1, false), (1, true), (2, true), (4_usize, true)]);
     let numbers = (1..6_usize, replicas);
     (stages, numbers, switches, links, overlap, 0..20_u64).prop_map(
-        |(stages, (micro_batches, replicas), switches, links, overlap, slack)| {
+        |(stages, (micro_batches, (replicas, has_replicas)), switches, links, overlap, slack)| {
             let dependencies = dependencies(stages.len(), switches.0, switches.1);
-            let dependencies = match replicas {
-                1 => dependencies,
-                _ => dependencies.with_replicas(),
+            let dependencies = match has_replicas {
+                true => dependencies.with_replicas(),
+                false => dependencies,
             };
             let ranks = stages.len();
             let map = stages.iter().map(|(_, rank)| RankIndex::new(*rank % ranks));
