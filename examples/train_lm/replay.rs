@@ -1,5 +1,7 @@
 //! Runs the programs of a step again, one after the other.
 
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -9,7 +11,7 @@ use tinderbox::{Checkpoints, PipelineBuilder, replay_step};
 use crate::data::{Text, TokenBatch};
 use crate::flags::{Flags, usage};
 use crate::model::Gpt;
-use crate::report::say;
+use crate::report::{programs_bar, say};
 use crate::{LENGTH, SAMPLES};
 
 /// Writes the digests of all operations of the step after a checkpoint, or of the first step.
@@ -38,13 +40,19 @@ pub fn write(
             replay_step(checkpoint, builder, batch(position))?
         }
     };
-    let (mut lines, mut operations, mut step) = (String::new(), 0, 0);
+    let file = || format!("--replay {}", path.display());
+    let mut lines = BufWriter::new(File::create(path).with_context(file)?);
+    let (mut operations, mut step) = (0, 0);
+    let bar = programs_bar(replay.programs_left() as u64);
     for program in replay {
         let digest = program?.digest;
         (operations, step) = (operations + digest.operations.len(), digest.step);
-        lines += &(serde_json::to_string(&digest)? + "\n");
+        bar.set_message(format!("stage {}", digest.stage));
+        bar.inc(1);
+        writeln!(lines, "{}", serde_json::to_string(&digest)?).with_context(file)?;
     }
-    std::fs::write(path, lines).with_context(|| format!("--replay {}", path.display()))?;
+    lines.flush().with_context(file)?;
+    bar.finish_and_clear();
     say!(
         "the digests of {operations} operations of step {step} are in {}",
         path.display()

@@ -40,6 +40,12 @@ fn bar_of(length: u64) -> ProgressBar {
     bar
 }
 
+/// A progress bar over programs that are replayed.
+pub fn programs_bar(length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} programs, {msg}, {eta} left");
+    bar_of(length).with_style(style.expect("the template is well-formed"))
+}
+
 /// Prints a figure in the format of the project's benchmarks.
 pub fn figure(name: &str, value: f64, unit: &str) {
     say!("figure {name} {value:.6} {unit}");

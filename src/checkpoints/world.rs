@@ -1,6 +1,7 @@
 //! Saving and resuming in the processes of a world.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -151,10 +152,12 @@ impl Checkpoints {
             return Err(CheckpointsError::BackgroundInWorld);
         }
         let (saves, world) = (self.for_calls(), world.clone());
+        let was_begun = AtomicBool::new(false);
         pipeline.repeatable(move |pipeline| {
             let step = pipeline.steps();
-            // Before a process was lost, it may have been published.
-            let is_published = || Ok::<_, WorldError>(saves.run.open(step).is_ok());
+            // Before a process was lost, this call may have published it.
+            let is_repeated = was_begun.swap(true, SeqCst);
+            let is_published = || Ok::<_, WorldError>(is_repeated && saves.run.open(step).is_ok());
             if world.generation() > 0 && world.from_first(is_published)? {
                 return Ok(saves.run.step_place(step));
             }

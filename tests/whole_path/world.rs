@@ -8,8 +8,8 @@ use burn::tensor::Device;
 use tinderbox::world::testing::{Delays, Net, Threads};
 use tinderbox::world::with_causes;
 use tinderbox::{
-    Checkpoints, CheckpointsError, Clipping, Machine, Pipeline, Plan, Resumed, Run, World,
-    WorldOptions,
+    Checkpoints, CheckpointsError, Clipping, Machine, Pipeline, PipelineBuilder, Plan, Recovery,
+    Resumed, Run, World, WorldOptions,
 };
 
 use crate::models::{Case, Tied, deferred, trace};
@@ -20,6 +20,13 @@ const CASE: Tied = Tied;
 type Trained = Pipeline<<Tied as Case>::Model, <Tied as Case>::Batch>;
 
 fn start(ranks: usize, world: &World, seed: u64) -> Trained {
+    builder(ranks, seed).world(world).start().unwrap()
+}
+
+fn builder(
+    ranks: usize,
+    seed: u64,
+) -> PipelineBuilder<<Tied as Case>::Model, <Tied as Case>::Batch> {
     let model = deferred(&CASE);
     let trace = trace(&CASE, &model);
     let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
@@ -28,9 +35,6 @@ fn start(ranks: usize, world: &World, seed: u64) -> Trained {
         .clip(Clipping::GlobalNorm(0.1))
         .micro_batches(4)
         .seed(seed)
-        .world(world)
-        .start()
-        .unwrap()
 }
 
 /// Trains to a step, and returns the losses of all micro-batches.
@@ -249,4 +253,35 @@ fn a_process_lost_while_saving_loses_nothing() {
         assert_eq!(found.unwrap().step, 1);
         assert_eq!(Run::local(&dir).steps().unwrap(), [1]);
     }
+}
+
+/// Those that go on after a loss do not take the checkpoint of an earlier run in the same directory for their own.
+#[test]
+fn a_step_of_an_earlier_run_is_no_save_of_this_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut earlier = start(1, &World::alone(), SEED);
+    train(&mut earlier, 3);
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    saves.save(&mut earlier, 0).unwrap();
+    let texts = on_world(3, |world, net| {
+        let builder = builder(3, SEED).world(&world);
+        let mut pipeline = builder.recovery(Recovery::default()).start().unwrap();
+        let saves = Checkpoints::in_world(Run::local(dir.path()), &world).unwrap();
+        train(&mut pipeline, 2);
+        pipeline.all_gather(()).unwrap();
+        if world.rank().index() == 2 {
+            net.kill(world.rank());
+            return None;
+        }
+        train(&mut pipeline, 3);
+        assert_eq!(pipeline.recovered().len(), 1);
+        let refused = saves.save(&mut pipeline, 0).unwrap_err();
+        train(&mut pipeline, 4);
+        saves.save(&mut pipeline, 0).unwrap();
+        Some(with_causes(&refused))
+    });
+    for text in texts.iter().flatten() {
+        assert!(text.contains("exists"), "{text}");
+    }
+    assert_eq!(Run::local(dir.path()).steps().unwrap(), [3, 4]);
 }

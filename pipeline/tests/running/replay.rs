@@ -263,7 +263,10 @@ fn replayed(
         .gradient_sum(GradientSum::Tree(4))
         .source(values.clone());
     let replay = builder.replay(1, batch(1)).unwrap();
-    replay.map(|program| program.unwrap().digest).collect()
+    let left = replay.programs_left();
+    let digests: Vec<_> = replay.map(|program| program.unwrap().digest).collect();
+    assert_eq!(digests.len(), left);
+    digests
 }
 
 /// Digests do not depend on the plan. Of two replays that differ, the first operation is found.

@@ -55,10 +55,8 @@ pub struct StepReplay {
     layout: Arc<Layout>,
     setups: Vec<Arc<RankSetup>>,
     source: Arc<dyn Source>,
-    /// The programs that are left, by stage.
-    left: VecDeque<(StageIndex, Compute)>,
-    /// The programs that have run and were not asked for yet.
-    ran: VecDeque<ReplayedProgram>,
+    /// The programs that are left.
+    left: VecDeque<Task>,
     kept: Kept<DynTensor>,
     /// The stage of the last program.
     stage: Option<Stage>,
@@ -205,10 +203,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
                 abort: Abort::default(),
             })
         };
-        let forwards = layout.stages().map(|stage| (stage, Compute::Forward));
-        let backwards = layout.stages().rev();
-        let backwards = backwards.map(|stage| (stage, Compute::Backward));
-        Ok(StepReplay {
+        let mut replay = StepReplay {
             step: number,
             seed: settings.seed,
             most_micro_batches,
@@ -218,14 +213,15 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             setups: (0..layout.rank_count())
                 .map(|rank| setup(RankIndex::new(rank)))
                 .collect(),
-            left: forwards.chain(backwards).collect(),
+            left: VecDeque::new(),
             layout,
             source,
-            ran: VecDeque::new(),
             kept: Kept::default(),
             stage: None,
             on_operation: None,
-        })
+        };
+        replay.left = replay.programs();
+        Ok(replay)
     }
 }
 
@@ -282,6 +278,7 @@ impl StepReplay {
             return Err(BatchError::NoMicroBatch { micro_batch, count }.into());
         }
         self.selected = micro_batch..micro_batch + 1;
+        self.left = self.programs();
         Ok(self)
     }
 
@@ -310,33 +307,56 @@ impl StepReplay {
         self.most_micro_batches
     }
 
-    /// Runs the programs of a stage.
-    fn run(&mut self, index: StageIndex, compute: Compute) -> Result<(), PipelineError> {
-        let rank = self.layout.ranks[index.index()];
-        let mut stage = match self.stage.take().filter(|stage| stage.index() == index) {
-            Some(stage) => stage,
-            None => Stage::new(index, &self.setups[rank.index()], &*self.source)
-                .map_err(|source| PipelineError::Materialize { rank, source })?,
-        };
-        let first = match self.has_states && compute == Compute::Forward {
-            true => 0,
-            false => self.selected.start,
-        };
-        for number in first..self.selected.end {
-            let task = Task {
-                stage: index,
-                compute,
-                micro_batch: MicroBatchIndex::new(number),
-            };
-            let ran = caught(|| self.run_task(&mut stage, task));
-            let place = (Some(index), Some(task.micro_batch));
-            ran.map_err(|source| action_error(rank, place, &task.to_string(), source))?;
-        }
-        self.stage = Some(stage);
-        Ok(())
+    /// Returns how many programs are left to be replayed.
+    pub fn programs_left(&self) -> usize {
+        let left = self.left.iter();
+        left.filter(|task| self.selected.contains(&task.micro_batch.index()))
+            .count()
     }
 
-    fn run_task(&mut self, stage: &mut Stage, task: Task) -> Result<(), ActionError> {
+    /// All programs, those before the selected ones among them that compute running states.
+    fn programs(&self) -> VecDeque<Task> {
+        let stages = || self.layout.stages();
+        let forwards = stages().map(|stage| (stage, Compute::Forward));
+        let backwards = stages().rev().map(|stage| (stage, Compute::Backward));
+        let tasks = forwards.chain(backwards).flat_map(|(stage, compute)| {
+            let first = match self.has_states && compute == Compute::Forward {
+                true => 0,
+                false => self.selected.start,
+            };
+            (first..self.selected.end).map(move |number| Task {
+                stage,
+                compute,
+                micro_batch: MicroBatchIndex::new(number),
+            })
+        });
+        tasks.collect()
+    }
+
+    /// Runs a program; returns nothing for one that is not selected.
+    fn run(&mut self, task: Task) -> Result<Option<ReplayedProgram>, PipelineError> {
+        let rank = self.layout.ranks[task.stage.index()];
+        let same = self
+            .stage
+            .take()
+            .filter(|stage| stage.index() == task.stage);
+        let mut stage = match same {
+            Some(stage) => stage,
+            None => Stage::new(task.stage, &self.setups[rank.index()], &*self.source)
+                .map_err(|source| PipelineError::Materialize { rank, source })?,
+        };
+        let ran = caught(|| self.run_task(&mut stage, task));
+        let place = (Some(task.stage), Some(task.micro_batch));
+        let report = ran.map_err(|source| action_error(rank, place, &task.to_string(), source))?;
+        self.stage = Some(stage);
+        Ok(report)
+    }
+
+    fn run_task(
+        &mut self,
+        stage: &mut Stage,
+        task: Task,
+    ) -> Result<Option<ReplayedProgram>, ActionError> {
         let number = task.micro_batch.index();
         let is_selected = self.selected.contains(&number);
         let MicroBatch { joint, input } = self.micro_batches[number].clone();
@@ -434,8 +454,7 @@ impl StepReplay {
         if !is_selected {
             self.kept.forget(location);
         }
-        self.ran.extend(report);
-        Ok(())
+        Ok(report)
     }
 }
 
@@ -505,15 +524,16 @@ impl Iterator for StepReplay {
     type Item = Result<ReplayedProgram, PipelineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.ran.is_empty() {
-            let (stage, compute) = self.left.pop_front()?;
-            if let Err(error) = self.run(stage, compute) {
+        loop {
+            let task = self.left.pop_front()?;
+            let ran = self.run(task);
+            if ran.is_err() {
                 self.left.clear();
-                self.ran.clear();
-                return Some(Err(error));
+            }
+            if let Some(ran) = ran.transpose() {
+                return Some(ran);
             }
         }
-        self.ran.pop_front().map(Ok)
     }
 }
 
