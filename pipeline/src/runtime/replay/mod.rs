@@ -32,7 +32,7 @@ use crate::batch::{Batch, samples_of};
 use crate::cut::{Binding, Layout, Phase};
 use crate::kept::Kept;
 use crate::lists::ScheduleChoice;
-use crate::schedule::{Compute, MicroBatchIndex, RankIndex, StageIndex, Task};
+use crate::schedule::{Compute, MicroBatchIndex, RankIndex, Task};
 use crate::trace::{Given, JointGraph};
 use crate::{ActionError, BatchError, PipelineError};
 
