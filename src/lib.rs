@@ -170,7 +170,8 @@
 //!    updated immediately after its last backward, without waiting for other ranks; programs run on Burn's
 //!    interpreter of recorded operations, and every tensor is freed or reused at its last use. Up to four
 //!    matrix products that Burn computes with one thread each, such as those of a matrix and a vector, run at
-//!    the same time if they do not depend on each other. There is no autodiff at run time.
+//!    the same time if they do not depend on each other. There is no autodiff at run time. When a rank fails, the others stop
+//!    before their next operation.
 //!
 //!    On a GPU the thread only queues work: Burn fuses the operations of a program, and the rank flushes the
 //!    queue after each program, so that the device computes while the thread continues. Each rank's thread
