@@ -93,11 +93,11 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     report::memory(before, after, model.parameters().bytes());
 
     // 2. Trace and plan. Times of a middle size of micro-batches are scaled to all that are tried.
-    let of_example = match flags.micro_batches {
+    let traced = match flags.micro_batches {
         AUTO => 8,
         count => count,
     };
-    let example = text.batch(flags.seed, 0, SAMPLES / of_example, LENGTH, &device);
+    let example = text.batch(flags.seed, 0, SAMPLES / traced, LENGTH, &device);
     let whole = text.batch(flags.seed, 0, SAMPLES, LENGTH, &device);
     let forward = |m: &Gpt, (tokens, targets): TokenBatch| {
         let (loss, logits) = m.loss(tokens, targets);
@@ -126,9 +126,8 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     say!("\n{plan}");
     say!("the plan is in {}", flags.plan.display());
     if flags.compare {
-        let batch = text.batch(flags.seed, 0, SAMPLES, LENGTH, &device);
         let of = (flags, &devices[0]);
-        let report = compare::first_step(&model, &trace, &plan, batch, forward, of)?;
+        let report = compare::first_step(&model, &trace, &plan, whole, forward, of)?;
         say!("\n{report}");
         let comparable = flags.precision == Precision::F32 && report.random_operations == 0;
         ensure!(

@@ -90,7 +90,7 @@ impl Planning {
     }
 
     /// Prepares the program of batches with another number of samples; the times of the traced one are scaled to it.
-    pub(crate) fn of_samples<B: Batch>(
+    pub(super) fn of_samples<B: Batch>(
         trace: &Trace<B>,
         samples: usize,
         rates: &Rates,

@@ -1,5 +1,6 @@
 //! Ranks that are lost: those that are left compute what an undisturbed run computes, bit by bit.
 
+use std::ops::Range;
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -22,6 +23,12 @@ fn recovering(replicas: usize, ranks: usize, kind: ScheduleKind) -> PipelineBuil
 fn undisturbed() -> Seen {
     let mut pipeline = recovering(1, 1, ScheduleKind::OneFOneB).start().unwrap();
     run(&mut pipeline, STEPS)
+}
+
+/// The losses of some steps, bit by bit.
+fn losses(pipeline: &mut Pipeline<Net, Batch>, steps: Range<u64>) -> Vec<u64> {
+    let losses = steps.map(|step| pipeline.step(1e-2, batch(step)).unwrap().loss.to_bits());
+    losses.collect()
 }
 
 /// Cuts a rank off after some time, while all run their program. Returns what the others have seen, and how often they
@@ -110,12 +117,8 @@ fn those_that_are_left_compute_the_same() {
 #[test]
 fn a_rank_may_be_lost_in_the_last_call() {
     const STEPS: u64 = 4;
-    let step = |pipeline: &mut Pipeline<Net, Batch>, step| {
-        let output = pipeline.step(1e-2, batch(step)).unwrap();
-        output.loss.to_bits()
-    };
     let mut alone = recovering(1, 1, ScheduleKind::OneFOneB).start().unwrap();
-    let expected: Vec<u64> = (0..STEPS).map(|at| step(&mut alone, at)).collect();
+    let expected = losses(&mut alone, 0..STEPS);
     let mut recovered = 0;
     for (replicas, ranks) in [(1, 2), (2, 1), (1, 3)] {
         let cases = (0..replicas * ranks).flat_map(|killed| (0..12).map(move |ms| (killed, ms)));
@@ -124,8 +127,7 @@ fn a_rank_may_be_lost_in_the_last_call() {
                 let own = world.rank();
                 let builder = recovering(replicas, ranks, ScheduleKind::OneFOneB).world(&world);
                 let mut pipeline = builder.start().unwrap();
-                let mut losses: Vec<u64> =
-                    (0..STEPS - 1).map(|at| step(&mut pipeline, at)).collect();
+                let mut seen = losses(&mut pipeline, 0..STEPS - 1);
                 pipeline.all_gather(()).unwrap();
                 let net = net.clone();
                 let killer = (own.index() == killed).then(|| {
@@ -135,7 +137,7 @@ fn a_rank_may_be_lost_in_the_last_call() {
                     })
                 });
                 let last = std::panic::AssertUnwindSafe(|| {
-                    losses.push(step(&mut pipeline, STEPS - 1));
+                    seen.extend(losses(&mut pipeline, STEPS - 1..STEPS));
                     match pipeline.finish() {
                         // The others have returned from it.
                         Err(PipelineError::World(WorldError::TooFewLeft { .. })) => {}
@@ -150,13 +152,13 @@ fn a_rank_may_be_lost_in_the_last_call() {
                     }
                     None => {
                         ended.unwrap();
-                        Some((losses, pipeline.recovered().len()))
+                        Some((seen, pipeline.recovered().len()))
                     }
                 }
             });
-            for (losses, count) in found.into_iter().flatten() {
+            for (seen, count) in found.into_iter().flatten() {
                 assert_eq!(
-                    losses, expected,
+                    seen, expected,
                     "{replicas} x {ranks}: {killed} after {ms} ms"
                 );
                 recovered += count;
@@ -205,19 +207,15 @@ fn several_ranks_may_be_lost_one_after_the_other() {
 #[test]
 fn a_rank_may_be_lost_before_new_keepers_have_the_state() {
     const STEPS: u64 = 8;
-    let step = |pipeline: &mut Pipeline<Net, Batch>, step| {
-        let output = pipeline.step(1e-2, batch(step)).unwrap();
-        output.loss.to_bits()
-    };
     let mut alone = recovering(1, 1, ScheduleKind::OneFOneB).start().unwrap();
-    let expected: Vec<u64> = (0..STEPS).map(|at| step(&mut alone, at)).collect();
+    let expected = losses(&mut alone, 0..STEPS);
     let expected = (expected, alone.digest().unwrap().value());
     let trained = Barrier::new(4);
     let found = on_world(4, Delays::default(), |world, net| {
         let own = world.rank();
         let builder = recovering(2, 2, ScheduleKind::OneFOneB).world(&world);
         let mut pipeline = builder.start().unwrap();
-        let mut losses: Vec<u64> = (0..3).map(|at| step(&mut pipeline, at)).collect();
+        let mut seen = losses(&mut pipeline, 0..3);
         // Then all keepers have the state after step 1 at least: that of 1 is with 0, that of 3 with 2.
         pipeline.all_gather(()).unwrap();
         net.set_busy(true);
@@ -226,7 +224,7 @@ fn a_rank_may_be_lost_before_new_keepers_have_the_state() {
             net.kill(own);
             return None;
         }
-        let mut train = || losses.extend((3..STEPS).map(|at| step(&mut pipeline, at)));
+        let mut train = || seen.extend(losses(&mut pipeline, 3..STEPS));
         if own.index() == 3 {
             let net = net.clone();
             std::thread::spawn(move || {
@@ -244,7 +242,7 @@ fn a_rank_may_be_lost_before_new_keepers_have_the_state() {
         }
         train();
         let digest = pipeline.digest().unwrap().value();
-        Some(((losses, digest), pipeline.recovered().len()))
+        Some(((seen, digest), pipeline.recovered().len()))
     });
     let found: Vec<_> = found.into_iter().flatten().collect();
     assert_eq!(found.len(), 2);

@@ -163,11 +163,19 @@ pub(super) fn move_state(
     let arrived = Arc::new(Arrived::default());
     let channel = world.open(arrived.clone());
     let all: Vec<Contents> = world.all_gather(contents)?;
-    for to in channel.others() {
-        let items = all[own.index()].items.iter().zip(&values).enumerate();
-        for (at, (_, value)) in items.filter(|(_, (item, _))| needs.includes(to, &item.name)) {
-            let at = u32::try_from(at).expect("a header has fewer items");
-            channel.send(to, &at.to_le_bytes(), value.bytes()?);
+    for (at, (item, value)) in all[own.index()].items.iter().zip(&values).enumerate() {
+        let at = u32::try_from(at).expect("a header has fewer items");
+        // Read once, for all that need it.
+        let mut bytes = None;
+        for to in channel
+            .others()
+            .filter(|to| needs.includes(*to, &item.name))
+        {
+            let bytes = match &bytes {
+                Some(bytes) => bytes,
+                None => bytes.insert(value.bytes()?),
+            };
+            channel.send(to, &at.to_le_bytes(), bytes.clone());
         }
     }
     // By name and first row.
@@ -232,11 +240,9 @@ pub(super) fn move_state(
     Ok(moved)
 }
 
-/// Joins rows, some of which may be on a device and others in the memory of the host.
+/// Joins rows, at least one, some of which may be on a device and others in the memory of the host.
 fn joined(rows: Vec<DynTensor>) -> Result<DynTensor, PipelineError> {
-    let Some(device) = rows.first().map(DynTensor::device) else {
-        return Ok(DynTensor::joined(rows));
-    };
+    let device = rows[0].device();
     let rows = rows.into_iter().map(|rows| rows.to_device(&device));
     let rows = rows.collect::<Result<_, _>>();
     rows.map(DynTensor::joined)
