@@ -289,14 +289,15 @@ pub use tinderbox_pipeline::{
     ActionError, Along, AnyPrecisionAdamW, Batch, BatchError, BatchMapper, BlockProfile,
     CalibrateError, Carried, CarriedFault, Carry, CarryError, CertifyError, CertifySite, Clipping,
     Cut, DamageError, Division, Evaluation, GradientSum, Leaf, LeafName, Link, LinkError,
-    LinkMessage, LocalLink, LossOver, LossScale, Machine, MixedPrecision, MomentDType, NotHeld,
-    OperationTimes, OptimizerConfig, OptimizerSnapshot, OutputError, Outputs, OutputsOn,
-    Partitioner, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, PlanError, PlanFile,
-    PlanStage, Planner, Profile, ProfileError, Profiler, ProgramDigest, RankModel, Recovered,
-    Recovery, Repaired, ReplayComparison, ReplayDifference, ReplayedOperation, ReplayedProgram,
-    RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage, StateDigest,
-    StateFault, StateFields, StatePart, StateTensor, StepOutput, StepReplay, Tag, Trace,
-    TraceError, Traceable, Whole, batch_tensors, calibrate, calibrate_world, split_batch,
+    LinkMessage, LocalLink, LossOver, LossScale, Machine, MemoryBudget, MixedPrecision,
+    MomentDType, NotHeld, OperationTimes, OptimizerConfig, OptimizerSnapshot, OutputError, Outputs,
+    OutputsOn, Partitioner, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, PlanError,
+    PlanFile, PlanStage, Planner, Profile, ProfileError, Profiler, ProgramDigest, RankModel,
+    Recovered, Recovery, Repaired, ReplayComparison, ReplayDifference, ReplayedOperation,
+    ReplayedProgram, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage,
+    StateDigest, StateFault, StateFields, StatePart, StateTensor, StepOutput, StepReplay, Streamed,
+    StreamedBuilder, StreamedError, Tag, Trace, TraceError, Traceable, Whole, batch_tensors,
+    calibrate, calibrate_world, split_batch,
 };
 /// Processes that run a program together, and the engines between them.
 pub use tinderbox_world as world;

@@ -98,8 +98,8 @@ pub use error::{
     Cast, DeferredError, MaterializeError, Mismatch, Mismatches, ProgramError, RecipeError,
     SourceError,
 };
-pub use materialize::materialize_parameters;
-pub use memory::{available_bytes, available_for};
+pub use materialize::{materialize_parameters, read_values};
+pub use memory::{available_bytes, available_for, process_bytes};
 pub use module::{
     PartialModule, Placeholders, PlainStates, check_materialized, parameter_values, pending_states,
     skipped_parameters, tensor_fields,

@@ -201,7 +201,7 @@ fn load(
     let _entered = span.enter();
     let begun = Instant::now();
     options.observer.begin(parameters, bytes);
-    let values = answers(&requests, source, options.observer)?;
+    let values = read_values(&requests, source, options.observer)?;
     options.observer.end();
     let seconds = begun.elapsed().as_secs_f64();
     tracing::info!(parameters, bytes, seconds, "materialized");
@@ -209,8 +209,12 @@ fn load(
     Ok(paths.zip(values).collect())
 }
 
-/// The values of a source for the requests, checked to match them.
-pub(crate) fn answers(
+/// Returns the values of a source for the requests, checked to match them.
+///
+/// # Errors
+///
+/// Those of the source; when it returns other values than were requested.
+pub fn read_values(
     requests: &[Request],
     source: &dyn Source,
     observer: &dyn Observer,

@@ -81,6 +81,22 @@ fn host_bytes() -> Option<u64> {
     Some(available.min(address_space_left().unwrap_or(u64::MAX)))
 }
 
+/// Returns the bytes of memory of its own that this process has now, without those of files; `None` if unknown. Only Linux
+/// reports them, in a file.
+pub fn process_bytes() -> Option<u64> {
+    kib_of(
+        &std::fs::read_to_string("/proc/self/status").ok()?,
+        "RssAnon:",
+    )
+}
+
+/// Returns the bytes on a line of the process' status.
+fn kib_of(status: &str, field: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
 /// Returns the remainder of the process' limit on its address space, if it has one. Only Linux reports it, in
 /// files.
 fn address_space_left() -> Option<u64> {
@@ -90,9 +106,5 @@ fn address_space_left() -> Option<u64> {
         .find_map(|line| line.strip_prefix("Max address space"))?;
     let limit: u64 = limit.split_whitespace().next()?.parse().ok()?;
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let taken = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmSize:"))?;
-    let taken_kib: u64 = taken.split_whitespace().next()?.parse().ok()?;
-    Some(limit.saturating_sub(taken_kib << 10))
+    Some(limit.saturating_sub(kib_of(&status, "VmSize:")?))
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 
-use crate::materialize::answers;
+use crate::materialize::read_values;
 use crate::memory;
 use crate::{
     MaterializeError, MaterializeOptions, MemoryCheck, Observer, ParameterTable, PartialModule,
@@ -76,7 +76,7 @@ impl Reload {
         observer.begin(parameters, bytes);
         for group in self.groups() {
             let requests = &self.requests[group];
-            let values = answers(requests, source, observer)?;
+            let values = read_values(requests, source, observer)?;
             for (request, value) in requests.iter().zip(values) {
                 if let Some(position) = module.position(&request.path) {
                     let replaced = module.replace(position, value);

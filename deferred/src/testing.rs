@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use burn::tensor::{Device, TensorData};
 use tinderbox_fake::{DynTensor, Region};
 
-use crate::materialize::answers;
+use crate::materialize::read_values;
 use crate::{Mismatch, Observer, ParameterPath, ParameterTable, Request, Source, SourceError};
 
 /// A violation of the contract of a trait.
@@ -105,7 +105,7 @@ fn load(source: &dyn Source, requests: &[Request]) -> Result<Vec<DynTensor>, Vio
     let counted = Counted::default();
     let values = done(
         "requests for its values are served",
-        answers(requests, source, &counted),
+        read_values(requests, source, &counted),
     )?;
     let bytes = requests.iter().map(Request::bytes).sum();
     let completed = counted.0.into_inner().unwrap_or_default();

@@ -260,6 +260,13 @@ pub struct Leaf {
     pub dtype: DType,
 }
 
+impl Leaf {
+    /// Returns its bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shape.iter().product::<usize>() as u64 * self.dtype.size() as u64
+    }
+}
+
 /// Returns every tensor of a batch with its name, and the names of its parts without tensors.
 fn visit<B: Batch>(batch: &B) -> (Vec<(LeafName, DynTensor)>, Vec<String>) {
     let mut found = Vec::new();

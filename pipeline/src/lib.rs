@@ -101,7 +101,7 @@ pub use calibrate::{calibrate, calibrate_world};
 pub use error::{
     ActionError, BatchError, CalibrateError, CarriedFault, CarryError, CertifyError, CertifySite,
     DamageError, LinkError, NotHeld, OutputError, PipelineError, PlanError, ProfileError,
-    RestoreError, StateFault, TraceError,
+    RestoreError, StateFault, StreamedError, TraceError,
 };
 pub use lists::ScheduleChoice;
 pub use partition::Cut;
@@ -114,13 +114,16 @@ pub use runtime::{
     LocalLink, LossScale, MomentDType, OptimizerConfig, OptimizerSnapshot, OutputsOn, Pipeline,
     PipelineBuilder, ProgramDigest, Recovered, Recovery, Repaired, ReplayComparison,
     ReplayDifference, ReplayedOperation, ReplayedProgram, SavedOptimizer, SavedState, Stage,
-    StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepReplay, Tag,
+    StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepReplay, Streamed,
+    StreamedBuilder, Tag,
 };
 pub use sum::GradientSum;
 pub use tinderbox_derive::Batch;
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;
-pub use tinderbox_planner::{Boundary, Machine, Partitioner, PlanFile, PlanStage, RankModel};
+pub use tinderbox_planner::{
+    Boundary, Machine, MemoryBudget, Partitioner, PlanFile, PlanStage, RankModel,
+};
 /// Schedules as data: generated, parsed, lowered, verified, simulated, drawn.
 pub use tinderbox_schedule as schedule;
 pub use tinderbox_schedule::{Placement, ScheduleKind};

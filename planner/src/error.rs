@@ -319,3 +319,19 @@ pub enum PlanFileError {
         found: usize,
     },
 }
+
+/// The error of values that are read when they are needed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// What is needed at the same time does not fit the memory limit.
+    #[error("visit {visit} needs {least_bytes} bytes, and the limit is {budget_bytes} bytes")]
+    Budget {
+        /// The visit that needs most.
+        visit: usize,
+        /// The limit.
+        budget_bytes: u64,
+        /// The least limit that suffices.
+        least_bytes: u64,
+    },
+}

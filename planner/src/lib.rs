@@ -12,7 +12,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! files work machine step predict partition plan
+//! files work machine step predict partition plan stream
 //! ```
 //!
 //! # Features
@@ -29,16 +29,18 @@ mod partition;
 mod plan;
 mod predict;
 mod step;
+mod stream;
 mod work;
 
 pub use error::{
-    FileError, Infeasible, MachineError, PlanFileError, PlannerError, UnknownPartitioner, WorkError,
+    FileError, Infeasible, MachineError, PlanFileError, PlannerError, StreamError,
+    UnknownPartitioner, WorkError,
 };
 pub use machine::{Machine, RankModel, Rates};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub use partition::testing;
-pub use partition::{Chained, Choice, Partitioner, Planned, chain, partition};
+pub use partition::{Chained, Choice, Partitioner, Planned, chain, fine, partition};
 pub use plan::{
     Boundary, Change, ModelDifference, PLAN_VERSION, PlanDiff, PlanFile, PlanParameter,
     PlanProgram, PlanStage, PlanValue, TieGroup,
@@ -48,4 +50,7 @@ pub use predict::{
     partition_costs, predict, predict_costs,
 };
 pub use step::{Partition, Step};
+pub use stream::{
+    MemoryBudget, StreamItem, StreamPlan, StreamPrediction, StreamState, StreamStep, StreamVisit,
+};
 pub use work::{Block, Parameter, Value, Work};

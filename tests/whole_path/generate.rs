@@ -20,7 +20,7 @@ use crate::llama::weights;
 const CONTEXT: usize = 12;
 const SEED: u64 = 5;
 
-fn small(is_tied: bool) -> LlamaConfig {
+pub fn small(is_tied: bool) -> LlamaConfig {
     LlamaConfig {
         hidden: 16,
         layers: 4,
@@ -36,7 +36,7 @@ fn small(is_tied: bool) -> LlamaConfig {
     }
 }
 
-fn traced(config: &LlamaConfig) -> (Deferred<Llama>, Trace<Step>) {
+pub fn traced(config: &LlamaConfig) -> (Deferred<Llama>, Trace<Step>) {
     let of_model = config.clone();
     let model = Deferred::new(move |device: &Device| of_model.init(device)).unwrap();
     let device = Device::flex();

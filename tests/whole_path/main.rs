@@ -24,6 +24,7 @@ mod random_models;
 mod replays;
 mod replicas;
 mod resume;
+mod streamed;
 mod summary_example;
 mod uncut;
 mod verify;

@@ -314,6 +314,12 @@ impl Program {
         &self.input_types
     }
 
+    /// Returns the bytes of all outputs, counting those that share memory separately.
+    pub fn output_bytes(&self) -> u64 {
+        let bytes = |out: &TensorIr| (out.shape.num_elements() * out.dtype.size()) as u64;
+        self.outputs.iter().map(bytes).sum()
+    }
+
     /// Returns the number of operations, without those that only free a value.
     pub fn len(&self) -> usize {
         let operations = self.steps.iter().map(|step| match step {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tinderbox_deferred::{ParameterPath, ProgramError};
+use tinderbox_deferred::{ParameterPath, ProgramError, SourceError};
 use tinderbox_fake::{DeviceLabel, FakeError};
 
 use crate::Tag;
@@ -98,6 +98,21 @@ pub enum ActionError {
         expected: String,
         /// What the function returned.
         found: String,
+    },
+    /// The parameters of a [streamed](crate::Streamed) stage could not be read.
+    #[error("the parameters of the stage could not be read")]
+    Read {
+        /// The cause.
+        source: SourceError,
+    },
+    /// The source of parameters has panicked.
+    #[error("the thread that reads parameters has panicked: its message is on the standard error")]
+    ReaderEnded,
+    /// The thread that reads parameters could not be started.
+    #[error("the thread that reads parameters could not be started")]
+    Spawn {
+        /// The cause.
+        source: std::io::Error,
     },
     /// One of the two programs of an overlapped pair failed.
     #[error("{task} of the pair failed")]

@@ -10,6 +10,7 @@ mod planning;
 mod profiling;
 mod restoring;
 mod running;
+mod streaming;
 mod texts;
 mod tracing;
 
@@ -23,5 +24,6 @@ pub use planning::{NotHeld, PlanError};
 pub use profiling::ProfileError;
 pub use restoring::RestoreError;
 pub use running::PipelineError;
+pub use streaming::StreamedError;
 pub(crate) use texts::numbered;
 pub use tracing::{BatchError, CarriedFault, StateFault, TraceError};

@@ -15,6 +15,7 @@ use super::certifying::CertifyError;
 use super::damage::DamageError;
 use super::planning::{PlanError, did_you_mean};
 use super::restoring::RestoreError;
+use super::streaming::StreamedError;
 use super::texts::{locate, not_finite, numbered, ordinal};
 use super::tracing::{BatchError, TraceError};
 use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, VerifyError};
@@ -61,6 +62,9 @@ pub enum PipelineError {
          it; or leave out the optimizer"
     )]
     ForwardTrace,
+    /// The model can't be streamed.
+    #[error(transparent)]
+    Streamed(#[from] StreamedError),
     /// The list of devices is empty.
     #[error("the list of devices is empty: leave it out for the CPU")]
     NoDevices,

@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_planner::{Boundary, Machine, PlanFile, PlanStage};
+use tinderbox_planner::{Boundary, Machine, MemoryBudget, PlanFile, PlanStage};
 
 pub(crate) use build::Planning;
 pub use planner::Planner;
@@ -64,6 +64,18 @@ impl Plan {
         let program = trace.example_program()?;
         let cuts: Vec<Cut> = (0..program.marks().len()).map(Cut::mark).collect();
         Self::manual(trace, &cuts)
+    }
+
+    /// Creates a plan of many small stages for a model that is [streamed](crate::Streamed) with a memory limit, as
+    /// [`Planner::streamed`] does for one rank.
+    ///
+    /// # Errors
+    ///
+    /// As [`Planner::plan`].
+    pub fn streamed<B: Batch>(trace: &Trace<B>, budget: MemoryBudget) -> Result<Self, PlanError> {
+        let machine = Machine::local(1)?;
+        let planner = Planner::new(trace, &machine).streamed(budget);
+        planner.without_programs().plan()
     }
 
     /// Sets the number of replicas, a power of two: every stage is run by so many ranks, each with its share of the

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use tinderbox_planner::{
-    Choice, Machine, Partition, Partitioner, PlanFileError, PlannerError, Step, partition,
+    Choice, Machine, MemoryBudget, Partition, Partitioner, PlanFileError, PlannerError, Step, fine,
+    partition,
 };
 
 use tinderbox_world::with_causes;
@@ -56,6 +57,8 @@ pub struct Planner<'a, B> {
     partitioner: Partitioner,
     cuts: Option<Vec<Cut>>,
     stage_to_rank: Option<Vec<RankIndex>>,
+    /// The bytes of parameters that a stage should have at most, for many small stages.
+    stage_bytes: Option<u64>,
     /// Whether the schedule was set.
     is_scheduled: bool,
     recompute: Option<Box<dyn Fn(usize) -> bool + 'a>>,
@@ -127,6 +130,7 @@ impl<'a, B: Batch> Planner<'a, B> {
             partitioner: Partitioner::Chain,
             cuts: None,
             stage_to_rank: None,
+            stage_bytes: None,
             is_scheduled: false,
             recompute: None,
             programs: true,
@@ -228,6 +232,17 @@ impl<'a, B: Batch> Planner<'a, B> {
     pub fn on_ranks(mut self, stage_to_rank: &[RankIndex]) -> Self {
         self.stage_to_rank = Some(stage_to_rank.to_vec());
         self
+    }
+
+    /// Cuts into many small stages on one rank, for a model that is [streamed](crate::Streamed) with this memory limit, instead
+    /// of by a partitioner. A stage has at most 64 MiB of parameters and a sixteenth of the limit, or one block with more:
+    /// operations that stay together, such as a linear layer. Sets the number of micro-batches to 1 and the schedule to
+    /// [`LoopedBfs`](ScheduleKind::LoopedBfs), in which each stage runs all micro-batches in turn.
+    #[must_use]
+    pub fn streamed(mut self, budget: MemoryBudget) -> Self {
+        self.stage_bytes = Some(budget.stage_bytes());
+        self.step.schedule = ScheduleKind::LoopedBfs;
+        self.micro_batches(1)
     }
 
     /// Allows the partitioner to recompute activations in the backward, stage by stage, to fit the
@@ -409,8 +424,8 @@ impl<'a, B: Batch> Planner<'a, B> {
         };
         let keeps_placement = self.cuts.is_some() || matches!(self.partitioner, Partitioner::Chain);
         let must_fit = self.is_scheduled && keeps_placement;
-        let (mut partition, choice) = match &self.cuts {
-            Some(cuts) => {
+        let (mut partition, choice) = match (&self.cuts, self.stage_bytes) {
+            (Some(cuts), _) => {
                 let starts = manual(&planning.joint, cuts)?;
                 let stages = starts.len();
                 let ranks = self.stage_to_rank.clone().unwrap_or_else(|| {
@@ -440,7 +455,16 @@ impl<'a, B: Batch> Planner<'a, B> {
                 };
                 (partition, choice)
             }
-            None => {
+            (None, Some(stage_bytes)) => {
+                let partition = fine(planning.work()?, stage_bytes);
+                let reason = format!("stages of at most {stage_bytes} bytes, or of one block");
+                let choice = Choice {
+                    partitioner: "fine".to_owned(),
+                    reasons: vec![reason],
+                };
+                (planning.of_operations(partition), choice)
+            }
+            (None, None) => {
                 let work = planning.work()?;
                 let planned = partition(self.partitioner, work, &machine, &step)?;
                 (planning.of_operations(planned.partition), planned.choice)

@@ -11,6 +11,7 @@ use tinderbox_deferred::{
     Deferred, MemoryCheck, Observed, Observer, ParameterPath, Source, random::Seed,
 };
 use tinderbox_fake::DynTensor;
+use tinderbox_planner::MemoryBudget;
 use tinderbox_world::World;
 
 use super::clip::Clipping;
@@ -55,6 +56,8 @@ pub struct PipelineBuilder<M, B> {
     pub(super) recovery: Option<Recovery>,
     /// Where the snapshots of other ranks are kept.
     pub(super) backups: Option<Arc<Backups>>,
+    /// The memory limit of streamed stages.
+    pub(super) budget: Option<MemoryBudget>,
     /// Whether the same was started before.
     pub(super) is_restart: bool,
 }
@@ -87,6 +90,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             outputs: OutputsOn::default(),
             recovery: None,
             backups: None,
+            budget: None,
             is_restart: false,
         }
     }
@@ -534,6 +538,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             outputs: self.outputs,
             recovery: None,
             backups: None,
+            budget: None,
             is_restart: true,
         }
     }

@@ -85,7 +85,7 @@ impl Carry {
     }
 
     /// Notes which stages have the values after an evaluation.
-    pub(super) fn advance(&mut self, micro_batches: &[MicroInput]) {
+    fn advance(&mut self, micro_batches: &[MicroInput]) {
         let held = micro_batches.iter().map(|micro| {
             let tensors = micro.cut.carried.tensors.iter().map(|tensor| Held {
                 leaf: tensor.leaf.clone(),
@@ -116,14 +116,27 @@ impl fmt::Debug for Carry {
 pub(super) struct Carries {
     pipeline: Arc<()>,
     created: u64,
-    lives: Vec<(u64, Weak<()>)>,
+    lives: Vec<Life>,
+}
+
+/// A carry that was created.
+#[derive(Debug)]
+struct Life {
+    number: u64,
+    exists: Weak<()>,
+    /// Bytes of its values.
+    bytes: u64,
 }
 
 impl Carries {
     pub(super) fn create(&mut self) -> Carry {
         let (number, life) = (self.created, Arc::default());
         self.created += 1;
-        self.lives.push((number, Arc::downgrade(&life)));
+        self.lives.push(Life {
+            number,
+            exists: Arc::downgrade(&life),
+            bytes: 0,
+        });
         Carry {
             number,
             _life: life,
@@ -142,8 +155,29 @@ impl Carries {
 
     /// The numbers of the carries that still exist.
     pub(super) fn existing(&mut self) -> BTreeSet<u64> {
-        self.lives.retain(|(_, life)| life.strong_count() > 0);
-        self.lives.iter().map(|(number, _)| *number).collect()
+        self.lives.retain(|life| life.exists.strong_count() > 0);
+        self.lives.iter().map(|life| life.number).collect()
+    }
+
+    /// Notes what a carry holds after an evaluation.
+    pub(super) fn advance(&mut self, carry: &mut Carry, micro_batches: &[MicroInput]) {
+        carry.advance(micro_batches);
+        let held = carry.held.iter().flatten();
+        let bytes = held.map(|held| held.leaf.bytes() * held.stages.len() as u64);
+        let life = self
+            .lives
+            .iter_mut()
+            .find(|life| life.number == carry.number);
+        if let Some(life) = life {
+            life.bytes = bytes.sum();
+        }
+    }
+
+    /// The bytes of the values of all carries that exist, but for one.
+    pub(super) fn bytes_besides(&self, number: Option<u64>) -> u64 {
+        let lives = self.lives.iter().filter(|life| Some(life.number) != number);
+        let existing = lives.filter(|life| life.exists.strong_count() > 0);
+        existing.map(|life| life.bytes).sum()
     }
 }
 

@@ -33,6 +33,7 @@ mod settings;
 mod share;
 mod stage;
 mod step;
+mod streamed;
 mod training;
 mod weights;
 mod wire;
@@ -63,3 +64,4 @@ pub use replay::{
 };
 pub use restore::{SavedOptimizer, StateFields, StateTensor};
 pub use stage::Stage;
+pub use streamed::{Streamed, StreamedBuilder};

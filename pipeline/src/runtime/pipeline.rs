@@ -30,6 +30,7 @@ use super::recovery::{CallKind, RecoveryState};
 use super::remote::To;
 use super::settings::Settings;
 use super::stage::Stage;
+use super::streamed::Passes;
 use crate::batch::{Batch, split_batch};
 use crate::lists::ScheduleChoice;
 use crate::schedule::{Costs, Dependencies, RankIndex};
@@ -63,6 +64,8 @@ pub struct Pipeline<M, B> {
     pub(super) repaired: Vec<Repaired>,
     /// The parameters that do not train now, by position in the table.
     pub(super) frozen: BTreeSet<usize>,
+    /// Plans what stays in memory, if the stages are streamed.
+    pub(super) passes: Option<Passes>,
     /// What it goes on with when other processes are lost.
     pub(super) recovery: Option<Box<RecoveryState<M, B>>>,
 }
@@ -110,13 +113,15 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 (own.min(ranks)..(own + 1).min(ranks), vec![device])
             }
         };
-        check_memory(
-            &layout,
-            &traced,
-            &devices,
-            world.map(World::rank),
-            &settings,
-        )?;
+        if builder.budget.is_none() {
+            check_memory(
+                &layout,
+                &traced,
+                &devices,
+                world.map(World::rank),
+                &settings,
+            )?;
+        }
         let source = builder.source_of_values();
         let of_replica = layout.rank_count();
         let abort = Abort::default();
@@ -130,6 +135,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             settings: settings.clone(),
             progress: Arc::default(),
             abort: abort.clone(),
+            is_streamed: builder.budget.is_some(),
         });
         let shared = cores::threads(world, ranks)?;
         let threads = builder.threads_per_rank.unwrap_or(shared);
@@ -181,6 +187,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             outputs: builder.outputs,
             repaired: Vec::new(),
             frozen: BTreeSet::new(),
+            passes: None,
             recovery: None,
         })
     }

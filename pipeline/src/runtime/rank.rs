@@ -14,6 +14,7 @@ use super::round::{Round, RoundReport};
 use super::settings::Settings;
 use super::stage::Stage;
 use super::step::Running;
+use super::streamed::{Pass, Streaming};
 use crate::cut::Layout;
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::{ActionError, PipelineError};
@@ -36,6 +37,8 @@ pub(super) struct RankSetup {
     pub(super) progress: Arc<RankProgress>,
     /// Stops all ranks.
     pub(super) abort: Abort,
+    /// Whether its stages get their parameters only while they run.
+    pub(super) is_streamed: bool,
 }
 
 impl fmt::Debug for RankSetup {
@@ -63,6 +66,10 @@ pub(super) struct Rank {
     pub(super) setup: Arc<RankSetup>,
     pub(super) watch: Arc<Watch>,
     pub(super) stages: Vec<Stage>,
+    /// Reads the parameters of streamed stages.
+    streaming: Option<Streaming>,
+    /// The streamed stage that has its parameters.
+    entered: Option<StageIndex>,
 }
 
 /// Creates the stages of a rank, then serves requests until their sender is dropped. If the parameters
@@ -73,7 +80,7 @@ pub(super) fn run_rank(
     setup: RankSetup,
     watch: Arc<Watch>,
     link: &mut dyn Link,
-    source: &dyn Source,
+    source: &Arc<dyn Source>,
     requests: &Receiver<RankRequest>,
 ) {
     let rank = setup.rank;
@@ -100,23 +107,63 @@ impl Rank {
     fn new(
         setup: RankSetup,
         watch: Arc<Watch>,
-        source: &dyn Source,
+        source: &Arc<dyn Source>,
     ) -> Result<Self, PipelineError> {
         let setup = Arc::new(setup);
         let (rank, layout) = (setup.rank, &setup.layout);
         let stages = layout.stages().zip(&layout.ranks);
         let stages = stages.filter(|(_, of)| **of == setup.place);
         let stages = stages
-            .map(|(stage, _)| Stage::new(stage, &setup, source))
+            .map(|(stage, _)| match setup.is_streamed {
+                true => Ok(Stage::streamed(stage, &setup)),
+                false => Stage::new(stage, &setup, source),
+            })
             .collect::<Result<Vec<Stage>, _>>()
             .map_err(|source| PipelineError::Materialize { rank, source })?;
         let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
         tracing::info!(rank = rank.index(), bytes, "parameters materialized");
         Ok(Self {
+            streaming: setup
+                .is_streamed
+                .then(|| Streaming::new(setup.clone(), source.clone())),
+            entered: None,
             setup,
             watch,
             stages,
         })
+    }
+
+    /// Prepares a pass over streamed stages.
+    pub(super) fn begin(&mut self, pass: Option<&Arc<Pass>>) -> Result<(), ActionError> {
+        match (&mut self.streaming, pass) {
+            (Some(streaming), Some(pass)) => streaming.begin(pass),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a streamed stage its parameters, after those of the stage before were taken.
+    pub(super) fn enter(&mut self, stage: StageIndex) -> Result<(), ActionError> {
+        if self.streaming.is_none() || self.entered == Some(stage) {
+            return Ok(());
+        }
+        self.leave();
+        if let Some(streaming) = &mut self.streaming {
+            let values = streaming.enter(stage)?;
+            self.stage_mut(stage).attach(values);
+            self.entered = Some(stage);
+        }
+        Ok(())
+    }
+
+    /// Takes the parameters of the streamed stage that has run.
+    pub(super) fn leave(&mut self) {
+        let Some(stage) = self.entered.take() else {
+            return;
+        };
+        let values = self.stage_mut(stage).detach();
+        if let Some(streaming) = &mut self.streaming {
+            streaming.leave(values);
+        }
     }
 
     fn serve(

@@ -13,6 +13,7 @@ use tinderbox_fake::DynTensor;
 use super::carry::RoundCarry;
 use super::clip::SquareSums;
 use super::stage::CutProgram;
+use super::streamed::Pass;
 use crate::lists::StepLists;
 use crate::schedule::{MicroBatchIndex, RankTimeline, StageIndex};
 use crate::sum::Groups;
@@ -76,6 +77,8 @@ pub(super) struct Round {
     pub(super) carry: Option<RoundCarry>,
     /// The numbers of the carries that still exist.
     pub(super) carries: BTreeSet<u64>,
+    /// What stays in memory, if the stages are streamed.
+    pub(super) pass: Option<Arc<Pass>>,
     /// The beginning of the round, if it is measured.
     pub(super) epoch: Option<Instant>,
 }

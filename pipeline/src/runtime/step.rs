@@ -145,11 +145,15 @@ impl<'a> Running<'a> {
         for action in actions {
             self.named(action, |running| running.announce(action))?;
         }
+        if let Some(first) = actions.first() {
+            self.named(first, |running| running.rank.begin(round.pass.as_ref()))?;
+        }
         for action in actions {
             let start = round.epoch.map(since);
             self.rank.setup.progress.begin_action(round.round, *action);
             self.named(action, |running| {
                 let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
+                running.rank.enter(action.stage())?;
                 running.act(action)
             })?;
             self.rank.setup.progress.report();
@@ -166,6 +170,7 @@ impl<'a> Running<'a> {
                 }
             }
         }
+        self.rank.leave();
         debug_assert_eq!(
             self.state.kept.left(),
             None,

@@ -380,6 +380,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         if mode == Mode::Training {
             self.check_unchanged()?;
         }
+        let pass = match &mut self.passes {
+            Some(passes) => {
+                let number = round_carry.as_ref().map(|carry| carry.number);
+                Some(passes.pass(&cuts, self.carries.bytes_besides(number))?)
+            }
+            None => None,
+        };
         let round = Arc::new(Round {
             round: self.round,
             step,
@@ -393,6 +400,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             kept: self.programs.kept(),
             carry: round_carry,
             carries: self.carries.existing(),
+            pass,
             epoch: self.settings.measure.then(Instant::now),
         });
         self.round += 1;
@@ -403,7 +411,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let reports = self.crew.round(round.clone(), request)?;
         let reports = self.reports_of_all(reports)?;
         if let Some(carry) = carry {
-            carry.advance(&round.micro_batches);
+            self.carries.advance(carry, &round.micro_batches);
         }
         let order = self.programs.norm_order();
         let output = Evaluation::collect(&round, reports, &weights, order);

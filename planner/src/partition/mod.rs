@@ -10,6 +10,7 @@
 //! | `mixed` | the time of the slowest rank, with several stages per rank | few and uneven blocks, branches, ranks of different speeds | blocks x window of the order, and a schedule search per candidate | FTPipe (USENIX ATC 2021) |
 //! | `metis` (a feature) | bytes between parts of equal weight | graphs with little direction, several experts | blocks + values | Karypis and Kumar 1998 |
 //! | `auto` | the step, by the simulator | everything, unless planning must be fast | the sum | |
+//! | [`fine`] | nothing: many small stages on one rank | models that are streamed | linear | |
 //!
 //! | file | contents |
 //! |---|---|
@@ -23,6 +24,7 @@
 
 mod auto;
 mod chain;
+mod fine;
 mod flight;
 mod graph;
 mod limits;
@@ -40,4 +42,5 @@ mod tests;
 #[cfg(any(test, feature = "testing"))]
 pub use chain::testing;
 pub use chain::{Chained, chain};
+pub use fine::fine;
 pub use partitioner::{Choice, Partitioner, Planned, partition};

@@ -64,7 +64,7 @@ impl FromStr for Partitioner {
 /// The partitioner that created a plan, and the reasons for choosing it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Its name: `chain`, `mixed`, `metis`, or `manual` for manual cuts.
+    /// Its name: `chain`, `mixed`, `metis`, `fine` for many small stages, or `manual` for manual cuts.
     pub partitioner: String,
     /// The reasons, one sentence each.
     pub reasons: Vec<String>,

@@ -22,6 +22,7 @@ use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
 use super::round::MicroInput;
 use super::step::check_length;
+use super::streamed::ForwardBytes;
 use super::weights::CountProgram;
 use crate::certify::CertifiedPrograms;
 use crate::schedule::{Compute, StageIndex};
@@ -37,6 +38,8 @@ pub(crate) struct CutProgram {
     pub(crate) programs: CertifiedPrograms,
     /// What the loss of a micro-batch is a mean or a sum over.
     pub(super) loss_over: LossOver<CountProgram>,
+    /// What its forwards hold beside parameters.
+    pub(super) forward_bytes: ForwardBytes,
     /// The places of its operations that read by index.
     pub(super) indices: IndexPlaces,
     /// The carried tensors of the batch.
@@ -91,6 +94,8 @@ pub struct Stage {
     cast: HashMap<Place, DynTensor>,
     /// The values that stay from one evaluation to the next.
     pub(super) carried: CarriedValues,
+    /// The parameters of a stage that is streamed while it runs, by position in the table. It holds no others.
+    streamed: HashMap<usize, DynTensor>,
     /// By the number of the cut.
     loaded: BTreeMap<u64, LoadedPrograms>,
 }
@@ -123,6 +128,23 @@ impl Stage {
         };
         let owned = hold(layout.owned(index))?;
         let copies = hold(layout.copies(index))?;
+        Ok(Self::with(index, setup, owned, copies))
+    }
+
+    /// A stage without parameters, which get them while it runs ([`attach`](Self::attach)).
+    pub(super) fn streamed(index: StageIndex, setup: &Arc<RankSetup>) -> Self {
+        let none = PartialModule::default;
+        Self::with(index, setup, none(), none())
+    }
+
+    fn with(
+        index: StageIndex,
+        setup: &Arc<RankSetup>,
+        owned: PartialModule,
+        copies: PartialModule,
+    ) -> Self {
+        let settings = &setup.settings;
+        let parameters = setup.table.iter().as_slice();
         let held = parameters.iter().enumerate();
         let places = held.filter_map(|(position, parameter)| {
             let own = owned.position(&parameter.path).map(Place::Owned);
@@ -140,7 +162,7 @@ impl Stage {
         });
         let count = own.len();
         let sums = vec![TreeSum::default(); owned.len()];
-        Ok(Self {
+        Self {
             index,
             setup: setup.clone(),
             owned,
@@ -158,8 +180,19 @@ impl Stage {
             kept_gradients: settings.keep_gradients.then(|| vec![None; count]),
             cast: HashMap::new(),
             carried: CarriedValues::default(),
+            streamed: HashMap::new(),
             loaded: BTreeMap::new(),
-        })
+        }
+    }
+
+    /// Gives it its parameters, by position in the table.
+    pub(super) fn attach(&mut self, values: HashMap<usize, DynTensor>) {
+        self.streamed = values;
+    }
+
+    /// Takes its parameters.
+    pub(super) fn detach(&mut self) -> HashMap<usize, DynTensor> {
+        std::mem::take(&mut self.streamed)
     }
 
     /// Returns its index in the plan.
@@ -376,6 +409,10 @@ impl Stage {
     pub(super) fn parameter(&mut self, position: usize, dtype: DType) -> DynTensor {
         if let Some(state) = self.updated_states.get(&position) {
             return state.clone().cast_float(dtype);
+        }
+        if let Some(value) = self.streamed.get(&position) {
+            // Read in the dtype of the program, unless programs differ.
+            return value.clone().cast_float(dtype);
         }
         let place = self.place(position);
         if let Some(cast) = self.cast.get(&place).filter(|cast| cast.dtype() == dtype) {

@@ -1,0 +1,54 @@
+//! Errors of models whose parameters are read when they are needed.
+
+use tinderbox_deferred::{human_bytes, human_bytes_distinct};
+use tinderbox_planner::StreamError;
+
+use crate::schedule::StageIndex;
+
+/// The error of a model that can't be streamed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamedError {
+    /// The memory limit is too low; nothing was read.
+    #[error(
+        "a memory limit of {} is too low, the least is {}: stage {stage} needs {} for its parameters and {} for everything \
+         else of the pass{}; raise the limit, plan smaller stages (`Plan::streamed`), or use more or smaller micro-batches",
+        human_bytes_distinct(*budget_bytes, *least_bytes),
+        human_bytes_distinct(*least_bytes, *budget_bytes),
+        human_bytes(*parameter_bytes),
+        human_bytes(*other_bytes),
+        besides(*besides_bytes)
+    )]
+    Budget {
+        /// The limit in bytes.
+        budget_bytes: u64,
+        /// The least limit that suffices.
+        least_bytes: u64,
+        /// The stage that needs most.
+        stage: StageIndex,
+        /// Bytes of its parameters.
+        parameter_bytes: u64,
+        /// Bytes of values, carried tensors and the batch while it runs.
+        other_bytes: u64,
+        /// Bytes that the process has beside the pass, and spare ones.
+        besides_bytes: u64,
+    },
+    /// The plan has more than one rank.
+    #[error(
+        "a streamed model runs on one rank, and the plan has {ranks}: create it with `Plan::streamed`"
+    )]
+    Ranks {
+        /// The number of ranks of all replicas.
+        ranks: usize,
+    },
+    /// The stages can't be planned.
+    #[error(transparent)]
+    Plan(StreamError),
+}
+
+fn besides(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        bytes => format!(", and the process {} besides", human_bytes(bytes)),
+    }
+}

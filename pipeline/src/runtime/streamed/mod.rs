@@ -1,0 +1,267 @@
+//! Models that do not fit in memory: the parameters of each stage are read before it runs, and dropped after it.
+
+mod bytes;
+mod pass;
+mod reader;
+
+use std::fmt;
+
+use burn::module::Module;
+use burn::tensor::Device;
+use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{Deferred, MaterializeError, Observer, Request, Source};
+use tinderbox_fake::Mode;
+use tinderbox_planner::{MemoryBudget, StreamPrediction};
+
+pub(crate) use bytes::ForwardBytes;
+pub(super) use pass::{Pass, Passes};
+pub(super) use reader::Streaming;
+
+use super::builder::PipelineBuilder;
+use super::carry::Carry;
+use super::output::Evaluation;
+use super::pipeline::Pipeline;
+use crate::batch::Batch;
+use crate::schedule::RankIndex;
+use crate::trace::Trace;
+use crate::{PipelineError, Plan, StreamedError};
+
+/// A model whose parameters do not stay in memory: those of each stage are read before it runs, and dropped after it.
+///
+/// A pass runs the stages in order, each for all micro-batches, and so it reads every parameter once, whatever the number of
+/// samples. While a stage runs, the parameters of the next ones are read. The order of a pass is known before it begins and the
+/// next pass has the same one: what fits beside the stages in turn stays in memory for good
+/// ([`StreamPlan`](crate::planner::StreamPlan)). The values are those of [`Pipeline::evaluate`], bit for bit.
+///
+/// ```
+/// # extern crate tinderbox_pipeline as tinderbox;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// # use tinderbox_deferred::Deferred;
+/// use tinderbox::{MemoryBudget, Outputs, Plan, Streamed, Traceable};
+///
+/// # let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+/// #     (0..8).map(|_| LinearConfig::new(64, 64).init(device)).collect()
+/// # })?;
+/// # let batch = Tensor::<2>::ones([8, 64], &Device::flex());
+/// let trace = model.trace_forward(&batch, |layers: &Vec<Linear>, x| {
+///     Outputs::none().with("y", layers.iter().fold(x, |x, layer| layer.forward(x)))
+/// })?;
+/// // Two of the eight layers fit.
+/// let budget = MemoryBudget::Values(64 << 10);
+/// let plan = Plan::streamed(&trace, budget)?;
+/// let mut streamed = Streamed::new(&model, &trace, &plan).memory(budget).start()?;
+/// let y = streamed.evaluate(batch)?.tensor::<2>("y")?;
+/// assert_eq!(y.dims(), [8, 64]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropping it stops the threads.
+pub struct Streamed<M, B> {
+    pipeline: Pipeline<M, B>,
+}
+
+/// Builds a [`Streamed`] model; all settings have defaults.
+pub struct StreamedBuilder<M, B> {
+    builder: PipelineBuilder<M, B>,
+    budget: MemoryBudget,
+}
+
+impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
+    /// Returns a builder of a streamed model. The plan has one rank and as many stages as are needed ([`Plan::streamed`]).
+    #[expect(clippy::new_ret_no_self, reason = "the builder creates it")]
+    pub fn new(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> StreamedBuilder<M, B> {
+        StreamedBuilder {
+            builder: Pipeline::new(model, trace, plan),
+            budget: MemoryBudget::default(),
+        }
+    }
+
+    /// Runs the forward, as [`Pipeline::evaluate`] does: a pass over the stages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::evaluate`]; when the batch needs more memory than is allowed, before anything runs; when a parameter can't
+    /// be read.
+    pub fn evaluate(&mut self, batch: B) -> Result<Evaluation, PipelineError> {
+        self.pipeline.evaluate(batch)
+    }
+
+    /// Runs the forward with [carried](crate::Carried) values that stay in memory, as [`Pipeline::evaluate_with`] does: such as
+    /// the caches of a text that is generated token by token. Each token costs a pass over the stages; several texts in one batch
+    /// share it.
+    ///
+    /// # Errors
+    ///
+    /// As [`evaluate`](Self::evaluate) and [`Pipeline::evaluate_with`].
+    pub fn evaluate_with(
+        &mut self,
+        carry: &mut Carry,
+        batch: B,
+    ) -> Result<Evaluation, PipelineError> {
+        self.pipeline.evaluate_with(carry, batch)
+    }
+
+    /// Runs the forward of one batch after the other with one carry: `next` makes each batch of what the one before it gave, such
+    /// as the token with the highest score, and ends the sequence with `None`. Returns the last result. The first stages of a
+    /// batch are read while that before it is evaluated.
+    ///
+    /// # Errors
+    ///
+    /// As [`evaluate_with`](Self::evaluate_with).
+    pub fn generate(
+        &mut self,
+        carry: &mut Carry,
+        first: B,
+        mut next: impl FnMut(&Evaluation) -> Option<B>,
+    ) -> Result<Evaluation, PipelineError> {
+        let mut output = self.evaluate_with(carry, first)?;
+        while let Some(batch) = next(&output) {
+            output = self.evaluate_with(carry, batch)?;
+        }
+        Ok(output)
+    }
+
+    /// Returns a carry without values ([`Pipeline::carry`]).
+    pub fn carry(&mut self) -> Carry {
+        self.pipeline.carry()
+    }
+
+    /// Returns the plan.
+    pub fn plan(&self) -> &Plan {
+        self.pipeline.plan()
+    }
+
+    /// Returns what the last pass reads and keeps, every time but the first, without times; `None` before the first evaluation
+    /// of a model that was traced for training.
+    pub fn prediction(&self) -> Option<StreamPrediction> {
+        self.pipeline.passes.as_ref()?.prediction()
+    }
+}
+
+impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
+    /// Sets the memory limit. Default: nine tenths of what the process can allocate.
+    ///
+    /// It is a limit of all bytes as far as they are known: parameters that stay and those being read, activations, carried
+    /// tensors and the batch, the memory that products of 16-bit numbers take inside, and with [`MemoryBudget::Bytes`] what the
+    /// process holds already. An operation that needs other memory of its own may exceed it.
+    #[must_use]
+    pub fn memory(mut self, budget: MemoryBudget) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    /// Sets the source of parameters, which is read again in every pass. Default: a replay of the model's own initialization.
+    #[must_use]
+    pub fn source(mut self, source: impl Source + 'static) -> Self {
+        self.builder = self.builder.source(source);
+        self
+    }
+
+    /// Sets an observer of the reads: of each group of parameters, in every pass.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.builder = self.builder.observer(observer);
+        self
+    }
+
+    /// Sets the device. Default: the CPU.
+    #[must_use]
+    pub fn device(mut self, device: &Device) -> Self {
+        self.builder = self.builder.device(device);
+        self
+    }
+
+    /// Sets the seed of a replay, if no [source](Self::source) is set. Default: 0.
+    #[must_use]
+    pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
+        self.builder = self.builder.seed(seed);
+        self
+    }
+
+    /// Sets the number of micro-batches of a batch, at least 1. Default: that of the plan. Each stage runs all of them before the
+    /// next stage does, so smaller ones need less memory for what an operation computes, and no more reading.
+    #[must_use]
+    pub fn micro_batches(mut self, count: usize) -> Self {
+        self.builder = self.builder.micro_batches(count);
+        self
+    }
+
+    /// Sets whether indices are checked ([`PipelineBuilder::check_indices`]).
+    #[must_use]
+    pub fn check_indices(mut self, check: bool) -> Self {
+        self.builder = self.builder.check_indices(check);
+        self
+    }
+
+    /// Measures the time of each action ([`PipelineBuilder::measure`]).
+    #[must_use]
+    pub fn measure(mut self) -> Self {
+        self.builder = self.builder.measure();
+        self
+    }
+
+    /// Sets the number of CPU threads that compute, at least 1. Default: those that this process may use. The source has threads
+    /// of its own.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.builder = self.builder.threads_per_rank(threads);
+        self
+    }
+
+    /// Starts the threads. Checks that the source has the parameters of the model; reads none.
+    ///
+    /// # Errors
+    ///
+    /// As [`PipelineBuilder::start`]; [`StreamedError::Ranks`] when the plan has more than one rank; [`StreamedError::Budget`] when
+    /// the memory limit is too low for the traced batch, with the least one.
+    pub fn start(self) -> Result<Streamed<M, B>, PipelineError> {
+        let mut builder = self.builder;
+        let ranks = builder.plan.world_size();
+        if ranks != 1 {
+            return Err(StreamedError::Ranks { ranks }.into());
+        }
+        builder.budget = Some(self.budget);
+        let table = builder.model.parameters().clone();
+        let device = builder.devices[0].clone();
+        let source = builder.source_of_values();
+        let requests = table
+            .distinct()
+            .map(|parameter| Request::of(parameter, &device));
+        let checked = source.check(&table, &requests.collect::<Vec<_>>());
+        checked.map_err(|source| PipelineError::Materialize {
+            rank: RankIndex::new(0),
+            source: MaterializeError::from(source),
+        })?;
+        let is_forward = builder.trace.mode() == Mode::Inference;
+        let mut pipeline = builder.launch()?;
+        let micro_batches = pipeline.micro_batches;
+        let example = pipeline.programs.example()?;
+        let cuts = vec![&*example; micro_batches];
+        if is_forward {
+            // Before the memory of the process is measured.
+            pipeline.programs.parts(Mode::Inference, &cuts)?;
+        }
+        let mut passes = Passes::new(self.budget, (table, device), source);
+        if is_forward {
+            passes.pass(&cuts, 0)?;
+        }
+        pipeline.passes = Some(passes);
+        Ok(Streamed { pipeline })
+    }
+}
+
+impl<M, B> fmt::Debug for Streamed<M, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Streamed").field(&self.pipeline).finish()
+    }
+}
+
+impl<M, B> fmt::Debug for StreamedBuilder<M, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamedBuilder")
+            .field("builder", &self.builder)
+            .field("budget", &self.budget)
+            .finish()
+    }
+}

@@ -1,0 +1,277 @@
+//! The choice of what stays.
+
+use std::cmp::Reverse;
+
+use serde::{Deserialize, Serialize};
+
+use crate::StreamError;
+
+/// A value that is read when it is needed, such as a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StreamItem {
+    /// Its bytes in memory.
+    pub bytes: u64,
+    /// The nanoseconds of reading it.
+    pub read_ns: u64,
+}
+
+/// A part of a pass that needs some values at the same time, such as the forward of a stage.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StreamVisit {
+    /// The indices of the values, each once.
+    pub items: Vec<usize>,
+    /// The bytes of everything else that is in memory meanwhile.
+    pub other_bytes: u64,
+    /// The nanoseconds of its computation.
+    pub compute_ns: u64,
+}
+
+/// Which values stay in memory from one visit to their next one.
+///
+/// The visits repeat: the first follows the last. A value that is not in memory is read, and while a visit runs, the values
+/// of the next visit that reads any are read, if there is room for them. The rest of the memory is for values that stay: those
+/// of most visits first, of these the largest, whose own visits need the memory anyway, and of equal ones those that are far
+/// apart, so that the reader does not idle while one visit after the other has its values. Last, values stay for single gaps
+/// between two visits, the shortest first.
+///
+/// With values of one size, in one pass after the other as in an evaluation, or forth and back as in training, no choice reads
+/// more than one value less, Belady's (IBM Systems Journal 5(2), 1966) included, which knows the order too. With several sizes
+/// the best choice is NP-hard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamPlan {
+    pub(super) items: Vec<StreamItem>,
+    pub(super) visits: Vec<StreamVisit>,
+    pub(super) budget_bytes: u64,
+    /// Whether each value of each visit stays until its next visit.
+    pub(super) stays: Vec<Vec<bool>>,
+}
+
+/// The time between two uses of a value.
+struct Gap {
+    item: usize,
+    /// The visit before it, and the index of the value in its list.
+    visit: usize,
+    place: usize,
+    /// The number of visits until the next use, at least 1.
+    length: usize,
+}
+
+/// The bytes at each visit.
+struct Room {
+    /// Of its values.
+    own: Vec<u64>,
+    /// Of values that stay for later visits.
+    kept: Vec<u64>,
+    /// Of what it reads.
+    read: Vec<u64>,
+}
+
+impl Room {
+    fn new(plan: &StreamPlan) -> Self {
+        let bytes = |visit: &StreamVisit| {
+            let bytes = visit.items.iter().map(|item| plan.items[*item].bytes);
+            bytes.sum::<u64>()
+        };
+        let own: Vec<u64> = plan.visits.iter().map(bytes).collect();
+        Self {
+            kept: vec![0; own.len()],
+            read: own.clone(),
+            own,
+        }
+    }
+
+    /// The visits between two uses, and that of the second.
+    fn of(&self, gap: &Gap) -> (impl Iterator<Item = usize> + use<>, usize) {
+        let (first, count) = (gap.visit, self.own.len());
+        let between = (1..gap.length).map(move |after| (first + after) % count);
+        (between, (first + gap.length) % count)
+    }
+
+    fn keep(&mut self, gap: &Gap, plan: &StreamPlan) {
+        let bytes = plan.items[gap.item].bytes;
+        let (between, next) = self.of(gap);
+        between.for_each(|visit| self.kept[visit] += bytes);
+        self.read[next] -= bytes;
+    }
+
+    fn drop(&mut self, gap: &Gap, plan: &StreamPlan) {
+        let bytes = plan.items[gap.item].bytes;
+        let (between, next) = self.of(gap);
+        between.for_each(|visit| self.kept[visit] -= bytes);
+        self.read[next] += bytes;
+    }
+
+    /// Whether every visit has room for its values, for those that stay, and to read ahead where that is possible at all.
+    fn fits(&self, plan: &StreamPlan) -> bool {
+        let count = self.own.len();
+        // What the next visit reads that reads anything, from the last visit of a second pass to the first.
+        let mut ahead = (0, 0);
+        (0..2 * count).rev().all(|place| {
+            let visit = place % count;
+            let needed = self.own[visit] + plan.visits[visit].other_bytes;
+            // A value that this visit has is not read while it runs.
+            let (next, bytes) = ahead;
+            let with_ahead = needed.saturating_add(if next == visit { 0 } else { bytes });
+            let needed = match with_ahead <= plan.budget_bytes {
+                // In the first round, what is read ahead is not known yet.
+                true if place < count => with_ahead,
+                _ => needed,
+            };
+            if self.read[visit] > 0 {
+                ahead = (visit, self.read[visit]);
+            }
+            needed + self.kept[visit] <= plan.budget_bytes
+        })
+    }
+}
+
+/// Orders visits so that the first of them are far apart: by their binary digits in reverse.
+fn apart(visit: usize) -> usize {
+    visit.reverse_bits()
+}
+
+impl StreamPlan {
+    /// Chooses what stays for a memory limit in bytes. Cost: the number of values times that of visits.
+    ///
+    /// # Errors
+    ///
+    /// When the values of a visit and its other bytes exceed the limit: the error has the least limit.
+    pub fn new(
+        items: Vec<StreamItem>,
+        visits: Vec<StreamVisit>,
+        budget_bytes: u64,
+    ) -> Result<Self, StreamError> {
+        let bytes_of = |visit: &StreamVisit| -> u64 {
+            let bytes = visit.items.iter().map(|item| items[*item].bytes);
+            bytes.sum::<u64>().saturating_add(visit.other_bytes)
+        };
+        let largest = visits.iter().map(bytes_of).enumerate();
+        if let Some((visit, least_bytes)) = largest.max_by_key(|(_, bytes)| *bytes)
+            && least_bytes > budget_bytes
+        {
+            return Err(StreamError::Budget {
+                visit,
+                budget_bytes,
+                least_bytes,
+            });
+        }
+        let mut plan = Self {
+            stays: visits.iter().map(|v| vec![false; v.items.len()]).collect(),
+            items,
+            visits,
+            budget_bytes,
+        };
+        plan.choose();
+        Ok(plan)
+    }
+
+    fn choose(&mut self) {
+        let others = self.visits.iter().map(|visit| visit.other_bytes).max();
+        if self.bytes().saturating_add(others.unwrap_or(0)) <= self.budget_bytes {
+            self.stays.iter_mut().for_each(|stays| stays.fill(true));
+            return;
+        }
+        let gaps = self.gaps();
+        let mut of_items: Vec<Vec<&Gap>> = vec![Vec::new(); self.items.len()];
+        for gap in &gaps {
+            of_items[gap.item].push(gap);
+        }
+        let mut room = Room::new(self);
+        let adjacent = gaps.iter().filter(|gap| gap.length == 1);
+        for gap in adjacent {
+            self.stays[gap.visit][gap.place] = true;
+            room.keep(gap, self);
+        }
+        let mut candidates: Vec<Vec<&Gap>> = of_items;
+        candidates.retain(|gaps| !gaps.is_empty());
+        candidates.sort_by_key(|gaps| {
+            let largest_first = Reverse(self.items[gaps[0].item].bytes);
+            (Reverse(gaps.len()), largest_first, apart(gaps[0].visit))
+        });
+        let mut single: Vec<&Gap> = gaps.iter().collect();
+        single.sort_by_key(|gap| (gap.length, apart(gap.visit)));
+        candidates.extend(single.into_iter().map(|gap| vec![gap]));
+        for gaps in candidates {
+            let left = gaps
+                .into_iter()
+                .filter(|gap| !self.stays[gap.visit][gap.place]);
+            let left: Vec<&Gap> = left.collect();
+            for gap in &left {
+                room.keep(gap, self);
+            }
+            match room.fits(self) {
+                true => left
+                    .iter()
+                    .for_each(|gap| self.stays[gap.visit][gap.place] = true),
+                false => left.iter().for_each(|gap| room.drop(gap, self)),
+            }
+        }
+    }
+
+    /// The gaps between uses, each item's in the order of the visits.
+    fn gaps(&self) -> Vec<Gap> {
+        let count = self.visits.len();
+        // The next use of each value after the last visit.
+        let mut next: Vec<Option<usize>> = vec![None; self.items.len()];
+        for (index, visit) in self.visits.iter().enumerate().rev() {
+            for item in &visit.items {
+                next[*item] = Some(count + index);
+            }
+        }
+        let mut gaps = Vec::new();
+        for (index, visit) in self.visits.iter().enumerate().rev() {
+            for (place, item) in visit.items.iter().enumerate() {
+                if let Some(later) = next[*item].replace(index) {
+                    gaps.push(Gap {
+                        item: *item,
+                        visit: index,
+                        place,
+                        length: later - index,
+                    });
+                }
+            }
+        }
+        gaps.reverse();
+        gaps
+    }
+
+    /// Returns the number of visits of a pass.
+    pub fn visits(&self) -> usize {
+        self.visits.len()
+    }
+
+    /// Returns the values of a visit.
+    pub fn items_of(&self, visit: usize) -> &[usize] {
+        &self.visits[visit].items
+    }
+
+    /// Returns whether each value of a visit stays in memory until its next visit.
+    pub fn stays(&self, visit: usize) -> &[bool] {
+        &self.stays[visit]
+    }
+
+    /// Returns the bytes of all values.
+    pub fn bytes(&self) -> u64 {
+        self.items.iter().map(|item| item.bytes).sum()
+    }
+
+    /// Returns the bytes that may be used for values during a visit.
+    pub(super) fn room(&self, visit: usize) -> u64 {
+        self.budget_bytes - self.visits[visit].other_bytes
+    }
+
+    /// Returns the values that a visit has to read in every pass but the first.
+    pub fn reads(&self, visit: usize) -> Vec<usize> {
+        let count = self.visits.len();
+        let is_kept = |item: usize| {
+            let before = (1..=count).map(|back| (visit + count - back) % count);
+            let last = before.into_iter().find_map(|visit| {
+                let place = self.visits[visit].items.iter().position(|of| *of == item)?;
+                Some(self.stays[visit][place])
+            });
+            last.unwrap_or(false)
+        };
+        let items = self.visits[visit].items.iter().copied();
+        items.filter(|item| !is_kept(*item)).collect()
+    }
+}

@@ -1,0 +1,135 @@
+//! What is in memory while visits run and values are read ahead.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::StreamPlan;
+
+/// The state of a reader that reads ahead of the visits, and of these: it decides when a value may be read. Pure, so that a
+/// prediction and the runtime share it.
+///
+/// Reads are in the order of the visits. At every time, what was read and not yet dropped fits the memory limit, with the other
+/// bytes of the visit that runs and of those up to the one that is read for.
+#[derive(Debug, Clone)]
+pub struct StreamState {
+    plan: Arc<StreamPlan>,
+    /// The visit that runs or is next to run, counted from the first pass.
+    running: u64,
+    /// The visit that is read for.
+    reading: u64,
+    /// The values that are left to be read for it, in reverse.
+    left: Vec<usize>,
+    /// The values that are in memory when that visit begins, beside those that it reads.
+    kept: BTreeSet<usize>,
+    /// Bytes of values in memory, those being read among them.
+    present: u64,
+}
+
+/// What a reader does next. Visits are counted from the first pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamStep {
+    /// A value is read.
+    Read {
+        /// The visit that needs it.
+        visit: u64,
+        /// The index of the value.
+        item: usize,
+    },
+    /// All values of a visit have been read.
+    Ready {
+        /// The visit.
+        visit: u64,
+    },
+    /// The visit that runs has to [finish](StreamState::finish) first.
+    Wait,
+}
+
+impl StreamState {
+    /// Begins before the first visit. Of the values in memory, those remain that the first visits need
+    /// ([`kept`](Self::kept)); the caller drops the others.
+    pub fn new(plan: Arc<StreamPlan>, in_memory: &BTreeSet<usize>) -> Self {
+        let mut state = Self {
+            running: 0,
+            reading: 0,
+            left: Vec::new(),
+            kept: BTreeSet::new(),
+            present: 0,
+            plan,
+        };
+        // What stays over the end of a pass.
+        for visit in 0..state.plan.visits() {
+            state.advance(visit);
+        }
+        state.kept.retain(|item| in_memory.contains(item));
+        let kept = state.kept.iter().map(|item| state.plan.items[*item].bytes);
+        state.present = kept.sum();
+        state.fill();
+        state
+    }
+
+    /// Returns the values that are in memory when the visit begins that is read for, beside those that it reads.
+    pub fn kept(&self) -> &BTreeSet<usize> {
+        &self.kept
+    }
+
+    /// Returns the bytes of values in memory, those being read among them.
+    pub fn present_bytes(&self) -> u64 {
+        self.present
+    }
+
+    /// Replaces the kept values by those after a visit.
+    fn advance(&mut self, visit: usize) {
+        let items = self.plan.items_of(visit).iter();
+        for (item, stays) in items.zip(self.plan.stays(visit)) {
+            match stays {
+                true => self.kept.insert(*item),
+                false => self.kept.remove(item),
+            };
+        }
+    }
+
+    /// Lists what the visit that is read for needs.
+    fn fill(&mut self) {
+        let items = self.plan.items_of(self.index(self.reading)).iter();
+        let left = items.filter(|item| !self.kept.contains(item));
+        self.left = left.rev().copied().collect();
+    }
+
+    fn index(&self, visit: u64) -> usize {
+        (visit % self.plan.visits().max(1) as u64) as usize
+    }
+
+    /// Returns what to read next, as far as there is room for it: at most a pass ahead.
+    pub fn step(&mut self) -> StreamStep {
+        let visit = self.reading;
+        if visit >= self.running + self.plan.visits() as u64 {
+            return StreamStep::Wait;
+        }
+        let Some(item) = self.left.last().copied() else {
+            self.advance(self.index(visit));
+            self.reading += 1;
+            self.fill();
+            return StreamStep::Ready { visit };
+        };
+        let bytes = self.plan.items[item].bytes;
+        let rooms = (self.running..=visit).map(|visit| self.plan.room(self.index(visit)));
+        if self.present + bytes > rooms.min().unwrap_or(0) {
+            return StreamStep::Wait;
+        }
+        self.present += bytes;
+        self.left.pop();
+        StreamStep::Read { visit, item }
+    }
+
+    /// Ends the visit that runs. Its values that do not [stay](StreamPlan::stays) are dropped by the caller.
+    pub fn finish(&mut self) {
+        let visit = self.index(self.running);
+        let items = self.plan.items_of(visit).iter();
+        let dropped = items
+            .zip(self.plan.stays(visit))
+            .filter(|(_, stays)| !**stays);
+        let bytes = dropped.map(|(item, _)| self.plan.items[*item].bytes);
+        self.present -= bytes.sum::<u64>();
+        self.running += 1;
+    }
+}

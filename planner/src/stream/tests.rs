@@ -1,0 +1,252 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::StreamError;
+
+fn item(bytes: u64) -> StreamItem {
+    StreamItem {
+        bytes,
+        read_ns: bytes * 10,
+    }
+}
+
+fn visit(items: &[usize]) -> StreamVisit {
+    StreamVisit {
+        items: items.to_vec(),
+        other_bytes: 0,
+        compute_ns: 0,
+    }
+}
+
+/// One value for each visit, in this order.
+fn order(order: &[usize]) -> Vec<StreamVisit> {
+    order.iter().map(|item| visit(&[*item])).collect()
+}
+
+fn plan(sizes: &[u64], visits: Vec<StreamVisit>, budget: u64) -> StreamPlan {
+    let items = sizes.iter().map(|bytes| item(*bytes)).collect();
+    StreamPlan::new(items, visits, budget).unwrap()
+}
+
+/// The bytes that each visit reads in a pass, once what is in memory repeats.
+fn reads(plan: &StreamPlan) -> Vec<u64> {
+    let bytes = |visit| -> u64 {
+        let reads = plan.reads(visit);
+        reads.iter().map(|item| plan.items[*item].bytes).sum()
+    };
+    (0..plan.visits()).map(bytes).collect()
+}
+
+#[test]
+fn a_part_stays_and_the_rest_passes() {
+    // Two places are for the visit that runs and for the next that reads. Those that read are apart.
+    let one_way = plan(&[1; 6], order(&[0, 1, 2, 3, 4, 5]), 4);
+    assert_eq!(reads(&one_way), [0, 1, 1, 1, 0, 1]);
+    // All of it fits.
+    let all = plan(&[1; 6], order(&[0, 1, 2, 3, 4, 5]), 6);
+    assert_eq!(reads(&all), [0; 6]);
+    // At the ends of a way forth and back, what was used last is used next.
+    let forth_and_back = |budget| reads(&plan(&[1; 4], order(&[0, 1, 2, 3, 3, 2, 1, 0]), budget));
+    assert_eq!(forth_and_back(2), [0, 1, 1, 1, 0, 1, 1, 1]);
+    assert_eq!(forth_and_back(3), [0, 0, 1, 1, 0, 1, 1, 0]);
+}
+
+#[test]
+fn the_largest_value_needs_its_memory_anyway() {
+    // Its own visit has room for it, and so the others have room to keep it.
+    let head = plan(&[1, 1, 1, 1, 8], order(&[0, 1, 2, 3, 4]), 10);
+    assert_eq!(reads(&head), [1, 1, 1, 1, 0]);
+}
+
+#[test]
+fn a_value_of_two_visits_is_read_once_if_it_stays() {
+    let tied = plan(&[2, 1, 1, 1], order(&[0, 1, 2, 3, 0]), 4);
+    assert_eq!(reads(&tied), [0, 1, 1, 1, 0]);
+}
+
+#[test]
+fn a_limit_below_the_largest_visit_is_an_error() {
+    let items = vec![item(5), item(7)];
+    let mut visits = order(&[0, 1]);
+    visits[1].other_bytes = 3;
+    let error = StreamPlan::new(items, visits, 9).unwrap_err();
+    let StreamError::Budget {
+        visit, least_bytes, ..
+    } = error;
+    assert_eq!((visit, least_bytes), (1, 10));
+}
+
+#[test]
+fn a_pass_takes_the_longer_of_reading_and_computing() {
+    let predicted = |compute_ns: u64, budget: u64| {
+        let mut visits = order(&[0, 1, 2, 3, 4, 5, 6, 7]);
+        for visit in &mut visits {
+            visit.compute_ns = compute_ns;
+        }
+        plan(&[10; 8], visits, budget).predict()
+    };
+    // Reading takes 100 for each of the six that do not stay, or of all.
+    let slow_reads = predicted(30, 40);
+    assert_eq!((slow_reads.pass_ns, slow_reads.read_ns), (600, 600));
+    assert_eq!((slow_reads.read_bytes, slow_reads.kept_bytes), (60, 20));
+    assert_eq!(predicted(300, 40).pass_ns, 8 * 300);
+    // Without room to read ahead, both times are added.
+    assert_eq!(predicted(30, 10).pass_ns, 8 * 130);
+    assert_eq!(predicted(30, 80).pass_ns, 8 * 30);
+}
+
+/// The fewest bytes that a pass can read, of all choices of what stays: those in which a value takes its memory until its next
+/// visit, with room for what is read ahead.
+fn fewest(plan: &StreamPlan) -> u64 {
+    let visits = plan.visits.len();
+    let mut gaps = Vec::new();
+    for (index, visit) in plan.visits.iter().enumerate() {
+        for item in &visit.items {
+            let next = (1..=visits).find(|after| {
+                let later = &plan.visits[(index + after) % visits];
+                later.items.contains(item)
+            });
+            gaps.push((*item, index, next.unwrap_or(visits)));
+        }
+    }
+    let total: u64 = gaps.iter().map(|gap| plan.items[gap.0].bytes).sum();
+    let fits = |chosen: u32| {
+        let is_kept = |number: usize| chosen & 1 << number != 0;
+        let mut read = vec![0; visits];
+        let mut present: Vec<u64> = plan
+            .visits
+            .iter()
+            .map(|visit| {
+                let bytes = visit.items.iter().map(|item| plan.items[*item].bytes);
+                bytes.sum::<u64>() + visit.other_bytes
+            })
+            .collect();
+        let needed = present.clone();
+        for (number, (item, from, length)) in gaps.iter().enumerate() {
+            let bytes = plan.items[*item].bytes;
+            match is_kept(number) {
+                true => (1..*length).for_each(|after| present[(from + after) % visits] += bytes),
+                false => read[(from + length) % visits] += bytes,
+            }
+        }
+        (0..visits).all(|at| {
+            let ahead = (1..visits).map(|after| read[(at + after) % visits]);
+            let ahead = ahead.into_iter().find(|bytes| *bytes > 0).unwrap_or(0);
+            let is_possible = needed[at] + ahead <= plan.budget_bytes;
+            present[at] + if is_possible { ahead } else { 0 } <= plan.budget_bytes
+        })
+    };
+    let saved = (0..1_u32 << gaps.len())
+        .filter(|chosen| fits(*chosen))
+        .map(|chosen| {
+            let chosen = gaps
+                .iter()
+                .enumerate()
+                .filter(|(number, _)| chosen & 1 << number != 0);
+            chosen.map(|(_, gap)| plan.items[gap.0].bytes).sum::<u64>()
+        });
+    total - saved.max().unwrap_or(0)
+}
+
+/// The values of the visits, in every pass, with the bytes that are in memory at each time.
+fn run(
+    plan: &StreamPlan,
+    ahead: usize,
+    start: &BTreeSet<usize>,
+) -> Result<Vec<u64>, TestCaseError> {
+    let mut state = StreamState::new(Arc::new(plan.clone()), start);
+    let mut in_memory: Vec<usize> = state.kept().iter().copied().collect();
+    let count = plan.visits();
+    let mut read = vec![0; 3];
+    let mut ready = 0;
+    for visit in 0..3 * count {
+        loop {
+            // A reader that is slower than it may be.
+            if ready > visit && ready - visit >= ahead {
+                break;
+            }
+            match state.step() {
+                StreamStep::Read { item, visit } => {
+                    in_memory.push(item);
+                    read[(visit as usize / count).min(2)] += plan.items[item].bytes;
+                }
+                StreamStep::Ready { visit } => ready = visit as usize + 1,
+                StreamStep::Wait => break,
+            }
+        }
+        let index = visit % count;
+        prop_assert!(ready > visit, "visit {visit} waits for ever");
+        let bytes: u64 = in_memory.iter().map(|item| plan.items[*item].bytes).sum();
+        prop_assert_eq!(bytes, state.present_bytes());
+        prop_assert!(bytes + plan.visits[index].other_bytes <= plan.budget_bytes);
+        for (item, stays) in plan.items_of(index).iter().zip(plan.stays(index)) {
+            let place = in_memory.iter().position(|of| of == item);
+            prop_assert!(place.is_some(), "visit {visit} lacks value {item}");
+            if !stays {
+                in_memory.remove(place.unwrap());
+            }
+        }
+        state.finish();
+    }
+    Ok(read)
+}
+
+/// Some values and visits of up to two of them.
+fn cases() -> impl Strategy<Value = (Vec<u64>, Vec<(usize, usize, u64)>, u64)> {
+    let sizes = prop::collection::vec(1_u64..9, 1..6);
+    let visits = prop::collection::vec((0_usize..6, 0_usize..6, 0_u64..4), 1..7);
+    (sizes, visits, 0_u64..30)
+}
+
+fn case((sizes, visits, spare): (Vec<u64>, Vec<(usize, usize, u64)>, u64)) -> StreamPlan {
+    let visits = visits.into_iter().map(|(first, second, other_bytes)| {
+        let items: BTreeSet<usize> = [first % sizes.len(), second % sizes.len()].into();
+        StreamVisit {
+            items: items.into_iter().collect(),
+            other_bytes,
+            compute_ns: 5,
+        }
+    });
+    let visits: Vec<StreamVisit> = visits.collect();
+    let items: Vec<StreamItem> = sizes.iter().map(|bytes| item(*bytes)).collect();
+    let StreamError::Budget { least_bytes, .. } =
+        match StreamPlan::new(items.clone(), visits.clone(), 0) {
+            Err(error) => error,
+            Ok(plan) => return plan,
+        };
+    StreamPlan::new(items, visits, least_bytes + spare).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_visit_has_its_values_and_the_limit_holds(
+        given in cases(),
+        ahead in 1_usize..4,
+        start in prop::collection::btree_set(0_usize..6, 0..6),
+    ) {
+        let plan = case(given);
+        let start = start.into_iter().filter(|item| *item < plan.items.len()).collect();
+        let read = run(&plan, ahead, &start)?;
+        // After the first pass, as many bytes as were promised.
+        prop_assert_eq!(read[1], reads(&plan).iter().sum::<u64>());
+        let predicted = plan.predict();
+        prop_assert_eq!(predicted.read_bytes, read[1]);
+        prop_assert!(predicted.peak_bytes <= plan.budget_bytes);
+        prop_assert!(predicted.pass_ns >= predicted.read_ns.max(predicted.compute_ns));
+        prop_assert!(predicted.pass_ns <= predicted.read_ns + predicted.compute_ns);
+    }
+
+    /// One size, one way or forth and back: no choice reads more than one value less.
+    #[test]
+    fn nothing_reads_less(count in 1_usize..7, budget in 2_u64..9, is_back in any::<bool>()) {
+        let mut visits: Vec<usize> = (0..count).collect();
+        if is_back {
+            visits.extend((0..count).rev());
+        }
+        let plan = plan(&vec![1; count], order(&visits), budget);
+        prop_assert!(reads(&plan).iter().sum::<u64>() <= fewest(&plan) + 1);
+    }
+}

@@ -1,0 +1,504 @@
+//! Models whose parameters do not stay in memory, compared with a pipeline that holds them and with plain Burn.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_store::{BurnToPyTorchAdapter, BurnpackStore, ModuleSnapshot, SafetensorsStore};
+use tinderbox::random::Seed;
+use tinderbox::{
+    Checkpoint, Checkpoints, Deferred, DynTensor, Evaluation, LoadOptions, Machine, MemoryBudget,
+    MixedPrecision, Observer, Outputs, ParameterPath, ParameterTable, Pipeline, PipelineError,
+    Plan, Pretrained, Request, Run, Source, SourceError, Streamed, StreamedError, Trace, Traceable,
+};
+
+use crate::generate::{small, traced as llama};
+use crate::llama::model::Step;
+use crate::models::{
+    Case, LanguageModel, Mlp, SAMPLES, StraightThrough, Tied, UNet, deferred, trace,
+};
+use crate::plain::data;
+
+/// Stages of one block each.
+const FINE: MemoryBudget = MemoryBudget::Values(16);
+
+/// A source that counts the bytes that it was asked for.
+#[derive(Clone)]
+struct Counted<S> {
+    source: S,
+    bytes: Arc<AtomicU64>,
+    paths: Arc<Mutex<Vec<ParameterPath>>>,
+}
+
+impl<S> Counted<S> {
+    fn new(source: S) -> Self {
+        Self {
+            source,
+            bytes: Arc::default(),
+            paths: Arc::default(),
+        }
+    }
+}
+
+impl<S: Source> Source for Counted<S> {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        let bytes = requests.iter().map(Request::bytes).sum();
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let paths = requests.iter().map(|request| request.path.clone());
+        self.paths.lock().unwrap().extend(paths);
+        self.source.load(requests, observer)
+    }
+
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        self.source.check(model, requests)
+    }
+
+    fn describe(&self) -> String {
+        self.source.describe()
+    }
+}
+
+/// The losses and outputs of an evaluation, as bytes.
+fn bits(output: &Evaluation) -> (Vec<u64>, Vec<(String, Vec<TensorData>)>) {
+    let losses = output.micro_batch_losses.iter().map(|loss| loss.to_bits());
+    let outputs = output.outputs().map(|(name, values)| {
+        let values = values.iter().map(|value| data(value.clone()));
+        (name.to_owned(), values.collect())
+    });
+    (losses.collect(), outputs.collect())
+}
+
+/// The least limit of a model and a plan.
+fn least<M, B>(started: Result<Streamed<M, B>, PipelineError>) -> u64 {
+    match started.map(drop) {
+        Err(PipelineError::Streamed(StreamedError::Budget { least_bytes, .. })) => least_bytes,
+        other => panic!("the limit is not too low: {other:?}"),
+    }
+}
+
+/// Evaluates two batches with every limit from the least to one in which all parameters fit, and compares the bits.
+fn check<C: Case>(case: &C) {
+    let model = deferred(case);
+    let example = case.batch(0, &Device::flex());
+    let forward = {
+        let case = case.clone();
+        move |model: &C::Model, batch| case.forward(model, batch)
+    };
+    let traced = model.trace_forward(&example, forward).unwrap();
+    let whole = Plan::manual(&traced, &[]).unwrap();
+    let fine = Plan::streamed(&traced, FINE).unwrap();
+    let stages = fine.stages().len();
+    assert!(stages > 3, "{stages} stages");
+    for micro_batches in [1, 3] {
+        let batches = [1, 2].map(|number| case.batch(number, &Device::flex()));
+        let builder = Pipeline::new(&model, &traced, &whole).seed(7);
+        let mut pipeline = builder.micro_batches(micro_batches).start().unwrap();
+        let expected = batches
+            .clone()
+            .map(|batch| bits(&pipeline.evaluate(batch).unwrap()));
+        let start = |bytes: u64| {
+            let builder = Streamed::new(&model, &traced, &fine).seed(7);
+            let builder = builder.micro_batches(micro_batches);
+            builder.memory(MemoryBudget::Values(bytes)).start()
+        };
+        let least = least(start(0));
+        assert!(start(least - 1).is_err());
+        let all = least + model.parameters().bytes();
+        for part in 0..=4 {
+            let limit = least + (all - least) * part / 4;
+            let counted = Counted::new(model.replay(Seed::new(7)));
+            let mut streamed = Streamed::new(&model, &traced, &fine)
+                .source(counted.clone())
+                .micro_batches(micro_batches)
+                .memory(MemoryBudget::Values(limit))
+                .start()
+                .unwrap();
+            for turn in 0..3 {
+                for (batch, expected) in batches.iter().zip(&expected) {
+                    let found = bits(&streamed.evaluate(batch.clone()).unwrap());
+                    assert_eq!(found, *expected, "limit {limit}, turn {turn}");
+                }
+            }
+            let predicted = streamed.prediction().unwrap();
+            assert!(predicted.peak_bytes <= limit);
+            drop(streamed);
+            // What was read ahead for the seventh pass is at most a pass.
+            let read = counted.bytes.load(Ordering::Relaxed);
+            let first = model.parameters().bytes();
+            let others = 5 * predicted.read_bytes;
+            assert!(read >= first.max(others), "limit {limit}: {read} bytes");
+            assert!(
+                read <= first + others + predicted.read_bytes,
+                "limit {limit}: {read} bytes"
+            );
+            if part == 4 {
+                assert_eq!((predicted.read_bytes, read), (0, first));
+            }
+        }
+    }
+}
+
+#[test]
+fn streamed_models_compute_what_pipelines_do() {
+    check(&Mlp::<0>);
+    check(&LanguageModel::<10>);
+    check(&UNet);
+    check(&StraightThrough);
+}
+
+/// The first and the last stage read one parameter.
+#[test]
+fn a_streamed_model_reads_a_shared_parameter() {
+    check(&Tied);
+}
+
+/// A model that was traced for training, with programs of several shapes.
+#[test]
+fn a_streamed_model_that_was_traced_for_training() {
+    let case = Mlp::<10>;
+    let model = deferred(&case);
+    let traced = trace(&case, &model);
+    let fine = Plan::streamed(&traced, FINE).unwrap();
+    let device = Device::flex();
+    let whole = Plan::manual(&traced, &[]).unwrap();
+    let mut pipeline = Pipeline::new(&model, &traced, &whole)
+        .seed(3)
+        .start()
+        .unwrap();
+    let builder = Streamed::new(&model, &traced, &fine).seed(3);
+    let builder = builder.memory(MemoryBudget::Values(24 << 10));
+    let mut streamed = builder.start().unwrap();
+    assert!(streamed.prediction().is_none());
+    for samples in [SAMPLES, 3, SAMPLES, 1] {
+        let (x, y) = case.batch(samples as u64, &device);
+        let batch = (x.narrow(0, 0, samples), y.narrow(0, 0, samples));
+        let expected = pipeline.evaluate(batch.clone()).unwrap();
+        let found = streamed.evaluate(batch).unwrap();
+        assert_eq!(bits(&found), bits(&expected), "{samples} samples");
+    }
+}
+
+/// Layers of different sizes.
+fn tower(device: &Device) -> Vec<Linear> {
+    let widths = [8, 24, 16, 40, 8, 8, 32, 8];
+    let pairs = widths.windows(2);
+    pairs
+        .map(|pair| LinearConfig::new(pair[0], pair[1]).init(device))
+        .collect()
+}
+
+#[expect(clippy::ptr_arg, reason = "the type of the model")]
+fn forward(layers: &Vec<Linear>, x: Tensor<2>) -> Outputs {
+    let y = layers.iter().fold(x, |x, layer| layer.forward(x).tanh());
+    Outputs::none().with("y", y)
+}
+
+fn batch() -> Tensor<2> {
+    let values = crate::models::noise(5 * 8, 3);
+    Tensor::from_data(TensorData::new(values, [5, 8]), &Device::flex())
+}
+
+fn traced(model: &Deferred<Vec<Linear>>) -> Trace<Tensor<2>> {
+    model.trace_forward(&batch(), forward).unwrap()
+}
+
+/// What plain Burn computes.
+fn in_plain_burn(layers: &[Linear]) -> TensorData {
+    let y = layers
+        .iter()
+        .fold(batch(), |x, layer| layer.forward(x).tanh());
+    y.into_data()
+}
+
+fn evaluated(
+    model: &Deferred<Vec<Linear>>,
+    source: impl Source + 'static,
+) -> Result<TensorData, PipelineError> {
+    let traced = traced(model);
+    let plan = Plan::streamed(&traced, FINE).unwrap();
+    let builder = Streamed::new(model, &traced, &plan).source(source);
+    let mut streamed = builder.memory(MemoryBudget::Values(6 << 10)).start()?;
+    assert!(
+        streamed.prediction().unwrap().read_bytes > 0,
+        "not all of it fits"
+    );
+    let mut last = None;
+    for _ in 0..3 {
+        let y = streamed.evaluate(batch())?.tensor::<2>("y").unwrap();
+        last = Some(y.into_data());
+    }
+    Ok(last.unwrap())
+}
+
+/// A checkpoint, weights in the layout of PyTorch, and a burnpack file.
+#[test]
+fn streamed_from_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Deferred::new(tower).unwrap();
+    let device = Device::flex();
+    let net = model
+        .materialize(&device, &model.replay(Seed::new(9)))
+        .unwrap();
+    let expected = in_plain_burn(&net);
+
+    let saved = saved(&model, dir.path());
+    assert_eq!(evaluated(&model, saved).unwrap(), expected);
+
+    let packed = dir.path().join("net.bpk");
+    net.save_into(&mut BurnpackStore::from_file(&packed))
+        .unwrap();
+    let pretrained = Pretrained::open(&packed).unwrap();
+    let options = LoadOptions::default().burn(model.parameters());
+    let source = pretrained.source(options).unwrap();
+    assert_eq!(evaluated(&model, source).unwrap(), expected);
+
+    let of_torch = dir.path().join("model.safetensors");
+    let store = SafetensorsStore::from_file(&of_torch);
+    net.save_into(&mut store.with_to_adapter(BurnToPyTorchAdapter))
+        .unwrap();
+    let pretrained = Pretrained::open(&of_torch).unwrap();
+    let source = pretrained.source(LoadOptions::default().pytorch(model.parameters()));
+    assert_eq!(evaluated(&model, source.unwrap()).unwrap(), expected);
+}
+
+/// Saves the model of a seed.
+fn saved(model: &Deferred<Vec<Linear>>, dir: &Path) -> Checkpoint {
+    let trace = model.trace(&batch(), |layers: &Vec<Linear>, x| {
+        Outputs::loss(layers.iter().fold(x, |x, layer| layer.forward(x)).mean())
+    });
+    let trace = trace.unwrap();
+    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::new(model, &trace, &plan).seed(9).start().unwrap();
+    let run = dir.join("run");
+    let saves = Checkpoints::open(&run).unwrap();
+    saves.save(&mut pipeline, 0).unwrap();
+    Run::local(run).open(0).unwrap()
+}
+
+/// Texts that are generated token by token, with caches that stay, and two of them in turn.
+#[test]
+fn a_streamed_model_generates_what_plain_burn_does() {
+    let config = small(false);
+    let (model, traced) = llama(&config);
+    let device = Device::flex();
+    let plain = model
+        .materialize(&device, &model.replay(Seed::new(5)))
+        .unwrap();
+    let plan = Plan::streamed(&traced, FINE).unwrap();
+    let builder = Streamed::new(&model, &traced, &plan).seed(5);
+    let mut streamed = builder
+        .memory(MemoryBudget::Values(24 << 10))
+        .start()
+        .unwrap();
+    assert!(streamed.prediction().unwrap().read_bytes > 0);
+    let step = |tokens: &[i32], place| Step::new(tokens, place, config.caches(1, &device), &device);
+    let prompts = [[3, 1, 4], [9, 2, 6]];
+    let mut carries = prompts.map(|_| streamed.carry());
+    let mut texts = prompts.map(|prompt| prompt.to_vec());
+    let mut caches = prompts.map(|_| config.caches(1, &device));
+    let mut done = 0;
+    for _ in 0..4 {
+        for ((carry, text), caches) in carries.iter_mut().zip(&mut texts).zip(&mut caches) {
+            let last = Step::new(&text[done..], done, std::mem::take(caches), &device);
+            let (expected, new) = plain.forward(last);
+            *caches = new;
+            let found = streamed
+                .evaluate_with(carry, step(&text[done..], done))
+                .unwrap();
+            let found = found.tensor::<2>("scores").unwrap();
+            assert_eq!(found.clone().into_data(), expected.into_data());
+            text.push(found.argmax(1).into_scalar::<i32>());
+        }
+        done = texts[0].len() - 1;
+    }
+    // The loop of one text.
+    let mut text = prompts[0].to_vec();
+    let mut carry = streamed.carry();
+    let first = step(&text, 0);
+    let last = streamed.generate(&mut carry, first, |output| {
+        let scores = output.tensor::<2>("scores").unwrap();
+        text.push(scores.argmax(1).into_scalar::<i32>());
+        let place = text.len() - 1;
+        (text.len() < texts[0].len()).then(|| step(&text[place..], place))
+    });
+    last.unwrap();
+    assert_eq!(text, texts[0]);
+}
+
+/// A forward in 16 bits reads its parameters in 16 bits.
+#[test]
+fn a_streamed_model_in_mixed_precision() {
+    let model = Deferred::new(tower).unwrap();
+    let traced = MixedPrecision::bf16(&model)
+        .trace_forward(&batch(), forward)
+        .unwrap();
+    let whole = Plan::manual(&traced, &[]).unwrap();
+    let mut pipeline = Pipeline::new(&model, &traced, &whole)
+        .seed(2)
+        .start()
+        .unwrap();
+    let expected = bits(&pipeline.evaluate(batch()).unwrap());
+    let plan = Plan::streamed(&traced, FINE).unwrap();
+    let counted = Counted::new(model.replay(Seed::new(2)));
+    let builder = Streamed::new(&model, &traced, &plan).source(counted.clone());
+    let mut streamed = builder
+        .memory(MemoryBudget::Values(1 << 20))
+        .start()
+        .unwrap();
+    for _ in 0..2 {
+        assert_eq!(bits(&streamed.evaluate(batch()).unwrap()), expected);
+    }
+    drop(streamed);
+    let read = counted.bytes.load(Ordering::Relaxed);
+    assert_eq!(read, model.parameters().bytes() / 2);
+}
+
+/// The text of an error with its causes.
+fn told<T>(result: Result<T, PipelineError>) -> String {
+    let error = result.map(drop).unwrap_err();
+    tinderbox::world::with_causes(&error)
+}
+
+#[test]
+fn errors_of_streamed_models_name_what_is_wrong() {
+    let model = Deferred::new(tower).unwrap();
+    let traced = traced(&model);
+    let fine = Plan::streamed(&traced, FINE).unwrap();
+    let start = |plan: &Plan, budget| Streamed::new(&model, &traced, plan).memory(budget).start();
+    let too_low = told(start(&fine, MemoryBudget::Values(3000)));
+    assert_eq!(
+        too_low,
+        "a memory limit of 2.93 KiB is too low, the least is 5.62 KiB: stage 2 needs 2.66 KiB for its parameters and 2.97 KiB \
+         for everything else of the pass; raise the limit, plan smaller stages (`Plan::streamed`), or use more or smaller \
+         micro-batches"
+    );
+    let two = Plan::auto(&traced, &Machine::local(2).unwrap()).unwrap();
+    assert_eq!(
+        told(start(&two, MemoryBudget::Available)),
+        "a streamed model runs on one rank, and the plan has 2: create it with `Plan::streamed`"
+    );
+    // A larger batch than the traced one needs more.
+    let text = told(start(&fine, MemoryBudget::Values(3000)));
+    let least = least(start(&fine, MemoryBudget::Values(0)));
+    assert!(text.contains(&format!(
+        "the least is {}",
+        tinderbox::deferred::human_bytes(least)
+    )));
+    let mut streamed = start(&fine, MemoryBudget::Values(least)).unwrap();
+    let large = Tensor::<2>::ones([64, 8], &Device::flex());
+    let refused = told(streamed.evaluate(large));
+    assert!(
+        refused.contains("use more or smaller micro-batches"),
+        "{refused}"
+    );
+    // It goes on.
+    streamed.evaluate(batch()).unwrap();
+
+    // What the process holds counts, too.
+    let text = told(start(&fine, MemoryBudget::Bytes(1 << 20)));
+    assert!(
+        text.starts_with("a memory limit of 1.00 MiB is too low"),
+        "{text}"
+    );
+}
+
+/// Damage is named, before the first use of the value, in whichever pass it happens.
+#[test]
+fn damage_of_a_streamed_file_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Deferred::new(tower).unwrap();
+    let checkpoint = saved(&model, dir.path());
+    let traced = traced(&model);
+    let plan = Plan::streamed(&traced, FINE).unwrap();
+    let builder = Streamed::new(&model, &traced, &plan).source(checkpoint.clone());
+    let mut streamed = builder
+        .memory(MemoryBudget::Values(6 << 10))
+        .start()
+        .unwrap();
+    streamed.evaluate(batch()).unwrap();
+    let read = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().path();
+    let files = std::fs::read_dir(checkpoint.dir()).unwrap().map(read);
+    let shards = files.filter(|file| file.extension().is_some_and(|end| end == "safetensors"));
+    for shard in shards {
+        let mut bytes = std::fs::read(&shard).unwrap();
+        let end = bytes.len();
+        bytes[end / 2..].iter_mut().for_each(|byte| *byte ^= 1);
+        // The same file, which is open.
+        std::fs::write(&shard, bytes).unwrap();
+    }
+    let told = (0..3).find_map(|_| streamed.evaluate(batch()).err());
+    let told = tinderbox::world::with_causes(&told.expect("the damage is found"));
+    assert!(
+        told.contains("the parameters of the stage could not be read"),
+        "{told}"
+    );
+    assert!(told.contains("is damaged"), "{told}");
+    let stopped = self::told(streamed.evaluate(batch()));
+    assert!(!stopped.is_empty());
+}
+
+/// A source of the user that panics.
+#[test]
+fn a_panic_of_a_source_is_an_error() {
+    struct Panics;
+    impl Source for Panics {
+        fn load(&self, _: &[Request], _: &dyn Observer) -> Result<Vec<DynTensor>, SourceError> {
+            panic!("no weights today")
+        }
+
+        fn describe(&self) -> String {
+            "a source that panics".into()
+        }
+    }
+    let model = Deferred::new(tower).unwrap();
+    let told = told(evaluated(&model, Panics));
+    assert!(
+        told.contains("the thread that reads parameters has panicked"),
+        "{told}"
+    );
+}
+
+/// A model of 1 GiB under a limit of 160 MiB more than the process has without it.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_streamed_model_stays_below_its_limit() {
+    use crate::memory::{MIB, status, under_limit};
+
+    const WIDTH: usize = 2048;
+    const LAYERS: usize = 64;
+    const LIMIT: u64 = 160 * MIB;
+    let test = "streamed::a_streamed_model_stays_below_its_limit";
+    under_limit(test, LIMIT, |_| {
+        let linear = LinearConfig::new(WIDTH, WIDTH).with_bias(false);
+        let model = Deferred::new(move |device: &Device| -> Vec<Linear> {
+            (0..LAYERS).map(|_| linear.clone().init(device)).collect()
+        });
+        let model = model.unwrap();
+        assert_eq!(model.parameters().bytes(), 1024 * MIB);
+        let batch = Tensor::<2>::ones([4, WIDTH], &Device::flex());
+        let traced = model.trace_forward(&batch, forward).unwrap();
+        let budget = MemoryBudget::Bytes(status("RssAnon") + LIMIT);
+        let plan = Plan::streamed(&traced, budget).unwrap();
+        let builder = Streamed::new(&model, &traced, &plan).threads(1);
+        let mut streamed = builder.memory(budget).start().unwrap();
+        let files = status("RssFile");
+        for _ in 0..2 {
+            streamed.evaluate(batch.clone()).unwrap();
+        }
+        let MemoryBudget::Bytes(limit) = budget else {
+            unreachable!("it was set above");
+        };
+        // The pages of the program itself are read when it runs.
+        let peak = status("VmHWM") - files.max(status("RssFile"));
+        assert!(peak <= limit, "{} MiB of {} MiB", peak / MIB, limit / MIB);
+        // It uses what it may: most of the limit is filled with what stays.
+        let kept = streamed.prediction().unwrap().kept_bytes;
+        assert!(kept >= LIMIT / 3, "{} MiB stay", kept / MIB);
+    });
+}
