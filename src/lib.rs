@@ -8,6 +8,7 @@
 //! [training]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training.md
 //! [training-loop]: https://docs.rs/crate/tinderbox/latest/source/docs/src/training-loop.md
 //! [generation]: https://docs.rs/crate/tinderbox/latest/source/docs/src/generation.md
+//! [larger-than-memory]: https://docs.rs/crate/tinderbox/latest/source/docs/src/larger-than-memory.md
 //! [models]: https://docs.rs/crate/tinderbox/latest/source/docs/src/models.md
 //! [recording]: https://docs.rs/crate/tinderbox/latest/source/docs/src/recording.md
 //! [schedules]: https://docs.rs/crate/tinderbox/latest/source/docs/src/schedules.md
@@ -188,6 +189,12 @@
 //!    a call makes it again with those that have not, because all calls are deterministic. So the driver, the ranks and the
 //!    schedules are started anew, by the code that starts any pipeline, and know nothing of losses.
 //!
+//! 9. A [`Streamed`] model is a pipeline of one rank whose stages have their parameters only while they run: before the first
+//!    action of a stage the rank takes those of the stage before and waits for those of this one. A thread reads them in the
+//!    order of the pass, which is known: the order in which forwards run stage by stage. What stays from one pass to the next,
+//!    and when there is room to read ahead, is decided by a pure state machine of the planner
+//!    ([`planner::StreamState`]) that the prediction runs too. Everything else, so every bit, is the pipeline's.
+//!
 //! # Architecture invariants
 //!
 //! - **No cost without materialization.** Recording allocates no tensor data.
@@ -234,6 +241,8 @@ mod book {
     mod training {}
     #[doc = include_str!("../docs/src/generation.md")]
     mod generation {}
+    #[doc = include_str!("../docs/src/larger-than-memory.md")]
+    mod larger_than_memory {}
     #[doc = include_str!("../docs/src/recording.md")]
     mod recording {}
     #[doc = include_str!("../docs/src/schedules.md")]

@@ -81,13 +81,11 @@ fn host_bytes() -> Option<u64> {
     Some(available.min(address_space_left().unwrap_or(u64::MAX)))
 }
 
-/// Returns the bytes of memory of its own that this process has now, without those of files; `None` if unknown. Only Linux
-/// reports them, in a file.
+/// Returns the bytes of memory that this process has now, those of its program and of mapped files among them; `None` if
+/// unknown. Only Linux reports them, in a file.
 pub fn process_bytes() -> Option<u64> {
-    kib_of(
-        &std::fs::read_to_string("/proc/self/status").ok()?,
-        "RssAnon:",
-    )
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    kib_of(&status, "VmRSS:")
 }
 
 /// Returns the bytes on a line of the process' status.

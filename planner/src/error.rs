@@ -335,3 +335,11 @@ pub enum StreamError {
         least_bytes: u64,
     },
 }
+
+/// The error of a text that is no number of bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no size: write a number of bytes with a unit, such as 600MiB or 4GB")]
+pub struct UnknownSize {
+    /// The text.
+    pub text: String,
+}

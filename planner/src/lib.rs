@@ -34,7 +34,7 @@ mod work;
 
 pub use error::{
     FileError, Infeasible, MachineError, PlanFileError, PlannerError, StreamError,
-    UnknownPartitioner, WorkError,
+    UnknownPartitioner, UnknownSize, WorkError,
 };
 pub use machine::{Machine, RankModel, Rates};
 #[cfg(any(test, feature = "testing"))]

@@ -14,6 +14,7 @@ use tinderbox::{
     Plan, Pretrained, Request, Run, Source, SourceError, Streamed, StreamedError, Trace, Traceable,
 };
 
+use crate::command_line::example;
 use crate::generate::{small, traced as llama};
 use crate::llama::model::Step;
 use crate::models::{
@@ -125,7 +126,7 @@ fn check<C: Case>(case: &C) {
                     assert_eq!(found, *expected, "limit {limit}, turn {turn}");
                 }
             }
-            let predicted = streamed.prediction().unwrap();
+            let predicted = streamed.predict(1 << 30).unwrap();
             assert!(predicted.peak_bytes <= limit);
             drop(streamed);
             // What was read ahead for the seventh pass is at most a pass.
@@ -174,7 +175,7 @@ fn a_streamed_model_that_was_traced_for_training() {
     let builder = Streamed::new(&model, &traced, &fine).seed(3);
     let builder = builder.memory(MemoryBudget::Values(24 << 10));
     let mut streamed = builder.start().unwrap();
-    assert!(streamed.prediction().is_none());
+    assert!(streamed.predict(1 << 30).is_none());
     for samples in [SAMPLES, 3, SAMPLES, 1] {
         let (x, y) = case.batch(samples as u64, &device);
         let batch = (x.narrow(0, 0, samples), y.narrow(0, 0, samples));
@@ -219,13 +220,14 @@ fn in_plain_burn(layers: &[Linear]) -> TensorData {
 fn evaluated(
     model: &Deferred<Vec<Linear>>,
     source: impl Source + 'static,
+    limit: u64,
 ) -> Result<TensorData, PipelineError> {
     let traced = traced(model);
     let plan = Plan::streamed(&traced, FINE).unwrap();
     let builder = Streamed::new(model, &traced, &plan).source(source);
-    let mut streamed = builder.memory(MemoryBudget::Values(6 << 10)).start()?;
+    let mut streamed = builder.memory(MemoryBudget::Values(limit)).start()?;
     assert!(
-        streamed.prediction().unwrap().read_bytes > 0,
+        streamed.predict(1 << 30).unwrap().read_bytes > 0,
         "not all of it fits"
     );
     let mut last = None;
@@ -248,7 +250,7 @@ fn streamed_from_files() {
     let expected = in_plain_burn(&net);
 
     let saved = saved(&model, dir.path());
-    assert_eq!(evaluated(&model, saved).unwrap(), expected);
+    assert_eq!(evaluated(&model, saved, 6 << 10).unwrap(), expected);
 
     let packed = dir.path().join("net.bpk");
     net.save_into(&mut BurnpackStore::from_file(&packed))
@@ -256,7 +258,7 @@ fn streamed_from_files() {
     let pretrained = Pretrained::open(&packed).unwrap();
     let options = LoadOptions::default().burn(model.parameters());
     let source = pretrained.source(options).unwrap();
-    assert_eq!(evaluated(&model, source).unwrap(), expected);
+    assert_eq!(evaluated(&model, source, 6 << 10).unwrap(), expected);
 
     let of_torch = dir.path().join("model.safetensors");
     let store = SafetensorsStore::from_file(&of_torch);
@@ -264,7 +266,10 @@ fn streamed_from_files() {
         .unwrap();
     let pretrained = Pretrained::open(&of_torch).unwrap();
     let source = pretrained.source(LoadOptions::default().pytorch(model.parameters()));
-    assert_eq!(evaluated(&model, source.unwrap()).unwrap(), expected);
+    assert_eq!(
+        evaluated(&model, source.unwrap(), 18 << 10).unwrap(),
+        expected
+    );
 }
 
 /// Saves the model of a seed.
@@ -296,7 +301,7 @@ fn a_streamed_model_generates_what_plain_burn_does() {
         .memory(MemoryBudget::Values(24 << 10))
         .start()
         .unwrap();
-    assert!(streamed.prediction().unwrap().read_bytes > 0);
+    assert!(streamed.predict(1 << 30).unwrap().read_bytes > 0);
     let step = |tokens: &[i32], place| Step::new(tokens, place, config.caches(1, &device), &device);
     let prompts = [[3, 1, 4], [9, 2, 6]];
     let mut carries = prompts.map(|_| streamed.carry());
@@ -457,7 +462,7 @@ fn a_panic_of_a_source_is_an_error() {
         }
     }
     let model = Deferred::new(tower).unwrap();
-    let told = told(evaluated(&model, Panics));
+    let told = told(evaluated(&model, Panics, 6 << 10));
     assert!(
         told.contains("the thread that reads parameters has panicked"),
         "{told}"
@@ -483,22 +488,62 @@ fn a_streamed_model_stays_below_its_limit() {
         assert_eq!(model.parameters().bytes(), 1024 * MIB);
         let batch = Tensor::<2>::ones([4, WIDTH], &Device::flex());
         let traced = model.trace_forward(&batch, forward).unwrap();
-        let budget = MemoryBudget::Bytes(status("RssAnon") + LIMIT);
+        let budget = MemoryBudget::Bytes(status("VmRSS") + LIMIT);
         let plan = Plan::streamed(&traced, budget).unwrap();
         let builder = Streamed::new(&model, &traced, &plan).threads(1);
         let mut streamed = builder.memory(budget).start().unwrap();
-        let files = status("RssFile");
         for _ in 0..2 {
             streamed.evaluate(batch.clone()).unwrap();
         }
         let MemoryBudget::Bytes(limit) = budget else {
             unreachable!("it was set above");
         };
-        // The pages of the program itself are read when it runs.
-        let peak = status("VmHWM") - files.max(status("RssFile"));
+        let peak = status("VmHWM");
         assert!(peak <= limit, "{} MiB of {} MiB", peak / MIB, limit / MIB);
         // It uses what it may: most of the limit is filled with what stays.
-        let kept = streamed.prediction().unwrap().kept_bytes;
+        let kept = streamed.predict(1 << 30).unwrap().kept_bytes;
         assert!(kept >= LIMIT / 3, "{} MiB stay", kept / MIB);
     });
+}
+
+/// The example, with a limit that is smaller than the model, and with all of it in memory.
+#[test]
+fn the_example_runs_a_model_under_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let weights = dir.path().join("llama");
+    let weights = weights.to_str().unwrap();
+    let run = |arguments: &[&str]| {
+        let output = example("run_llama", arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            errors,
+        )
+    };
+    let (code, made, errors) = run(&["make", weights, "--size", "small", "--seed", "1"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(made.contains("57 tensors in 1 file(s), 49.8 MiB"), "{made}");
+    let found = |arguments: &[&str]| {
+        let (code, text, errors) = run(&[&["run", weights, "--length", "3"], arguments].concat());
+        assert_eq!(code, Some(0), "{errors}");
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("tokens") || line.contains("digest"));
+        (
+            lines.map(str::to_owned).collect::<Vec<_>>(),
+            text.contains("are read for each token"),
+        )
+    };
+    let (expected, _) = found(&["--in-memory"]);
+    assert_eq!(expected.len(), 2);
+    let (streamed, reads) = found(&["--memory", "130MiB"]);
+    assert_eq!(streamed, expected);
+    assert!(reads);
+    let (code, _, errors) = run(&["run", weights, "--memory", "20MiB"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        errors.contains("a memory limit of 20.0 MiB is too low, the least is"),
+        "{errors}"
+    );
 }

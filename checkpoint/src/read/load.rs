@@ -18,7 +18,8 @@ use super::{
     transpose::put_transposed,
 };
 use crate::{
-    Chunk, LoadError, TensorEntry, format::stored_len, layout::pieces, parallel::parallel,
+    Chunk, LoadError, StoredDType, TensorEntry, format::stored_len, layout::pieces,
+    parallel::parallel,
 };
 
 /// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
@@ -42,6 +43,30 @@ pub(super) struct Wanted<'a> {
 pub(crate) fn default_threads() -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     cores.min(MAX_THREADS)
+}
+
+/// Returns the bytes that reading takes beside the values, on the CPU: for each thread one block, unless the values have the bytes
+/// of the file, and a piece to transpose.
+pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> u64 {
+    let block_bytes = checkpoint.manifest().block_bytes.bytes();
+    let of_one = |one: &Wanted<'_>| {
+        let is_same = StoredDType::of(one.dtype) == Some(one.tensor.dtype);
+        if is_same && !one.transposed && one.region.is_whole(&one.tensor.shape) {
+            return 0;
+        }
+        let piece = one
+            .region
+            .num_elements()
+            .saturating_mul(one.dtype.size() as u64);
+        let piece = if one.transposed {
+            piece.min(SPAN_BYTES)
+        } else {
+            0
+        };
+        block_bytes.min(one.tensor.bytes()) + piece
+    };
+    let most = wanted.iter().map(of_one).max().unwrap_or(0);
+    most.saturating_mul(threads as u64)
 }
 
 /// A work item of one thread. The outputs of all items are disjoint.

@@ -9,7 +9,11 @@ use tinderbox_deferred::{
 use tinderbox_fake::DynTensor;
 
 use super::{
-    Checkpoint, LoadOptions, load::Wanted, place::load_to, transfer::Transfer, transpose::reversed,
+    Checkpoint, LoadOptions,
+    load::{Wanted, working_bytes},
+    place::load_to,
+    transfer::Transfer,
+    transpose::reversed,
 };
 use crate::{LoadError, Role, StoredDType, TensorEntry};
 
@@ -254,6 +258,11 @@ impl Source for CheckpointSource {
         Mismatches(wrong).none_in(|| self.describe())
     }
 
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        let (wanted, _) = self.compare_all(requests);
+        working_bytes(&self.checkpoint, &wanted, self.options.threads)
+    }
+
     fn describe(&self) -> String {
         self.checkpoint.describe()
     }
@@ -281,6 +290,11 @@ impl Source for Checkpoint {
 
     fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
         self.exactly()?.check(model, requests)
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        let source = self.exactly();
+        source.map_or(0, |source| source.working_bytes(requests))
     }
 
     fn describe(&self) -> String {

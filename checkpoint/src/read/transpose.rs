@@ -2,8 +2,11 @@
 
 use tinderbox_fake::{Region, RegionError};
 
-/// Number of rows and columns of a tile, such that two tiles of the widest elements fit the L1 cache.
-const TILE: usize = 32;
+/// Number of rows and columns of a tile: large enough that few pages are touched for each element, small enough for the L2
+/// cache.
+const TILE: usize = 128;
+/// Additional columns of a tile, so that its rows are no power of two apart.
+const PAD: usize = 16;
 
 /// Returns the same elements with their dimensions in reverse order.
 pub(crate) fn reversed(region: &Region) -> Result<Region, RegionError> {
@@ -65,12 +68,22 @@ fn put<const N: usize>(piece: &Region, stride: usize, region: &Region, from: &[u
         [0, 1].map(|d| (piece.offset()[d] - region.offset()[d]) as usize);
     let [rows, columns] = [0, 1].map(|d| piece.size()[d] as usize);
     let all_rows = region.size()[0] as usize;
+    // Rows of a matrix are often a power of two of bytes apart, and such addresses share few places of a cache; and each is
+    // on another page. So a tile of several hundred bytes of each row is copied first.
+    let mut tile = [[[0; N]; TILE + PAD]; TILE];
     for row_tile in (0..rows).step_by(TILE) {
+        let height = TILE.min(rows - row_tile);
         for column_tile in (0..columns).step_by(TILE) {
-            for column in column_tile..columns.min(column_tile + TILE) {
-                let start = (first_column + column) * all_rows + first_row;
-                for row in row_tile..rows.min(row_tile + TILE) {
-                    to[start + row] = from[row * stride + column];
+            let width = TILE.min(columns - column_tile);
+            for (row, copy) in tile.iter_mut().take(height).enumerate() {
+                let start = (row_tile + row) * stride + column_tile;
+                copy[..width].copy_from_slice(&from[start..start + width]);
+            }
+            for column in 0..width {
+                let start = (first_column + column_tile + column) * all_rows + first_row + row_tile;
+                let out = to[start..start + height].iter_mut();
+                for (out, row) in out.zip(&tile) {
+                    *out = row[column];
                 }
             }
         }

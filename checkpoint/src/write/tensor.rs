@@ -2,8 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use burn::tensor::TensorData;
+use burn::tensor::{DType, Device, TensorData};
 use derive_more::From;
+use tinderbox_deferred::{Parameter, ParameterTable, Request, Source, read_values};
 use tinderbox_fake::{DynTensor, Region, is_host};
 
 use crate::{
@@ -43,6 +44,9 @@ pub enum SaveData {
     Device(DynTensor),
     /// In another checkpoint: a region of a tensor, read in pieces of 8 MiB when it is written.
     Saved(Arc<Checkpoint>, Box<TensorEntry>, Region),
+    /// Of a source, such as a replay of a model's initialization or weights that are cast: read or computed when it is written,
+    /// and dropped after it. The device of the request is the CPU.
+    Source(Arc<dyn Source>, Box<Request>),
 }
 
 impl fmt::Debug for SaveData {
@@ -60,6 +64,7 @@ impl SaveData {
             Self::Host(data) => of(data.shape()),
             Self::Device(tensor) => of(&tensor.shape()),
             Self::Saved(_, _, region) => region.size().to_vec(),
+            Self::Source(_, request) => request.region.size().to_vec(),
         }
     }
 
@@ -70,6 +75,7 @@ impl SaveData {
             Self::Host(data) => of(data.dtype()),
             Self::Device(tensor) => of(tensor.dtype()),
             Self::Saved(_, tensor, _) => Ok(tensor.dtype),
+            Self::Source(_, request) => of(request.dtype),
         }
     }
 }
@@ -88,6 +94,51 @@ impl SaveTensor {
             shape,
             data,
         }
+    }
+
+    /// Creates tensors of the parameters of a model, whole, each read from a source or computed by it when it is written: a
+    /// model of any size is saved or exported with the memory of one parameter for each writing thread. `dtype` casts float
+    /// parameters; `None` keeps the parameter's own.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::{DType, Device};
+    /// use tinderbox_checkpoint::{SaveTensor, tools::{ExportOptions, export_tensors}};
+    /// use tinderbox_deferred::{Deferred, random::Seed};
+    ///
+    /// let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+    ///     (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect()
+    /// })?;
+    /// let source = std::sync::Arc::new(model.replay(Seed::new(42)));
+    /// let tensors = SaveTensor::of_source(model.parameters(), source, |_| Some(DType::BF16));
+    /// let dir = tempfile::tempdir()?;
+    /// let to = dir.path().join("initial");
+    /// let options = ExportOptions::default().pytorch(model.parameters());
+    /// let exported = export_tensors(&tensors, &to, &options, &())?;
+    /// assert_eq!(exported.bytes, 4 * (64 + 8) * 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of_source(
+        model: &ParameterTable,
+        source: Arc<dyn Source>,
+        dtype: impl Fn(&Parameter) -> Option<DType>,
+    ) -> Vec<Self> {
+        let device = Device::flex();
+        let tensors = model.distinct().map(|parameter| {
+            let request = Request {
+                dtype: dtype(parameter).unwrap_or(parameter.dtype),
+                ..Request::of(parameter, &device)
+            };
+            let clones = model
+                .iter()
+                .filter(|other| other.clone_of.as_ref() == Some(&parameter.path));
+            let data = SaveData::Source(source.clone(), Box::new(request));
+            Self {
+                tied: clones.map(|clone| clone.path.to_string()).collect(),
+                ..Self::whole(parameter.path.as_str(), Role::Model, data)
+            }
+        });
+        tensors.collect()
     }
 
     /// Moves the elements to the memory of this process: a tensor on a GPU is copied, and its device memory
@@ -173,6 +224,9 @@ impl SaveTensor {
                 }
                 Ok(())
             }
+            SaveData::Source(source, request) => {
+                self.with_bytes(&self.value_of(&**source, request)?, take)
+            }
         }
     }
 
@@ -211,7 +265,20 @@ impl SaveTensor {
                 }
                 Ok(())
             }
+            SaveData::Source(source, request) => {
+                self.with_bytes(&self.value_of(&**source, request)?, in_memory)
+            }
         }
+    }
+
+    /// Reads or computes the value of a source.
+    fn value_of(&self, source: &dyn Source, request: &Request) -> Result<DynTensor, SaveError> {
+        let values = read_values(std::slice::from_ref(request), source, &());
+        let mut values = values.map_err(|source| SaveError::Value {
+            tensor: self.name.clone(),
+            source: Box::new(source),
+        })?;
+        Ok(values.remove(0))
     }
 
     /// Passes the stored bytes of a tensor on a device to a function.

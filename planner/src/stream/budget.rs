@@ -1,6 +1,10 @@
 //! How much memory a model may use that is read when it is needed.
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
+
+use crate::UnknownSize;
 
 /// The memory that a model may use that does not stay in memory as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -28,5 +32,72 @@ impl MemoryBudget {
             Self::Available => MOST,
             Self::Bytes(bytes) | Self::Values(bytes) => (bytes / PARTS).min(MOST),
         }
+    }
+}
+
+impl FromStr for MemoryBudget {
+    type Err = UnknownSize;
+
+    /// Reads a number of bytes for the process, such as `600MiB`, `4GB` or `1073741824`.
+    fn from_str(text: &str) -> Result<Self, UnknownSize> {
+        const UNITS: [(&str, u64); 11] = [
+            ("KiB", 1 << 10),
+            ("MiB", 1 << 20),
+            ("GiB", 1 << 30),
+            ("TiB", 1 << 40),
+            ("KB", 1_000),
+            ("kB", 1_000),
+            ("MB", 1_000_000),
+            ("GB", 1_000_000_000),
+            ("TB", 1_000_000_000_000),
+            ("B", 1),
+            ("", 1),
+        ];
+        let unknown = || UnknownSize {
+            text: text.to_owned(),
+        };
+        let units = UNITS.iter();
+        let mut split = units.filter_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
+        let (number, unit) = split.next().ok_or_else(unknown)?;
+        let number: f64 = number.trim().parse().map_err(|_| unknown())?;
+        let bytes = number * unit as f64;
+        match bytes >= 1.0 && bytes < u64::MAX as f64 {
+            true => Ok(Self::Bytes(bytes as u64)),
+            false => Err(unknown()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        let read = |text: &str| text.parse::<MemoryBudget>();
+        for (text, bytes) in [
+            ("600MiB", 600 << 20),
+            ("1.5 GiB", 3 << 29),
+            ("2GB", 2_000_000_000),
+            ("64kB", 64_000),
+            ("123", 123),
+            ("123B", 123),
+        ] {
+            assert_eq!(read(text), Ok(MemoryBudget::Bytes(bytes)), "{text}");
+        }
+        for text in ["", "GiB", "-1GiB", "0", "NaN", "1e30", "3 apples", "inf"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+        assert_eq!(
+            read("lots").unwrap_err().to_string(),
+            "`lots` is no size: write a number of bytes with a unit, such as 600MiB or 4GB"
+        );
+    }
+
+    #[test]
+    fn stages_are_a_part_of_the_limit() {
+        assert_eq!(MemoryBudget::Bytes(320 << 20).stage_bytes(), 20 << 20);
+        assert_eq!(MemoryBudget::Bytes(64 << 30).stage_bytes(), 64 << 20);
+        assert_eq!(MemoryBudget::default().stage_bytes(), 64 << 20);
     }
 }

@@ -235,6 +235,22 @@ impl StreamPlan {
         gaps
     }
 
+    /// Returns the plan with other times, of each value and of each visit, in nanoseconds.
+    #[must_use]
+    pub fn with_times(
+        mut self,
+        read_ns: impl Fn(&StreamItem) -> u64,
+        compute_ns: impl Fn(usize) -> u64,
+    ) -> Self {
+        for item in &mut self.items {
+            item.read_ns = read_ns(item);
+        }
+        for (index, visit) in self.visits.iter_mut().enumerate() {
+            visit.compute_ns = compute_ns(index);
+        }
+        self
+    }
+
     /// Returns the number of visits of a pass.
     pub fn visits(&self) -> usize {
         self.visits.len()

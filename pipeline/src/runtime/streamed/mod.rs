@@ -132,10 +132,17 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
         self.pipeline.plan()
     }
 
-    /// Returns what the last pass reads and keeps, every time but the first, without times; `None` before the first evaluation
-    /// of a model that was traced for training.
-    pub fn prediction(&self) -> Option<StreamPrediction> {
-        self.pipeline.passes.as_ref()?.prediction()
+    /// Predicts a pass, every time but the first: what it reads and keeps, and how long it takes if the source reads so many
+    /// bytes of values per second. The times of the stages are those of the plan, which was made with the
+    /// [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None` before the first evaluation of
+    /// a model that was traced for training.
+    pub fn predict(&self, read_bytes_per_s: u64) -> Option<StreamPrediction> {
+        let stages = self.pipeline.plan.stages();
+        let passes = self.pipeline.passes.as_ref()?;
+        passes.prediction(read_bytes_per_s, |stage| {
+            let forward = stages[stage.index()].costs.forward;
+            forward.saturating_mul(self.pipeline.micro_batches as u64)
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::schedule::StageIndex;
 
 /// Bytes that the process may need in addition to all that is counted: stacks of threads, small allocations, and memory that
 /// the allocator can't reuse.
-const SPARE_BYTES: u64 = 16 << 20;
+const SPARE_BYTES: u64 = 8 << 20;
 /// The part of the counted bytes that the allocator may not be able to reuse.
 const SPARE_PART: u64 = 32;
 
@@ -123,9 +123,24 @@ impl Passes {
         Ok(pass)
     }
 
-    /// What the last pass reads and keeps.
-    pub(super) fn prediction(&self) -> Option<StreamPrediction> {
-        Some(self.last.as_ref()?.plan.predict())
+    /// What the last pass reads and keeps, with the times of reading so many bytes of values per second, and of these visits.
+    pub(super) fn prediction(
+        &self,
+        read_bytes_per_s: u64,
+        compute_ns: impl Fn(StageIndex) -> u64,
+    ) -> Option<StreamPrediction> {
+        let pass = self.last.as_ref()?;
+        let read_ns = |bytes: u64| {
+            let nanoseconds =
+                u128::from(bytes) * 1_000_000_000 / u128::from(read_bytes_per_s.max(1));
+            u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+        };
+        let plan = StreamPlan::clone(&pass.plan);
+        let plan = plan.with_times(
+            |item| read_ns(item.bytes),
+            |visit| compute_ns(pass.stages[visit]),
+        );
+        Some(plan.predict())
     }
 
     fn plan(&self, visits: Vec<ForwardVisit>) -> Result<Pass, StreamedError> {
@@ -143,11 +158,8 @@ impl Passes {
             .iter()
             .map(|of| request(table, &self.device, *of));
         let requests: Vec<Request> = requests.collect();
-        let working = requests.iter().map(|request| {
-            let request = std::slice::from_ref(request);
-            self.source.working_bytes(request)
-        });
-        let working = working.max().unwrap_or(0);
+        // Of any group of them.
+        let working = self.source.working_bytes(&requests);
         let item_of: BTreeMap<usize, usize> = parameters
             .iter()
             .enumerate()

@@ -1,0 +1,101 @@
+//! Models that do not fit in memory: a pass over a model four times as large as the memory limit.
+//!
+//! `cargo bench --bench streamed` prints one figure per line. What is measured runs in a child process, in a control group whose
+//! limit is the memory limit if one can be made (`/sys/fs/cgroup`, as root): without it the files may come from the system's
+//! cache, which is printed. If `TINDERBOX_BENCH_PYTHON` is a Python with PyTorch and accelerate, its disk offload runs the same
+//! layers from the same file under the same limit.
+
+#[path = "../support/figures.rs"]
+mod figures;
+mod group;
+mod model;
+mod pass;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use figures::{figure, turns};
+use group::Group;
+
+/// The variable that makes this program the measured process, with the file of the model.
+const ROLE: &str = "TINDERBOX_BENCH_ROLE";
+/// The variable with a Python that has PyTorch and accelerate.
+const PYTHON: &str = "TINDERBOX_BENCH_PYTHON";
+/// The first part of the name of each figure.
+const BENCH: &str = "streamed";
+/// The turns that medians are of.
+const TURNS: usize = 5;
+/// The memory limit.
+const BUDGET: u64 = 512 << 20;
+
+fn main() {
+    if let Ok(dir) = std::env::var(ROLE) {
+        return pass::measure(Path::new(&dir));
+    }
+    println!(
+        "{} cores; medians of {} turns",
+        std::thread::available_parallelism().map_or(1, usize::from),
+        turns(),
+    );
+    let dir = tempfile::tempdir_in("target").expect("a directory for the model");
+    model::write(dir.path());
+    let own = std::env::current_exe().expect("this program is a file");
+    let mut command = Command::new(own);
+    command.env(ROLE, dir.path());
+    let pass_s = in_group(command).and_then(|output| {
+        let seconds = output.lines().find_map(|line| line.strip_prefix("pass_s "));
+        seconds?.parse::<f64>().ok()
+    });
+    let pass_s = pass_s.expect("the measured process ends well");
+    accelerate(dir.path(), pass_s);
+}
+
+/// Prints how many times longer a pass of accelerate takes.
+fn accelerate(dir: &Path, pass_s: f64) {
+    let Ok(python) = std::env::var(PYTHON) else {
+        println!("NOT RUN vs_accelerate: {PYTHON} is not set");
+        return;
+    };
+    let mut command = Command::new(python);
+    // Without bars of progress.
+    command.env("TQDM_DISABLE", "1");
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/benches/streamed/accelerate_offload.py"
+    );
+    let sizes = [model::LAYERS, model::WIDTH, model::SAMPLES, turns()];
+    command
+        .arg(script)
+        .arg(dir.join(model::PYTORCH))
+        .args(sizes.map(|size| size.to_string()));
+    let seconds = in_group(command).and_then(|output| {
+        let seconds = output.lines().find_map(|line| line.strip_prefix("pass_s "));
+        seconds?.parse::<f64>().ok()
+    });
+    match seconds {
+        Some(seconds) => {
+            figure("accelerate_pass_s", seconds, "s");
+            figure("vs_accelerate", seconds / pass_s, "ratio");
+        }
+        None => println!("NOT RUN vs_accelerate: the program has failed under the limit"),
+    }
+}
+
+/// Runs a command under the memory limit, and returns what it has printed; `None` if it fails.
+fn in_group(mut command: Command) -> Option<String> {
+    let group = Group::new(BUDGET);
+    match &group {
+        Some(group) => group.join(&mut command),
+        None => println!("no control group can be made: files may come from the system's cache"),
+    }
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for line in text.lines().filter(|line| line.starts_with("figure ")) {
+        println!("{line}");
+    }
+    output.status.success().then_some(text)
+}

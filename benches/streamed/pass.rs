@@ -1,0 +1,158 @@
+//! The measured process: a pass, and its bound.
+
+use std::path::Path;
+use std::time::Instant;
+
+use burn::nn::Linear;
+use burn::tensor::Device;
+use tinderbox::deferred::read_values;
+use tinderbox::{
+    Deferred, DynTensor, LoadOptions, Machine, MemoryBudget, Observer, Planner, Pretrained,
+    Request, Run, Source, SourceError, Streamed, Traceable, calibrate,
+};
+
+use crate::figures::{figure, median, turns};
+use crate::{BUDGET, model};
+
+/// Gives one value for every parameter, so that a pass only computes.
+struct OneValue(DynTensor);
+
+impl Source for OneValue {
+    fn load(&self, requests: &[Request], _: &dyn Observer) -> Result<Vec<DynTensor>, SourceError> {
+        Ok(vec![self.0.clone(); requests.len()])
+    }
+
+    fn describe(&self) -> String {
+        "one value".to_owned()
+    }
+}
+
+fn seconds(run: impl FnOnce()) -> f64 {
+    let started = Instant::now();
+    run();
+    started.elapsed().as_secs_f64()
+}
+
+pub fn measure(dir: &Path) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let machine = calibrate(&Device::flex(), 1, threads).expect("the device is measured");
+    let model = model::deferred();
+    let checkpoint = Run::local(dir.join(model::RUN)).open(0);
+    let checkpoint = checkpoint.expect("it was written");
+    let found = measure_source(&model, &machine, &checkpoint);
+    figure("model_vs_budget", found.bytes / BUDGET as f64, "ratio");
+    figure("kept_share", 1.0 - found.read_part, "ratio");
+    figure("read_s", found.read_s, "s");
+    figure("compute_s", found.compute_s, "s");
+    figure("pass_s", found.pass_s, "s");
+    figure("pass_vs_bound", found.vs_bound(), "ratio");
+    figure(
+        "predicted_vs_measured",
+        found.predicted_s / found.pass_s,
+        "ratio",
+    );
+
+    let weights = Pretrained::open(dir.join(model::PYTORCH)).expect("they were written");
+    let options = LoadOptions::default().pytorch(model.parameters());
+    let transposed = weights.source(options).expect("no two have one name");
+    let found = measure_source(&model, &machine, &transposed);
+    figure("transposed_read_s", found.read_s, "s");
+    figure("transposed_pass_s", found.pass_s, "s");
+    figure("transposed_pass_vs_bound", found.vs_bound(), "ratio");
+    if let Some(peak) = peak_bytes() {
+        figure("peak_vs_budget", peak as f64 / BUDGET as f64, "ratio");
+    }
+    println!("pass_s {}", found.pass_s);
+}
+
+/// The seconds of a pass, and of its parts.
+struct Found {
+    bytes: f64,
+    /// The part of the bytes that a pass reads.
+    read_part: f64,
+    read_s: f64,
+    compute_s: f64,
+    pass_s: f64,
+    predicted_s: f64,
+}
+
+impl Found {
+    fn vs_bound(&self) -> f64 {
+        self.read_s.max(self.compute_s) / self.pass_s
+    }
+}
+
+/// Measures a pass, what it reads alone, and its computation alone, in turn.
+fn measure_source<S: Source + Clone + 'static>(
+    model: &Deferred<Vec<Linear>>,
+    machine: &Machine,
+    source: &S,
+) -> Found {
+    let traced = model.trace_forward(&model::batch(), model::forward);
+    let traced = traced.expect("the forward is traced");
+    let budget = MemoryBudget::Bytes(BUDGET);
+    let plan = Planner::new(&traced, machine).streamed(budget).plan();
+    let plan = plan.expect("the model is planned");
+    let device = Device::flex();
+    let requests = model.parameters().iter().map(|of| Request::of(of, &device));
+    let requests: Vec<Request> = requests.collect();
+    let bytes: u64 = requests.iter().map(Request::bytes).sum();
+    let first = read_values(&requests[..1], source, &()).expect("the weights are read");
+    let start = |source: Box<dyn Source>| {
+        let started = Streamed::new(model, &traced, &plan)
+            .memory(budget)
+            .source(source)
+            .start();
+        started.expect("the limit suffices")
+    };
+    let mut computing = start(Box::new(OneValue(first[0].clone())));
+    let evaluate = |streamed: &mut Streamed<_, _>| {
+        streamed.evaluate(model::batch()).expect("a pass succeeds");
+    };
+    let (mut reads, mut computes, mut passes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = None;
+    for turn in 0..=turns() {
+        drop(last.take());
+        let read = seconds(|| {
+            // As many at a time as a pass reads.
+            for group in requests.chunks(4) {
+                read_values(group, source, &()).expect("the weights are read");
+            }
+        });
+        let compute = seconds(|| evaluate(&mut computing));
+        // What it holds would be in the way of what is read alone, so it is started anew; its first pass reads everything.
+        let mut streamed = start(Box::new(source.clone()));
+        evaluate(&mut streamed);
+        let pass = seconds(|| evaluate(&mut streamed));
+        last = Some(streamed);
+        // The first loads programs and allocates memory.
+        if turn > 0 {
+            reads.push(read);
+            computes.push(compute);
+            passes.push(pass);
+        }
+    }
+    let read_s = median(reads);
+    let last = last.expect("there is a turn");
+    let predicted = last.predict((bytes as f64 / read_s) as u64);
+    let predicted = predicted.expect("it was traced for evaluation");
+    let read_part = predicted.read_bytes as f64 / bytes as f64;
+    Found {
+        bytes: bytes as f64,
+        read_part,
+        read_s: read_s * read_part,
+        compute_s: median(computes),
+        pass_s: median(passes),
+        predicted_s: predicted.pass_ns as f64 / 1e9,
+    }
+}
+
+/// The most memory that the process has had.
+fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}

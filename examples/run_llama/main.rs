@@ -1,0 +1,164 @@
+//! Runs a Llama model that does not fit in memory: the parameters of each stage are read from Hugging Face's files before it
+//! runs, while the one before it computes, and what fits beside them stays.
+
+mod flags;
+mod make;
+
+#[path = "../generate/decode.rs"]
+#[allow(dead_code, reason = "another example uses the rest")]
+mod decode;
+#[path = "../generate/model.rs"]
+#[allow(dead_code, reason = "another example uses the rest")]
+mod model;
+#[path = "../generate/sample.rs"]
+mod sample;
+#[path = "../generate/weights.rs"]
+mod weights;
+
+use std::hash::{DefaultHasher, Hasher};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use burn::tensor::{DType, Device, Tensor};
+use clap::Parser;
+use tinderbox::deferred::human_bytes;
+use tinderbox::{Carry, Deferred, Outputs, Plan, Streamed, Traceable};
+
+use decode::{Decoder, Generated, Plain, generate};
+use flags::{Command, Flags, Run};
+use model::{Cache, Llama, LlamaConfig, Step};
+use sample::Sampler;
+
+fn main() -> ExitCode {
+    let done = match Flags::parse().command {
+        Command::Run(flags) => run(&flags),
+        Command::Make(flags) => make::make(&flags.dir, flags.size, flags.seed).map(|exported| {
+            let (dir, files) = (flags.dir.display(), exported.files.len());
+            let (tensors, bytes) = (exported.tensors, human_bytes(exported.bytes));
+            println!("{dir}: {tensors} tensors in {files} file(s), {bytes}");
+        }),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            for cause in error.chain().skip(1) {
+                eprintln!("  because: {cause}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Run) -> Result<()> {
+    let length = usize::from(flags.length);
+    // The last token is not an input.
+    let config = weights::config(&flags.dir, flags.tokens.len() + length - 1)?;
+    let of_model = config.clone();
+    let model = Deferred::new(move |device| of_model.init(device))?;
+    let weights = weights::source(&flags.dir, &config, model.parameters())?;
+    let (count, bytes) = (model.parameters().len(), model.parameters().bytes());
+    println!("{count} parameters of {} in memory", human_bytes(bytes));
+    let device = Device::flex();
+    if flags.in_memory {
+        let llama: Llama = model.materialize(&device, &weights)?;
+        return report(flags, &mut Plain::new(&llama, &config, &device));
+    }
+    let budget = flags.memory.unwrap_or_default();
+    let example = Step::new(&[0], 0, config.caches(1, &device), &device);
+    let trace = model.trace_forward(&example, |llama: &Llama, step| {
+        let (scores, caches) = llama.forward(step);
+        Outputs::none().with("scores", scores).carry(caches)
+    })?;
+    let plan = Plan::streamed(&trace, budget)?;
+    let streamed = Streamed::new(&model, &trace, &plan)
+        .source(weights)
+        .memory(budget)
+        .start()?;
+    println!("{} stages", plan.stages().len());
+    let mut streaming = Streaming::new(streamed, &config);
+    report(flags, &mut streaming)
+}
+
+/// A streamed model with the caches of one text.
+struct Streaming {
+    streamed: Streamed<Llama, Step>,
+    carry: Carry,
+    /// The caches of a text without tokens.
+    empty: Vec<Cache>,
+}
+
+impl Streaming {
+    fn new(mut streamed: Streamed<Llama, Step>, config: &LlamaConfig) -> Self {
+        Self {
+            carry: streamed.carry(),
+            empty: config.caches(1, &Device::flex()),
+            streamed,
+        }
+    }
+}
+
+impl Decoder for Streaming {
+    fn scores(&mut self, tokens: &[i32], place: usize) -> Result<Tensor<2>> {
+        let step = Step::new(tokens, place, self.empty.clone(), &Device::flex());
+        let output = self.streamed.evaluate_with(&mut self.carry, step)?;
+        if let Some(pass) = self.streamed.predict(1 << 30).filter(|_| place > 0) {
+            let (kept, read) = (human_bytes(pass.kept_bytes), human_bytes(pass.read_bytes));
+            println!("{kept} stay, {read} are read for each token");
+        }
+        Ok(output.tensor("scores")?)
+    }
+}
+
+/// Adds the scores of each token to a digest.
+struct Digested<'a> {
+    decoder: &'a mut dyn Decoder,
+    digest: DefaultHasher,
+}
+
+impl Decoder for Digested<'_> {
+    fn scores(&mut self, tokens: &[i32], place: usize) -> Result<Tensor<2>> {
+        let scores = self.decoder.scores(tokens, place)?;
+        let data = scores.clone().cast(DType::F32).into_data();
+        self.digest.write(data.as_bytes());
+        Ok(scores)
+    }
+}
+
+/// Generates tokens with the highest scores, and prints them and the figures.
+fn report(flags: &Run, decoder: &mut dyn Decoder) -> Result<()> {
+    let mut digested = Digested {
+        decoder,
+        digest: DefaultHasher::new(),
+    };
+    let greedy = Sampler::new(0.0, 1.0, 0);
+    let length = usize::from(flags.length);
+    let started = Instant::now();
+    let generated: Generated = generate(&mut digested, &flags.tokens, length, greedy, |_| ())?;
+    let seconds = started.elapsed().as_secs_f64();
+    println!("tokens {:?}", generated.tokens);
+    println!("digest of the scores {:016x}", digested.digest.finish());
+    println!(
+        "the first token after {:.2} s",
+        generated.first.as_secs_f64()
+    );
+    if let Some(speed) = generated.tokens_per_second() {
+        println!("{:.2} s for each token after it", 1.0 / speed);
+    }
+    println!("{seconds:.2} s in total");
+    if let Some(peak) = peak_bytes() {
+        println!("the most memory of the process {}", human_bytes(peak));
+    }
+    Ok(())
+}
+
+/// The most memory that the process has had, with the pages of its program; Linux alone tells it.
+fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
