@@ -23,7 +23,7 @@ pub struct Wire {
     /// Removed by the first call of `fire`; dropping it closes the channel.
     armed: Arc<Mutex<Option<Sender<()>>>>,
     end: Receiver<()>,
-    /// Whether the channel is closed: cheaper to ask, before every operation of a program.
+    /// Whether the channel is, or is about to be, closed: cheaper to ask, before every operation of a program.
     is_fired: Arc<AtomicBool>,
 }
 
@@ -70,8 +70,9 @@ impl Channels for Crossbeam {
     fn fire(&self, signal: &Wire) {
         // Under the lock, so that a second call does not return before the first has closed the channel.
         self.with(&signal.armed, |armed| {
-            drop(armed.take());
+            // Before the channel closes: a thread that is woken must see that the signal has fired.
             signal.is_fired.store(true, Ordering::Release);
+            drop(armed.take());
         });
     }
 
@@ -106,5 +107,32 @@ impl Channels for Crossbeam {
     fn join(&self, thread: JoinHandle<()>) {
         // The panic hook has already reported the panic.
         let _ = thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::TryRecvError;
+
+    use super::*;
+
+    /// Otherwise it would report the failure of another rank as its own.
+    #[test]
+    fn a_thread_that_is_woken_sees_that_the_signal_has_fired() {
+        let channels = Crossbeam;
+        for _ in 0..5000 {
+            let signal = channels.signal();
+            thread::scope(|scope| {
+                let woken = scope.spawn(|| {
+                    // Asks without a pause, so that it sees the closed channel at once.
+                    while let Err(TryRecvError::Empty) = signal.end.try_recv() {
+                        std::hint::spin_loop();
+                    }
+                    assert!(channels.is_fired(&signal));
+                });
+                channels.fire(&signal);
+                woken.join().expect("it sees the signal");
+            });
+        }
     }
 }
