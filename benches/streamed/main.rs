@@ -42,16 +42,12 @@ fn main() {
     let own = std::env::current_exe().expect("this program is a file");
     let mut command = Command::new(own);
     command.env(ROLE, dir.path());
-    let pass_s = in_group(command).and_then(|output| {
-        let seconds = output.lines().find_map(|line| line.strip_prefix("pass_s "));
-        seconds?.parse::<f64>().ok()
-    });
-    let pass_s = pass_s.expect("the measured process ends well");
+    let pass_s = pass_s(command).expect("the measured process ends well");
     accelerate(dir.path(), pass_s);
 }
 
 /// Prints how many times longer a pass of accelerate takes.
-fn accelerate(dir: &Path, pass_s: f64) {
+fn accelerate(dir: &Path, own_s: f64) {
     let Ok(python) = std::env::var(PYTHON) else {
         println!("NOT RUN vs_accelerate: {PYTHON} is not set");
         return;
@@ -68,21 +64,17 @@ fn accelerate(dir: &Path, pass_s: f64) {
         .arg(script)
         .arg(dir.join(model::PYTORCH))
         .args(sizes.map(|size| size.to_string()));
-    let seconds = in_group(command).and_then(|output| {
-        let seconds = output.lines().find_map(|line| line.strip_prefix("pass_s "));
-        seconds?.parse::<f64>().ok()
-    });
-    match seconds {
+    match pass_s(command) {
         Some(seconds) => {
             figure("accelerate_pass_s", seconds, "s");
-            figure("vs_accelerate", seconds / pass_s, "ratio");
+            figure("vs_accelerate", seconds / own_s, "ratio");
         }
         None => println!("NOT RUN vs_accelerate: the program has failed under the limit"),
     }
 }
 
-/// Runs a command under the memory limit, and returns what it has printed; `None` if it fails.
-fn in_group(mut command: Command) -> Option<String> {
+/// Runs a command under the memory limit, prints its figures, and returns the seconds of a pass; `None` if it fails.
+fn pass_s(mut command: Command) -> Option<f64> {
     let group = Group::new(BUDGET);
     match &group {
         Some(group) => group.join(&mut command),
@@ -93,9 +85,11 @@ fn in_group(mut command: Command) -> Option<String> {
         .stderr(Stdio::inherit())
         .output()
         .ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout);
     for line in text.lines().filter(|line| line.starts_with("figure ")) {
         println!("{line}");
     }
-    output.status.success().then_some(text)
+    let seconds = text.lines().find_map(|line| line.strip_prefix("pass_s "))?;
+    let seconds = seconds.parse().ok()?;
+    output.status.success().then_some(seconds)
 }

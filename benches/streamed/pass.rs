@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::nn::Linear;
 use burn::tensor::Device;
-use tinderbox::deferred::read_values;
+use tinderbox::deferred::{peak_process_bytes, read_values};
 use tinderbox::{
     Deferred, DynTensor, LoadOptions, Machine, MemoryBudget, Observer, Planner, Pretrained,
     Request, Run, Source, SourceError, Streamed, Traceable, calibrate,
@@ -59,7 +59,7 @@ pub fn measure(dir: &Path) {
     figure("transposed_read_s", found.read_s, "s");
     figure("transposed_pass_s", found.pass_s, "s");
     figure("transposed_pass_vs_bound", found.vs_bound(), "ratio");
-    if let Some(peak) = peak_bytes() {
+    if let Some(peak) = peak_process_bytes() {
         figure("peak_vs_budget", peak as f64 / BUDGET as f64, "ratio");
     }
     println!("pass_s {}", found.pass_s);
@@ -145,14 +145,4 @@ fn measure_source<S: Source + Clone + 'static>(
         pass_s: median(passes),
         predicted_s: predicted.pass_ns as f64 / 1e9,
     }
-}
-
-/// The most memory that the process has had.
-fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib << 10)
 }

@@ -99,7 +99,7 @@ pub use error::{
     SourceError,
 };
 pub use materialize::{materialize_parameters, read_values};
-pub use memory::{available_bytes, available_for, process_bytes};
+pub use memory::{available_bytes, available_for, peak_process_bytes, process_bytes};
 pub use module::{
     PartialModule, Placeholders, PlainStates, check_materialized, parameter_values, pending_states,
     skipped_parameters, tensor_fields,

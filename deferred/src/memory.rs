@@ -88,6 +88,12 @@ pub fn process_bytes() -> Option<u64> {
     kib_of(&status, "VmRSS:")
 }
 
+/// Returns the maximum of [`process_bytes`] since the process has begun.
+pub fn peak_process_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    kib_of(&status, "VmHWM:")
+}
+
 /// Returns the bytes on a line of the process' status.
 fn kib_of(status: &str, field: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;

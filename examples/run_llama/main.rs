@@ -22,7 +22,7 @@ use std::time::Instant;
 use anyhow::Result;
 use burn::tensor::{DType, Device, Tensor};
 use clap::Parser;
-use tinderbox::deferred::human_bytes;
+use tinderbox::deferred::{human_bytes, peak_process_bytes};
 use tinderbox::{Carry, Deferred, Outputs, Plan, Streamed, Traceable};
 
 use decode::{Decoder, Generated, Plain, generate};
@@ -87,6 +87,8 @@ struct Streaming {
     carry: Carry,
     /// The caches of a text without tokens.
     empty: Vec<Cache>,
+    /// Whether it has been printed what a token reads.
+    is_reported: bool,
 }
 
 impl Streaming {
@@ -94,6 +96,7 @@ impl Streaming {
         Self {
             carry: streamed.carry(),
             empty: config.caches(1, &Device::flex()),
+            is_reported: false,
             streamed,
         }
     }
@@ -103,9 +106,13 @@ impl Decoder for Streaming {
     fn scores(&mut self, tokens: &[i32], place: usize) -> Result<Tensor<2>> {
         let step = Step::new(tokens, place, self.empty.clone(), &Device::flex());
         let output = self.streamed.evaluate_with(&mut self.carry, step)?;
-        if let Some(pass) = self.streamed.predict(1 << 30).filter(|_| place > 0) {
-            let (kept, read) = (human_bytes(pass.kept_bytes), human_bytes(pass.read_bytes));
-            println!("{kept} stay, {read} are read for each token");
+        if place > 0 && !self.is_reported {
+            self.is_reported = true;
+            // Bytes only: no time is printed.
+            if let Some(pass) = self.streamed.predict(u64::MAX) {
+                let (kept, read) = (human_bytes(pass.kept_bytes), human_bytes(pass.read_bytes));
+                println!("{kept} stay, {read} are read for each token");
+            }
         }
         Ok(output.tensor("scores")?)
     }
@@ -147,18 +154,8 @@ fn report(flags: &Run, decoder: &mut dyn Decoder) -> Result<()> {
         println!("{:.2} s for each token after it", 1.0 / speed);
     }
     println!("{seconds:.2} s in total");
-    if let Some(peak) = peak_bytes() {
+    if let Some(peak) = peak_process_bytes() {
         println!("the most memory of the process {}", human_bytes(peak));
     }
     Ok(())
-}
-
-/// The most memory that the process has had, with the pages of its program; Linux alone tells it.
-fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib << 10)
 }

@@ -320,20 +320,16 @@ pub enum PlanFileError {
     },
 }
 
-/// The error of values that are read when they are needed.
+/// The error of a memory limit that is too low for the values that are needed at the same time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StreamError {
-    /// What is needed at the same time does not fit the memory limit.
-    #[error("visit {visit} needs {least_bytes} bytes, and the limit is {budget_bytes} bytes")]
-    Budget {
-        /// The visit that needs most.
-        visit: usize,
-        /// The limit.
-        budget_bytes: u64,
-        /// The least limit that suffices.
-        least_bytes: u64,
-    },
+#[error("visit {visit} needs {least_bytes} bytes, and the limit is {budget_bytes} bytes")]
+pub struct StreamError {
+    /// The visit that needs most.
+    pub visit: usize,
+    /// The limit.
+    pub budget_bytes: u64,
+    /// The least limit that suffices.
+    pub least_bytes: u64,
 }
 
 /// The error of a text that is no number of bytes.

@@ -1,8 +1,8 @@
 //! Models whose parameters do not stay in memory, compared with a pipeline that holds them and with plain Burn.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -10,8 +10,8 @@ use burn_store::{BurnToPyTorchAdapter, BurnpackStore, ModuleSnapshot, Safetensor
 use tinderbox::random::Seed;
 use tinderbox::{
     Checkpoint, Checkpoints, Deferred, DynTensor, Evaluation, LoadOptions, Machine, MemoryBudget,
-    MixedPrecision, Observer, Outputs, ParameterPath, ParameterTable, Pipeline, PipelineError,
-    Plan, Pretrained, Request, Run, Source, SourceError, Streamed, StreamedError, Trace, Traceable,
+    MixedPrecision, Observer, Outputs, Pipeline, PipelineError, Plan, Pretrained, Request, Run,
+    Source, SourceError, Streamed, StreamedError, Trace, Traceable,
 };
 
 use crate::command_line::example;
@@ -25,43 +25,19 @@ use crate::plain::data;
 /// Stages of one block each.
 const FINE: MemoryBudget = MemoryBudget::Values(16);
 
-/// A source that counts the bytes that it was asked for.
-#[derive(Clone)]
-struct Counted<S> {
-    source: S,
-    bytes: Arc<AtomicU64>,
-    paths: Arc<Mutex<Vec<ParameterPath>>>,
-}
+/// Adds up the bytes that are read.
+#[derive(Clone, Default)]
+struct Read(Arc<AtomicU64>);
 
-impl<S> Counted<S> {
-    fn new(source: S) -> Self {
-        Self {
-            source,
-            bytes: Arc::default(),
-            paths: Arc::default(),
-        }
+impl Read {
+    fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
-impl<S: Source> Source for Counted<S> {
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
-        let bytes = requests.iter().map(Request::bytes).sum();
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let paths = requests.iter().map(|request| request.path.clone());
-        self.paths.lock().unwrap().extend(paths);
-        self.source.load(requests, observer)
-    }
-
-    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
-        self.source.check(model, requests)
-    }
-
-    fn describe(&self) -> String {
-        self.source.describe()
+impl Observer for Read {
+    fn begin(&self, _: usize, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -113,9 +89,10 @@ fn check<C: Case>(case: &C) {
         let all = least + model.parameters().bytes();
         for part in 0..=4 {
             let limit = least + (all - least) * part / 4;
-            let counted = Counted::new(model.replay(Seed::new(7)));
+            let read = Read::default();
             let mut streamed = Streamed::new(&model, &traced, &fine)
-                .source(counted.clone())
+                .seed(7)
+                .observer(read.clone())
                 .micro_batches(micro_batches)
                 .memory(MemoryBudget::Values(limit))
                 .start()
@@ -130,7 +107,7 @@ fn check<C: Case>(case: &C) {
             assert!(predicted.peak_bytes <= limit);
             drop(streamed);
             // What was read ahead for the seventh pass is at most a pass.
-            let read = counted.bytes.load(Ordering::Relaxed);
+            let read = read.bytes();
             let first = model.parameters().bytes();
             let others = 5 * predicted.read_bytes;
             assert!(read >= first.max(others), "limit {limit}: {read} bytes");
@@ -350,8 +327,9 @@ fn a_streamed_model_in_mixed_precision() {
         .unwrap();
     let expected = bits(&pipeline.evaluate(batch()).unwrap());
     let plan = Plan::streamed(&traced, FINE).unwrap();
-    let counted = Counted::new(model.replay(Seed::new(2)));
-    let builder = Streamed::new(&model, &traced, &plan).source(counted.clone());
+    let read = Read::default();
+    let builder = Streamed::new(&model, &traced, &plan).seed(2);
+    let builder = builder.observer(read.clone());
     let mut streamed = builder
         .memory(MemoryBudget::Values(1 << 20))
         .start()
@@ -360,8 +338,7 @@ fn a_streamed_model_in_mixed_precision() {
         assert_eq!(bits(&streamed.evaluate(batch()).unwrap()), expected);
     }
     drop(streamed);
-    let read = counted.bytes.load(Ordering::Relaxed);
-    assert_eq!(read, model.parameters().bytes() / 2);
+    assert_eq!(read.bytes(), model.parameters().bytes() / 2);
 }
 
 /// The text of an error with its causes.

@@ -1,7 +1,6 @@
 //! Errors of models whose parameters are read when they are needed.
 
 use tinderbox_deferred::{human_bytes, human_bytes_distinct};
-use tinderbox_planner::StreamError;
 
 use crate::schedule::StageIndex;
 
@@ -41,9 +40,6 @@ pub enum StreamedError {
         /// The number of ranks of all replicas.
         ranks: usize,
     },
-    /// The stages can't be planned.
-    #[error(transparent)]
-    Plan(StreamError),
 }
 
 fn besides(bytes: u64) -> String {

@@ -49,3 +49,62 @@ pub fn fine(work: &Work, stage_bytes: u64) -> Partition {
     let ranks = vec![RankIndex::new(0); stages];
     Partition::contiguous(blocks, &starts, ranks, vec![false; stages])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Block, Parameter, Value};
+
+    /// Blocks with these bytes of parameters, of which each but the last makes a value of so many bytes for the next.
+    fn starts(bytes: &[u64], values: &[u64], stage_bytes: u64) -> Vec<usize> {
+        let work = Work {
+            blocks: vec![Block::default(); bytes.len()],
+            parameters: bytes
+                .iter()
+                .enumerate()
+                .filter(|(_, bytes)| **bytes > 0)
+                .map(|(block, bytes)| Parameter {
+                    bytes: *bytes,
+                    readers: vec![block],
+                    ..Parameter::default()
+                })
+                .collect(),
+            values: values
+                .iter()
+                .enumerate()
+                .map(|(maker, bytes)| Value {
+                    bytes: *bytes,
+                    maker,
+                    readers: vec![maker + 1],
+                    ..Value::default()
+                })
+                .collect(),
+        };
+        let partition = fine(&work, stage_bytes);
+        assert!(partition.stage_to_rank.iter().all(|rank| rank.index() == 0));
+        let of = &partition.stage_of;
+        let starts = (0..of.len()).filter(|at| *at == 0 || of[*at] != of[at - 1]);
+        let starts: Vec<usize> = starts.collect();
+        assert_eq!(starts.len(), partition.stages());
+        starts
+    }
+
+    #[test]
+    fn stages_have_few_bytes_or_one_block() {
+        let same = [1; 4];
+        assert_eq!(starts(&[4, 4, 4, 4, 4], &same, 8), [0, 2, 4]);
+        assert_eq!(starts(&[4, 4, 4, 4, 4], &same, 100), [0]);
+        assert_eq!(starts(&[4, 4, 4, 4, 4], &same, 0), [0, 1, 2, 3, 4]);
+        assert_eq!(starts(&[1, 9, 1, 1, 1], &same, 3), [0, 1, 2]);
+    }
+
+    /// Blocks without parameters, such as an activation function, belong to either side.
+    #[test]
+    fn a_cut_is_where_the_fewest_bytes_cross() {
+        assert_eq!(starts(&[4, 0, 0, 4], &[9, 2, 9], 4), [0, 2]);
+        assert_eq!(starts(&[4, 0, 0, 4], &[2, 9, 9], 4), [0, 1]);
+        // Of equal places the last.
+        assert_eq!(starts(&[4, 0, 0, 4], &[2, 2, 2], 4), [0, 3]);
+        assert_eq!(starts(&[0, 4, 0, 4, 0], &[1, 1, 1, 1], 4), [0, 3]);
+    }
+}

@@ -15,7 +15,8 @@ pub enum MemoryBudget {
     Available,
     /// So many bytes for the process as a whole: what it holds already counts too.
     Bytes(u64),
-    /// So many bytes for parameters and activations; everything else that the process needs is not counted.
+    /// So many bytes for parameters, activations, and what reading takes beside its values; everything else that the process
+    /// needs is not counted.
     Values(u64),
 }
 

@@ -149,7 +149,7 @@ impl StreamPlan {
         if let Some((visit, least_bytes)) = largest.max_by_key(|(_, bytes)| *bytes)
             && least_bytes > budget_bytes
         {
-            return Err(StreamError::Budget {
+            return Err(StreamError {
                 visit,
                 budget_bytes,
                 least_bytes,

@@ -1,13 +1,14 @@
 //! The memory of a forward whose parameters come and go, beside these.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use burn::tensor::DType;
 use burn_ir::{FloatOperationIr, OperationIr, TensorIr};
 use tinderbox_fake::{NodeId, ValueId};
 
 use crate::cut::{Binding, StagePrograms, Takes};
-use crate::schedule::{Compute, Edge, StageIndex};
+use crate::kept::Kept;
+use crate::schedule::{Compute, Edge, MicroBatchIndex, StageIndex};
 use crate::trace::{Given, JointGraph};
 
 /// What the forward of each stage reads and holds.
@@ -126,12 +127,11 @@ pub(super) struct ForwardVisit {
 pub(super) fn forward_visits(micro_batches: &[&ForwardBytes]) -> Vec<ForwardVisit> {
     let constants = micro_batches.iter().map(|micro| micro.constants).max();
     let inputs: u64 = micro_batches.iter().map(|micro| micro.inputs).sum();
-    // What was reported stays too.
     let carried = micro_batches.iter().flat_map(|micro| &micro.stages);
     let carried: u64 = carried.map(|stage| stage.carried).sum();
     let mut stays = constants.unwrap_or(0) + inputs + carried;
-    let mut held: HashMap<(usize, usize, ValueId), (u64, usize)> = HashMap::new();
-    let mut held_bytes = 0_u64;
+    let mut kept: Kept<u64> = Kept::default();
+    let mut kept_bytes = 0_u64;
     let stages = micro_batches.iter().map(|micro| micro.stages.len());
     let visits = (0..stages.max().unwrap_or(0)).map(|index| {
         let mut visit = ForwardVisit {
@@ -147,18 +147,14 @@ pub(super) fn forward_visits(micro_batches: &[&ForwardBytes]) -> Vec<ForwardVisi
             let made: u64 = stage.made.iter().map(|(_, bytes, _)| bytes).sum();
             // A carried value that is not written in place is copied.
             let leaving = stage.reported.max(made) + stage.carried;
-            let during = stays + held_bytes + stage.transient + leaving;
+            let during = stays + kept_bytes + stage.transient + leaving;
             visit.other_bytes = visit.other_bytes.max(during);
+            // What was reported stays too.
             stays += stage.reported;
+            let place = (StageIndex::new(index), MicroBatchIndex::new(k));
             for value in &stage.read {
-                let place = (index, k, *value);
-                if let Some((bytes, uses)) = held.remove(&place) {
-                    match uses {
-                        0 | 1 => held_bytes -= bytes,
-                        more => {
-                            held.insert(place, (bytes, more - 1));
-                        }
-                    }
+                if let Some((bytes, true)) = kept.take(place, *value) {
+                    kept_bytes -= bytes;
                 }
             }
             let bytes: BTreeMap<ValueId, u64> = stage
@@ -167,13 +163,13 @@ pub(super) fn forward_visits(micro_batches: &[&ForwardBytes]) -> Vec<ForwardVisi
                 .map(|(value, bytes, _)| (*value, *bytes))
                 .collect();
             for (edge, values) in &stage.sends {
-                let to = edge.to.stage.index();
+                let to = edge.to.stage;
                 for value in values {
-                    let received = micro.stages[to].received.get(value);
+                    let received = micro.stages[to.index()].received.get(value);
                     let uses = received.map_or(0, |takes| takes.of(false));
                     let bytes = bytes.get(value).copied().unwrap_or(0);
-                    if uses > 0 && held.insert((to, k, *value), (bytes, uses)).is_none() {
-                        held_bytes += bytes;
+                    if uses > 0 && kept.put((to, place.1), *value, bytes, uses) {
+                        kept_bytes += bytes;
                     }
                 }
             }

@@ -47,7 +47,7 @@ use crate::{PipelineError, Plan, StreamedError};
 /// let trace = model.trace_forward(&batch, |layers: &Vec<Linear>, x| {
 ///     Outputs::none().with("y", layers.iter().fold(x, |x, layer| layer.forward(x)))
 /// })?;
-/// // Two of the eight layers fit.
+/// // Not all of the eight layers fit.
 /// let budget = MemoryBudget::Values(64 << 10);
 /// let plan = Plan::streamed(&trace, budget)?;
 /// let mut streamed = Streamed::new(&model, &trace, &plan).memory(budget).start()?;

@@ -179,12 +179,11 @@ impl Passes {
             compute_ns: 0,
         });
         let plan = StreamPlan::new(items.collect(), streamed.collect(), self.values_bytes);
-        let plan = plan.map_err(|error| self.too_small(error, &visits, working))?;
-        let predicted = plan.predict();
+        let plan = plan.map_err(|error| self.too_small(&error, &visits, working))?;
+        let stages = visits.len();
         tracing::info!(
+            stages,
             values_bytes = self.values_bytes,
-            kept_bytes = predicted.kept_bytes,
-            read_bytes = predicted.read_bytes,
             "a pass was planned"
         );
         Ok(Pass {
@@ -197,35 +196,27 @@ impl Passes {
 
     fn too_small(
         &self,
-        error: StreamError,
+        error: &StreamError,
         visits: &[ForwardVisit],
         working: u64,
     ) -> StreamedError {
-        match error {
-            StreamError::Budget {
-                visit, least_bytes, ..
-            } => {
-                let visit = &visits[visit];
-                let other_bytes = visit.other_bytes + working;
-                let least = match self.budget {
-                    // A part of the limit is spare.
-                    MemoryBudget::Bytes(bytes) => {
-                        let without = self.besides_bytes - bytes / SPARE_PART;
-                        let needed = least_bytes + without;
-                        needed + needed / (SPARE_PART - 1) + 1
-                    }
-                    _ => least_bytes + self.besides_bytes,
-                };
-                StreamedError::Budget {
-                    budget_bytes: self.limit_bytes,
-                    least_bytes: least,
-                    stage: visit.stage,
-                    parameter_bytes: least_bytes - other_bytes,
-                    other_bytes,
-                    besides_bytes: self.besides_bytes,
-                }
+        let visit = &visits[error.visit];
+        let other_bytes = visit.other_bytes + working;
+        let least_bytes = match self.budget {
+            // A part of the limit is spare.
+            MemoryBudget::Bytes(bytes) => {
+                let needed = error.least_bytes + self.besides_bytes - bytes / SPARE_PART;
+                needed + needed / (SPARE_PART - 1) + 1
             }
-            other => StreamedError::Plan(other),
+            _ => error.least_bytes + self.besides_bytes,
+        };
+        StreamedError::Budget {
+            budget_bytes: self.limit_bytes,
+            least_bytes,
+            stage: visit.stage,
+            parameter_bytes: error.least_bytes - other_bytes,
+            other_bytes,
+            besides_bytes: self.besides_bytes,
         }
     }
 }

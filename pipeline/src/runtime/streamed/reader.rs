@@ -18,11 +18,9 @@ use crate::schedule::StageIndex;
 /// source reading.
 const GROUP_BYTES: u64 = 64 << 20;
 
-/// Values of a visit that were read.
-type Loaded = Result<Step, SourceError>;
-
-enum Step {
-    /// Values by item.
+/// What the thread gives to the rank.
+enum Loaded {
+    /// Values of the next visit, by item.
     Values(Vec<(usize, DynTensor)>),
     /// The next visit has all its values.
     Ready,
@@ -30,29 +28,34 @@ enum Step {
 
 /// What the rank and the thread share.
 struct Shared {
-    state: Mutex<(StreamState, bool)>,
+    reading: Mutex<Reading>,
     changed: Condvar,
 }
 
+struct Reading {
+    state: StreamState,
+    /// Whether the thread has to end.
+    is_stopped: bool,
+}
+
 impl Shared {
-    /// The state, and whether the thread has to end.
-    fn lock(&self) -> MutexGuard<'_, (StreamState, bool)> {
+    fn lock(&self) -> MutexGuard<'_, Reading> {
         // No change panics halfway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The thread that reads for one pass after the other.
 struct Reader {
     shared: Arc<Shared>,
-    loaded: Receiver<Loaded>,
+    loaded: Receiver<Result<Loaded, SourceError>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for Reader {
     /// Waits for what is being read.
     fn drop(&mut self) {
-        self.shared.lock().1 = true;
+        self.shared.lock().is_stopped = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             // Its panic would be reported by the next value that it does not send.
@@ -110,7 +113,10 @@ impl Streaming {
 
     fn start(&self, pass: &Arc<Pass>, state: StreamState) -> Result<Reader, ActionError> {
         let shared = Arc::new(Shared {
-            state: Mutex::new((state, false)),
+            reading: Mutex::new(Reading {
+                state,
+                is_stopped: false,
+            }),
             changed: Condvar::new(),
         });
         let (sender, loaded) = unbounded();
@@ -148,11 +154,11 @@ impl Streaming {
             // A thread that panics drops its sender.
             let loaded = reader.loaded.recv().map_err(|_| ActionError::ReaderEnded)?;
             match loaded.map_err(|source| ActionError::Read { source })? {
-                Step::Values(read) => {
+                Loaded::Values(read) => {
                     let read = read.into_iter();
                     values.extend(read.map(|(item, value)| (pass.parameters[item].0, value)));
                 }
-                Step::Ready => return Ok(values),
+                Loaded::Ready => return Ok(values),
             }
         }
     }
@@ -169,7 +175,7 @@ impl Streaming {
         }
         drop(values);
         self.visit = (self.visit + 1) % pass.stages.len();
-        reader.shared.lock().0.finish();
+        reader.shared.lock().state.finish();
         reader.shared.changed.notify_all();
     }
 }
@@ -180,7 +186,7 @@ fn run(
     pass: &Pass,
     setup: &RankSetup,
     source: &dyn Source,
-    sender: &Sender<Loaded>,
+    sender: &Sender<Result<Loaded, SourceError>>,
 ) {
     let observer: &dyn Observer = &*setup.progress;
     loop {
@@ -188,12 +194,12 @@ fn run(
         let mut bytes = 0;
         let mut is_ready = false;
         {
-            let mut state = shared.lock();
+            let mut reading = shared.lock();
             while bytes < GROUP_BYTES && !is_ready {
-                if state.1 {
+                if reading.is_stopped {
                     return;
                 }
-                match state.0.step() {
+                match reading.state.step() {
                     StreamStep::Read { item, .. } => {
                         bytes += pass.request(setup, item).bytes();
                         items.push(item);
@@ -201,8 +207,8 @@ fn run(
                     StreamStep::Ready { .. } => is_ready = true,
                     StreamStep::Wait if !items.is_empty() => break,
                     StreamStep::Wait => {
-                        let waited = shared.changed.wait(state);
-                        state = waited.unwrap_or_else(PoisonError::into_inner);
+                        let waited = shared.changed.wait(reading);
+                        reading = waited.unwrap_or_else(PoisonError::into_inner);
                     }
                 }
             }
@@ -213,13 +219,13 @@ fn run(
                 .map(|item| pass.request(setup, *item))
                 .collect();
             let read = read_values(&requests, source, observer);
-            let read = read.map(|values| Step::Values(items.into_iter().zip(values).collect()));
+            let read = read.map(|values| Loaded::Values(items.into_iter().zip(values).collect()));
             let failed = read.is_err();
             if sender.send(read).is_err() || failed {
                 return;
             }
         }
-        if is_ready && sender.send(Ok(Step::Ready)).is_err() {
+        if is_ready && sender.send(Ok(Loaded::Ready)).is_err() {
             return;
         }
     }

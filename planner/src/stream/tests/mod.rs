@@ -4,7 +4,6 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::StreamError;
 
 fn item(bytes: u64) -> StreamItem {
     StreamItem {
@@ -73,10 +72,7 @@ fn a_limit_below_the_largest_visit_is_an_error() {
     let mut visits = order(&[0, 1]);
     visits[1].other_bytes = 3;
     let error = StreamPlan::new(items, visits, 9).unwrap_err();
-    let StreamError::Budget {
-        visit, least_bytes, ..
-    } = error;
-    assert_eq!((visit, least_bytes), (1, 10));
+    assert_eq!((error.visit, error.least_bytes), (1, 10));
 }
 
 #[test]
@@ -212,12 +208,10 @@ fn case((sizes, visits, spare): (Vec<u64>, Vec<(usize, usize, u64)>, u64)) -> St
     });
     let visits: Vec<StreamVisit> = visits.collect();
     let items: Vec<StreamItem> = sizes.iter().map(|bytes| item(*bytes)).collect();
-    let StreamError::Budget { least_bytes, .. } =
-        match StreamPlan::new(items.clone(), visits.clone(), 0) {
-            Err(error) => error,
-            Ok(plan) => return plan,
-        };
-    StreamPlan::new(items, visits, least_bytes + spare).unwrap()
+    match StreamPlan::new(items.clone(), visits.clone(), 0) {
+        Err(error) => StreamPlan::new(items, visits, error.least_bytes + spare).unwrap(),
+        Ok(plan) => plan,
+    }
 }
 
 proptest! {
