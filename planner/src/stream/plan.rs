@@ -34,9 +34,9 @@ pub struct StreamVisit {
 /// apart, so that the reader does not idle while one visit after the other has its values. Last, values stay for single gaps
 /// between two visits, the shortest first.
 ///
-/// With values of one size, in one pass after the other as in an evaluation, or forth and back as in training, no choice reads
-/// more than one value less, Belady's (IBM Systems Journal 5(2), 1966) included, which knows the order too. With several sizes
-/// the best choice is NP-hard.
+/// With values of one size, in one pass after the other as in an evaluation, or forth and back as in training, the best choice
+/// reads at most one value less, as a search over all choices shows for up to six values. For an order that is known, the best is
+/// Belady's (IBM Systems Journal 5(2), 1966), without room to read ahead. With several sizes it is NP-hard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamPlan {
     pub(super) items: Vec<StreamItem>,
