@@ -1,10 +1,12 @@
 //! This program as the ranks of a world.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -34,13 +36,26 @@ pub struct Ranks {
     port: u16,
 }
 
+/// Returns a free port that no other run of this program has got: several start at a time, and each listens only later.
+fn unused_port() -> u16 {
+    static USED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let port = Meeting::on_this_machine().unwrap().port;
+        // A set is valid after a panic of another thread.
+        let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.insert(port) {
+            return port;
+        }
+    }
+}
+
 /// What a rank has reported, with the time of each line.
 pub struct Reported(Vec<(u64, String)>);
 
 impl Ranks {
     pub fn start(size: usize, program: &Program) -> Self {
         let reports = tempfile::tempdir().unwrap();
-        let port = Meeting::on_this_machine().unwrap().port;
+        let port = unused_port();
         let program = Program {
             reports: reports.path().to_owned(),
             ..program.clone()
