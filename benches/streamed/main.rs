@@ -5,11 +5,13 @@
 //! cache, which is printed. If `TINDERBOX_BENCH_PYTHON` is a Python with PyTorch and accelerate, its disk offload runs the same
 //! layers from the same file under the same limit.
 
+mod convert;
 #[path = "../support/figures.rs"]
 mod figures;
 mod group;
 mod model;
 mod pass;
+mod raw;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,7 +32,8 @@ const BUDGET: u64 = 512 << 20;
 
 fn main() {
     if let Ok(dir) = std::env::var(ROLE) {
-        return pass::measure(Path::new(&dir));
+        pass::measure(Path::new(&dir));
+        return convert::measure(Path::new(&dir));
     }
     println!(
         "{} cores; medians of {} turns",
@@ -53,8 +56,6 @@ fn accelerate(dir: &Path, own_s: f64) {
         return;
     };
     let mut command = Command::new(python);
-    // Without bars of progress.
-    command.env("TQDM_DISABLE", "1");
     let script = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/benches/streamed/accelerate_offload.py"
@@ -80,11 +81,13 @@ fn pass_s(mut command: Command) -> Option<f64> {
         Some(group) => group.join(&mut command),
         None => println!("no control group can be made: files may come from the system's cache"),
     }
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .ok()?;
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    if !output.status.success() {
+        // Without bars of progress, which replace a line.
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let line = errors.lines().rfind(|line| !line.contains('\r'));
+        println!("{}: {}", output.status, line.unwrap_or(""));
+    }
     let text = String::from_utf8_lossy(&output.stdout);
     for line in text.lines().filter(|line| line.starts_with("figure ")) {
         println!("{line}");

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use burn::nn::Linear;
 use burn::tensor::Device;
-use tinderbox::deferred::{peak_process_bytes, read_values};
+use tinderbox::deferred::{Uncached, peak_process_bytes, read_values};
 use tinderbox::{
     Deferred, DynTensor, LoadOptions, Machine, MemoryBudget, Observer, Planner, Pretrained,
     Request, Run, Source, SourceError, Streamed, Traceable, calibrate,
 };
 
 use crate::figures::{figure, median, turns};
-use crate::{BUDGET, model};
+use crate::{BUDGET, model, raw};
 
 /// Gives one value for every parameter, so that a pass only computes.
 struct OneValue(DynTensor);
@@ -39,10 +39,11 @@ pub fn measure(dir: &Path) {
     let model = model::deferred();
     let checkpoint = Run::local(dir.join(model::RUN)).open(0);
     let checkpoint = checkpoint.expect("it was written");
-    let found = measure_source(&model, &machine, &checkpoint);
+    let found = measure_source(&model, &machine, &checkpoint, &dir.join(model::RUN));
     figure("model_vs_budget", found.bytes / BUDGET as f64, "ratio");
     figure("kept_share", 1.0 - found.read_part, "ratio");
     figure("read_s", found.read_s, "s");
+    figure("load_s", found.load_s, "s");
     figure("compute_s", found.compute_s, "s");
     figure("pass_s", found.pass_s, "s");
     figure("pass_vs_bound", found.vs_bound(), "ratio");
@@ -55,8 +56,8 @@ pub fn measure(dir: &Path) {
     let weights = Pretrained::open(dir.join(model::PYTORCH)).expect("they were written");
     let options = LoadOptions::default().pytorch(model.parameters());
     let transposed = weights.source(options).expect("no two have one name");
-    let found = measure_source(&model, &machine, &transposed);
-    figure("transposed_read_s", found.read_s, "s");
+    let found = measure_source(&model, &machine, &transposed, &dir.join(model::PYTORCH));
+    figure("transposed_load_s", found.load_s, "s");
     figure("transposed_pass_s", found.pass_s, "s");
     figure("transposed_pass_vs_bound", found.vs_bound(), "ratio");
     if let Some(peak) = peak_process_bytes() {
@@ -70,7 +71,10 @@ struct Found {
     bytes: f64,
     /// The part of the bytes that a pass reads.
     read_part: f64,
+    /// Of system calls alone.
     read_s: f64,
+    /// Of the source.
+    load_s: f64,
     compute_s: f64,
     pass_s: f64,
     predicted_s: f64,
@@ -87,6 +91,7 @@ fn measure_source<S: Source + Clone + 'static>(
     model: &Deferred<Vec<Linear>>,
     machine: &Machine,
     source: &S,
+    dir: &Path,
 ) -> Found {
     let traced = model.trace_forward(&model::batch(), model::forward);
     let traced = traced.expect("the forward is traced");
@@ -109,14 +114,18 @@ fn measure_source<S: Source + Clone + 'static>(
     let evaluate = |streamed: &mut Streamed<_, _>| {
         streamed.evaluate(model::batch()).expect("a pass succeeds");
     };
-    let (mut reads, mut computes, mut passes) = (Vec::new(), Vec::new(), Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (mut reads, mut loads) = (Vec::new(), Vec::new());
+    let (mut computes, mut passes) = (Vec::new(), Vec::new());
     let mut last = None;
     for turn in 0..=turns() {
         drop(last.take());
-        let read = seconds(|| {
+        let read = seconds(|| raw::read(dir, threads));
+        let load = seconds(|| {
             // As many at a time as a pass reads.
             for group in requests.chunks(4) {
-                read_values(group, source, &()).expect("the weights are read");
+                let read = read_values(group, &Uncached(source), &());
+                read.expect("the weights are read");
             }
         });
         let compute = seconds(|| evaluate(&mut computing));
@@ -128,19 +137,21 @@ fn measure_source<S: Source + Clone + 'static>(
         // The first loads programs and allocates memory.
         if turn > 0 {
             reads.push(read);
+            loads.push(load);
             computes.push(compute);
             passes.push(pass);
         }
     }
-    let read_s = median(reads);
+    let load_s = median(loads);
     let last = last.expect("there is a turn");
-    let predicted = last.predict((bytes as f64 / read_s) as u64);
+    let predicted = last.predict((bytes as f64 / load_s) as u64);
     let predicted = predicted.expect("it was traced for evaluation");
     let read_part = predicted.read_bytes as f64 / bytes as f64;
     Found {
         bytes: bytes as f64,
         read_part,
-        read_s: read_s * read_part,
+        read_s: median(reads) * read_part,
+        load_s: load_s * read_part,
         compute_s: median(computes),
         pass_s: median(passes),
         predicted_s: predicted.pass_ns as f64 / 1e9,

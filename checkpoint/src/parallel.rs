@@ -11,21 +11,36 @@ pub(crate) fn parallel<T: Send, R: Send>(
     work: impl IntoIterator<Item = T, IntoIter: Send>,
     run: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
+    parallel_with(&mut vec![(); threads], work, |(), item| run(item))
+}
+
+/// As [`parallel`], on as many threads as there is scratch memory, which the items of a thread use in turn.
+pub(crate) fn parallel_with<T: Send, R: Send, S: Send>(
+    scratch: &mut [S],
+    work: impl IntoIterator<Item = T, IntoIter: Send>,
+    run: impl Fn(&mut S, T) -> R + Sync,
+) -> Vec<R> {
     let work = Mutex::new(work.into_iter().enumerate());
     let results = Mutex::new(Vec::new());
     let (waiting, _) = lock(&work).size_hint();
-    let go = || loop {
-        let Some((at, item)) = lock(&work).next() else {
-            return;
-        };
-        let result = run(item);
-        lock(&results).push((at, result));
+    let go = |scratch: &mut S| {
+        loop {
+            let Some((at, item)) = lock(&work).next() else {
+                return;
+            };
+            let result = run(scratch, item);
+            lock(&results).push((at, result));
+        }
     };
     thread::scope(|scope| {
-        for _ in 1..threads.min(waiting) {
-            scope.spawn(go);
+        let mut scratch = scratch.iter_mut().take(waiting);
+        let own = scratch.next();
+        for other in scratch {
+            scope.spawn(|| go(other));
         }
-        go();
+        if let Some(own) = own {
+            go(own);
+        }
     });
     let mut results = std::mem::take(&mut *lock(&results));
     results.sort_by_key(|(at, _)| *at);

@@ -99,12 +99,34 @@ fn files(store: &dyn Store) -> Result<(), Violation> {
             "any range is read",
             file.read_exact_at(&mut part, start as u64),
         )?;
-        let same = part == bytes[start..start + len];
-        expect("a range has the bytes that were written", same, true)?;
+        let expected = &bytes[start..start + len];
+        expect(
+            "a range has the bytes that were written",
+            part == expected,
+            true,
+        )?;
+        let mut scratch = Vec::new();
+        let found = done(
+            "any range is read around the cache",
+            file.read_uncached(&mut scratch, start as u64, len),
+        )?;
+        expect(
+            "a range around the cache has the bytes that were written",
+            &scratch[found] == expected,
+            true,
+        )?;
     }
-    let past = file.read_exact_at(&mut [0; 2], bytes.len() as u64 - 1);
-    let ended = |kind| kind == ErrorKind::UnexpectedEof;
+    let (last, ended) = (bytes.len() as u64 - 1, |kind| {
+        kind == ErrorKind::UnexpectedEof
+    });
+    let past = file.read_exact_at(&mut [0; 2], last);
     expect_error("reading past the end is `UnexpectedEof`", ended, past)?;
+    let past = file.read_uncached(&mut Vec::new(), last, 2);
+    expect_error(
+        "reading past the end around the cache is `UnexpectedEof`",
+        ended,
+        past,
+    )?;
 
     for text in ["one", "another"] {
         done(

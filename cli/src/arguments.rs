@@ -9,7 +9,7 @@ use clap_complete::Shell;
 #[cfg(unix)]
 use crate::launch;
 use crate::{
-    calibrate, ckpt,
+    calibrate, ckpt, model,
     outcome::{EXIT_CODES, Outcome},
     plan, run, schedule,
     terminal::{self, OutputFlags},
@@ -32,6 +32,11 @@ pub(crate) enum Group {
     Ckpt {
         #[command(subcommand)]
         command: ckpt::Command,
+    },
+    /// Make, convert and estimate models without their code
+    Model {
+        #[command(subcommand)]
+        command: model::Command,
     },
     /// List, draw, verify and find pipeline schedules
     Schedule {
@@ -153,7 +158,7 @@ mod tests {
     fn every_example_of_the_help_is_a_valid_command() {
         let leaves = leaves(&command(), "tinderbox");
         let names: Vec<&String> = leaves.iter().map(|(name, _)| name).collect();
-        assert_eq!(leaves.len(), 21, "{names:?}");
+        assert_eq!(leaves.len(), 23, "{names:?}");
         for (name, leaf) in leaves {
             let help = leaf.get_after_help().unwrap().to_string();
             assert!(help.ends_with(EXIT_CODES), "{name}\n{help}");

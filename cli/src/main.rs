@@ -9,6 +9,7 @@ mod calibrate;
 mod ckpt;
 #[cfg(unix)]
 mod launch;
+mod model;
 mod outcome;
 mod plan;
 mod run;
@@ -25,6 +26,8 @@ use outcome::Outcome;
 use terminal::Output;
 
 fn main() -> ExitCode {
+    // The limits of memory on the command line are those of the process.
+    tinderbox_pages::return_freed_blocks();
     let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
         Err(code) => return code,
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
     let mut out = Output::new(arguments.output);
     let outcome = match &arguments.group {
         Group::Ckpt { command } => command.run(&mut out),
+        Group::Model { command } => command.run(&mut out),
         Group::Schedule { command } => command.run(&mut out),
         Group::Plan { command } => command.run(&mut out),
         Group::Run { command } => command.run(&mut out),

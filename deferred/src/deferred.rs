@@ -11,7 +11,9 @@ use tinderbox_fake::{Graph, Mode, RecordOptions, Recording, TensorKind, record};
 
 use crate::module::{Declared, Found, Placeholders, PlainStates, declarations, find};
 use crate::random::Seed;
-use crate::{DeferredError, Origin, Parameter, ParameterPath, ParameterTable, Replay};
+use crate::{
+    DeferredError, Origin, Parameter, ParameterPath, ParameterTable, RecordedModel, Replay,
+};
 
 /// The closure that constructs a model, for use on any thread.
 type Init<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
@@ -225,6 +227,11 @@ impl<M: Module> Deferred<M> {
         plain: PlainStates,
     ) -> Result<Placeholders<M>, ParameterPath> {
         Placeholders::put(self.construct(device), table, device, plain)
+    }
+
+    /// Returns the table of the parameters and the recorded initialization, which have a file form and need no code of the model.
+    pub fn recorded_model(&self) -> RecordedModel {
+        RecordedModel::new(self.parameters().clone(), self.graph().clone())
     }
 
     /// Returns the source that computes each parameter as the model's initialization would, from a seed.

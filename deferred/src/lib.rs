@@ -39,7 +39,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! kinds device random table program recipe observer source in_order replay module deferred stability options memory
+//! kinds device random table program recipe observer source in_order replay recorded_model module deferred stability options memory
 //! materialize reload testing
 //! ```
 //!
@@ -84,6 +84,7 @@ mod options;
 mod program;
 pub mod random;
 mod recipe;
+mod recorded_model;
 mod reload;
 mod replay;
 mod source;
@@ -111,9 +112,10 @@ pub use program::{
     ValueObserver, check_indices, indices_of, initialization_keys, is_random,
 };
 pub use recipe::{NotSliceable, Recipe, RecipePlan};
+pub use recorded_model::RecordedModel;
 pub use reload::Reload;
 pub use replay::{Replay, Rng};
-pub use source::{ConstructedBy, Observed, OrElse, Request, Source, Values};
+pub use source::{ConstructedBy, Observed, OrElse, Request, Source, Uncached, Values};
 pub use stability::Change;
 pub use table::{
     Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,

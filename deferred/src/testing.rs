@@ -7,7 +7,9 @@ use burn::tensor::{Device, TensorData};
 use tinderbox_fake::{DynTensor, Region};
 
 use crate::materialize::read_values;
-use crate::{Mismatch, Observer, ParameterPath, ParameterTable, Request, Source, SourceError};
+use crate::{
+    Mismatch, Observer, ParameterPath, ParameterTable, Request, Source, SourceError, Uncached,
+};
 
 /// A violation of the contract of a trait.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +28,21 @@ pub struct Violation {
 ///
 /// Returns the first violation.
 pub fn check_source(
+    source: &dyn Source,
+    model: &ParameterTable,
+    device: &Device,
+) -> Result<(), Violation> {
+    check_loads(source, model, device)?;
+    let uncached = Uncached(source);
+    check_loads(&uncached, model, device)?;
+    let requests = model.distinct().map(|p| Request::of(p, device));
+    let requests: Vec<Request> = requests.collect();
+    let promise = "an uncached load has the same values";
+    let same = data(&load(&uncached, &requests)?)? == data(&load(source, &requests)?)?;
+    expect(promise, same, true)
+}
+
+fn check_loads(
     source: &dyn Source,
     model: &ParameterTable,
     device: &Device,

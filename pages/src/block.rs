@@ -13,12 +13,17 @@ use crate::system;
 
 /// Smaller blocks are freed at once: the allocator reuses them itself.
 const LEAST_KEPT: usize = 4 << 20;
+/// The kernel may not reclaim the newest kept blocks of together so many bytes: who frees values and reads the next ones in turn
+/// does not wait for each of their pages.
+const RECENT_BYTES: usize = 64 << 20;
 
 /// Memory of the global allocator with unspecified contents.
 #[derive(Debug)]
 pub(crate) struct Block {
     start: NonNull<u8>,
     layout: Layout,
+    /// Whether the kernel may zero a page until it is written to.
+    is_reclaimable: bool,
 }
 
 // SAFETY: a block is owned like a `Box` of bytes.
@@ -33,8 +38,10 @@ pub(crate) enum Origin {
     Small,
     /// Zeros from the allocator, usually without pages.
     Fresh,
-    /// A reused block. The kernel may zero a page until it is written to.
+    /// A reused block.
     Reused,
+    /// A reused block. The kernel may zero a page until it is written to.
+    Reclaimable,
 }
 
 impl Block {
@@ -50,6 +57,7 @@ impl Block {
         // Freed after the lock is released.
         drop(removed);
         let block = match used {
+            Some(block) if block.is_reclaimable => Some((block, Origin::Reclaimable)),
             Some(block) => Some((block, Origin::Reused)),
             None => {
                 let block = Self::zeroed(layout).or_else(|| {
@@ -72,11 +80,21 @@ impl Block {
         if self.layout.size() < LEAST_KEPT {
             return;
         }
-        let reclaimable = system::allow_reclaim(self.bytes_mut());
-        let mut kept = kept();
-        kept.used -= self.layout.size();
-        if reclaimable {
+        self.is_reclaimable = false;
+        let older = {
+            let mut kept = kept();
+            kept.used -= self.layout.size();
             kept.blocks.push(self);
+            kept.take_older()
+        };
+        for mut block in older {
+            // Without the lock, because it takes time.
+            block.is_reclaimable = system::allow_reclaim(block.bytes_mut());
+            if block.is_reclaimable {
+                let mut kept = kept();
+                let at = kept.reclaimable();
+                kept.blocks.insert(at, block);
+            }
         }
     }
 
@@ -91,7 +109,11 @@ impl Block {
     fn zeroed(layout: Layout) -> Option<Self> {
         // SAFETY: no layout here is empty.
         let start = unsafe { alloc_zeroed(layout) };
-        NonNull::new(start).map(|start| Self { start, layout })
+        NonNull::new(start).map(|start| Self {
+            start,
+            layout,
+            is_reclaimable: false,
+        })
     }
 
     /// Returns the alignment in bytes.
@@ -121,7 +143,7 @@ impl Drop for Block {
 
 /// The freed blocks that are kept for reuse.
 struct Kept {
-    /// Oldest first.
+    /// Oldest first; the reclaimable ones before the others.
     blocks: Vec<Block>,
     /// Bytes of blocks in use.
     used: usize,
@@ -148,7 +170,8 @@ impl Kept {
             let kept = block.layout;
             kept.align() == layout.align() && kept.size() >= size && kept.size() - size <= size / 8
         };
-        let numbered = self.blocks.iter().enumerate();
+        // Of several, the newest.
+        let numbered = self.blocks.iter().enumerate().rev();
         let fitting = numbered.filter(|(_, block)| fits(block));
         let best = fitting.min_by_key(|(_, block)| block.layout.size());
         if let Some((at, _)) = best {
@@ -167,6 +190,26 @@ impl Kept {
         });
         let too_many = too_many.count();
         (None, self.blocks.drain(..too_many).collect())
+    }
+
+    /// Returns the number of reclaimable blocks.
+    fn reclaimable(&self) -> usize {
+        self.blocks.partition_point(|block| block.is_reclaimable)
+    }
+
+    /// Removes the blocks that are neither reclaimable nor recent.
+    fn take_older(&mut self) -> Vec<Block> {
+        let mut bytes = 0;
+        let newest = self.blocks.iter().rev().take_while(|block| {
+            bytes += block.layout.size();
+            bytes <= RECENT_BYTES
+        });
+        let recent = newest.count();
+        let older = self.reclaimable()..self.blocks.len() - recent;
+        if older.is_empty() {
+            return Vec::new();
+        }
+        self.blocks.drain(older).collect()
     }
 }
 

@@ -6,7 +6,8 @@
 //! - [`Part::ready`] populates the pages of a part by one system call, on the thread that then writes to it.
 //! - It uses huge pages (2 MiB) where they are measured to be faster ([`PageChoice`]). On a virtual machine that
 //!   returns free memory to its host they can be several times slower than small pages.
-//! - Freed blocks of 4 MiB and more are reused. Until then the kernel may reclaim their pages. They still count
+//! - Freed blocks of 4 MiB and more are reused. Until then the kernel may reclaim their pages, but for those of
+//!   the last 64 MiB. They still count
 //!   toward limits on address space and committed memory; [`release_freed_memory`] frees them.
 //!
 //! [`keep_freed_blocks`] configures the C library to reuse the memory of all other tensors.
@@ -44,4 +45,4 @@ pub use block::release_freed_memory;
 pub use mapped::copy_mapped;
 pub use memory::{Memory, Part};
 pub use page_size::PageChoice;
-pub use system::{advise_huge_pages, keep_freed_blocks};
+pub use system::{advise_huge_pages, keep_freed_blocks, return_freed_blocks};

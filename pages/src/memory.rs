@@ -176,7 +176,7 @@ impl<'a> Part<'a> {
             origin,
             ready,
         } = self.of;
-        if origin == Origin::Reused {
+        if origin == Origin::Reclaimable {
             // The kernel no longer reclaims a page that was written to. The last step may extend into one more page.
             let steps = (0..self.bytes.len()).step_by(SMALL_PAGE);
             for at in steps.chain(self.bytes.len().checked_sub(1)) {
@@ -220,9 +220,7 @@ mod tests {
         let was = address(&first);
         drop(first);
         let (origin, second) = filled(2);
-        if cfg!(target_os = "linux") {
-            assert_eq!((origin, address(&second)), (Origin::Reused, was));
-        }
+        assert_eq!((origin, address(&second)), (Origin::Reused, was));
         assert!(second.iter().all(|byte| *byte == 2));
         // One in use and none kept: the second is new, and so is one of another alignment or a much smaller size.
         let (origin, third) = filled(3);
@@ -262,6 +260,22 @@ mod tests {
         drop(Memory::new(BYTES, 8));
         assert_eq!(kept().len(), 2, "as many as were in use at a time");
         assert!(release_freed_memory());
+        // The newest of many is reused first, and the kernel may reclaim the older ones: 10 of 6 MiB are recent.
+        let many: Vec<_> = (0..12).map(|value| filled(value).1).collect();
+        let newest = address(&many[11]);
+        drop(many);
+        let (origin, again) = filled(13);
+        assert_eq!((origin, address(&again)), (Origin::Reused, newest));
+        if cfg!(target_os = "linux") {
+            let rest: Vec<_> = (0..11).map(filled).collect();
+            let origins = rest.iter().map(|(origin, _)| *origin);
+            let recent = origins.filter(|origin| *origin == Origin::Reused).count();
+            assert_eq!(recent, 9);
+            for (value, (_, bytes)) in rest.iter().enumerate() {
+                assert!(bytes.iter().all(|byte| *byte == value as u8));
+            }
+        }
+        assert!(release_freed_memory() || !cfg!(target_os = "linux"));
     }
 
     #[test]

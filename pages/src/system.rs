@@ -171,6 +171,24 @@ pub fn keep_freed_blocks() -> bool {
     false
 }
 
+/// Configures glibc's allocator to return each freed block of 128 KiB and more to the system, for the rest of the process: for a
+/// process with a memory limit. Returns `false` with other C libraries.
+///
+/// By default glibc keeps blocks of up to 32 MiB once such a block was freed.
+pub fn return_freed_blocks() -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        const BLOCK: libc::c_int = 128 << 10;
+        // SAFETY: `mallopt` accepts any two integers, from any thread; it rejects unknown ones.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, BLOCK) == 1
+                && libc::mallopt(libc::M_TRIM_THRESHOLD, BLOCK) == 1
+        }
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    false
+}
+
 /// Returns unused memory of the C library to the system. Returns whether there was any.
 pub(crate) fn trim() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

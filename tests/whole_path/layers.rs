@@ -48,6 +48,7 @@ const CRATES: [(&str, &[&str]); 16] = [
         &[
             "tinderbox-checkpoint",
             "tinderbox-deferred",
+            "tinderbox-pages",
             "tinderbox-pipeline",
             "tinderbox-planner",
             "tinderbox-schedule",

@@ -226,25 +226,27 @@ fn streamed_from_files() {
         .unwrap();
     let expected = in_plain_burn(&net);
 
-    let saved = saved(&model, dir.path());
-    assert_eq!(evaluated(&model, saved, 6 << 10).unwrap(), expected);
+    // Each thread that reads needs memory.
+    let alone = || LoadOptions::default().threads(1);
+    let saved = saved(&model, dir.path()).source(alone()).unwrap();
+    assert_eq!(evaluated(&model, saved, 12 << 10).unwrap(), expected);
 
     let packed = dir.path().join("net.bpk");
     net.save_into(&mut BurnpackStore::from_file(&packed))
         .unwrap();
     let pretrained = Pretrained::open(&packed).unwrap();
-    let options = LoadOptions::default().burn(model.parameters());
+    let options = alone().burn(model.parameters());
     let source = pretrained.source(options).unwrap();
-    assert_eq!(evaluated(&model, source, 6 << 10).unwrap(), expected);
+    assert_eq!(evaluated(&model, source, 12 << 10).unwrap(), expected);
 
     let of_torch = dir.path().join("model.safetensors");
     let store = SafetensorsStore::from_file(&of_torch);
     net.save_into(&mut store.with_to_adapter(BurnToPyTorchAdapter))
         .unwrap();
     let pretrained = Pretrained::open(&of_torch).unwrap();
-    let source = pretrained.source(LoadOptions::default().pytorch(model.parameters()));
+    let source = pretrained.source(alone().pytorch(model.parameters()));
     assert_eq!(
-        evaluated(&model, source.unwrap(), 18 << 10).unwrap(),
+        evaluated(&model, source.unwrap(), 12 << 10).unwrap(),
         expected
     );
 }
@@ -398,9 +400,10 @@ fn damage_of_a_streamed_file_is_named() {
     let checkpoint = saved(&model, dir.path());
     let traced = traced(&model);
     let plan = Plan::streamed(&traced, FINE).unwrap();
-    let builder = Streamed::new(&model, &traced, &plan).source(checkpoint.clone());
+    let source = checkpoint.source(LoadOptions::default().threads(1));
+    let builder = Streamed::new(&model, &traced, &plan).source(source.unwrap());
     let mut streamed = builder
-        .memory(MemoryBudget::Values(6 << 10))
+        .memory(MemoryBudget::Values(12 << 10))
         .start()
         .unwrap();
     streamed.evaluate(batch()).unwrap();

@@ -14,11 +14,12 @@ use tinderbox_fake::Region;
 
 use super::{
     files::Files,
-    load::{Wanted, default_threads, load},
+    load::{Reading, Scratch, Wanted, load},
     shard::ShardFile,
 };
 use crate::{
-    Chunk, Digest, DocumentEntry, FormatError, LoadError, Manifest, Role, Scalar, TensorEntry,
+    Chunk, Digest, DocumentEntry, FormatError, LoadError, Manifest, Role, Scalar, StoredDType,
+    TensorEntry,
     format::{INDEX_FILE, MANIFEST_FILE, PLAN_FILE, StoredPlan, attempt_dir_name},
     layout::pieces,
     store::{Found, FoundKind, LocalStore, Retrying, Store, join, list_by_name, read_manifest},
@@ -26,7 +27,7 @@ use crate::{
 
 /// Maximum size of a piece in bytes: several digest blocks, because the first and the last block of a piece may be read
 /// twice.
-const PIECE_BYTES: u64 = 8 << 20;
+pub(crate) const PIECE_BYTES: u64 = 8 << 20;
 
 /// A published checkpoint: a directory with a validated manifest. A source of a model's parameters
 /// ([`tinderbox_deferred::Source`]) and of an optimizer's state.
@@ -46,6 +47,8 @@ pub struct Checkpoint {
     /// Whether the header of each file has been validated.
     pub(super) proven: Arc<Vec<AtomicBool>>,
     files: Arc<Files>,
+    /// The memory of loads, kept from one to the next.
+    pub(super) scratch: Arc<Scratch>,
 }
 
 impl Checkpoint {
@@ -100,6 +103,7 @@ impl Checkpoint {
             proven: Arc::new(contents.iter().map(|_| AtomicBool::new(false)).collect()),
             contents: Arc::new(contents),
             files: Arc::new(files),
+            scratch: Arc::default(),
             place,
             files_dir,
             tied: tied.collect(),
@@ -299,7 +303,7 @@ impl Checkpoint {
                 names: missing,
             });
         }
-        load(self, &wanted, default_threads(), observer)
+        load(self, &wanted, Reading::default(), observer)
     }
 
     /// Returns the saved state tensors whose names start with a prefix, sorted by name. Reads nothing. Cost:
@@ -330,43 +334,60 @@ impl Checkpoint {
                 tensor: tensor.name.clone(),
             });
         }
+        self.read_as(tensor, region, tensor.dtype)
+    }
+
+    /// Reads a region of a tensor of this checkpoint, cast.
+    fn read_as(
+        &self,
+        tensor: &TensorEntry,
+        region: &Region,
+        dtype: StoredDType,
+    ) -> Result<TensorData, LoadError> {
         let wanted = Wanted {
             tensor,
             region: region.clone(),
-            dtype: tensor.dtype.burn(),
+            dtype: dtype.burn(),
             transposed: false,
         };
-        let mut data = load(self, &[wanted], default_threads(), &())?;
+        let mut data = load(self, &[wanted], Reading::default(), &())?;
         Ok(data.pop().expect("one region for one request"))
     }
 
-    /// Reads a region of a tensor in boxes of at most 8 MiB, whose concatenated elements are those of the region in
+    /// Reads a region of a tensor in boxes of at most 8 MiB, cast, whose concatenated elements are those of the region in
     /// row-major order; none for an empty region.
     pub(crate) fn read_in_pieces(
         &self,
         tensor: &TensorEntry,
         region: &Region,
+        dtype: StoredDType,
     ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
         let pieces = pieces(region, PIECE_BYTES / tensor.dtype.size_bytes());
-        pieces.into_iter().map(|piece| self.read(tensor, &piece))
+        let pieces = pieces.into_iter();
+        pieces.map(move |piece| self.read_as(tensor, &piece, dtype))
     }
 
-    /// Reads boxes of a matrix of this checkpoint, each transposed.
+    /// Reads boxes of a matrix of this checkpoint, each transposed and cast.
     ///
     /// Every block that contains an element of a box is read. Memory: a box, a piece of 8 MiB and a block.
     pub(crate) fn read_transposed(
         &self,
         tensor: &TensorEntry,
         boxes: impl IntoIterator<Item = Region>,
+        dtype: StoredDType,
     ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
-        boxes.into_iter().map(|region| {
+        boxes.into_iter().map(move |region| {
             let wanted = Wanted {
                 tensor,
                 region,
-                dtype: tensor.dtype.burn(),
+                dtype: dtype.burn(),
                 transposed: true,
             };
-            let mut data = load(self, &[wanted], 1, &())?;
+            let reading = Reading {
+                threads: 1,
+                uncached: false,
+            };
+            let mut data = load(self, &[wanted], reading, &())?;
             Ok(data.pop().expect("one region for one request"))
         })
     }

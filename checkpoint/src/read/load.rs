@@ -2,7 +2,11 @@
 
 use std::{
     num::NonZeroUsize,
-    sync::atomic::{AtomicBool, Ordering},
+    ops::Range,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -18,8 +22,7 @@ use super::{
     transpose::put_transposed,
 };
 use crate::{
-    Chunk, LoadError, StoredDType, TensorEntry, format::stored_len, layout::pieces,
-    parallel::parallel,
+    Chunk, LoadError, TensorEntry, format::stored_len, layout::pieces, parallel::parallel_with,
 };
 
 /// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
@@ -39,34 +42,50 @@ pub(super) struct Wanted<'a> {
     pub(super) transposed: bool,
 }
 
+/// How files are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub(super) threads: usize,
+    /// Whether the cache of the system is bypassed.
+    pub(super) uncached: bool,
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Self {
+            threads: default_threads(),
+            uncached: false,
+        }
+    }
+}
+
 /// Returns the default number of reader threads.
 pub(crate) fn default_threads() -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     cores.min(MAX_THREADS)
 }
 
-/// Returns the bytes that reading takes beside the values, on the CPU: for each thread one block, unless the values have the bytes
-/// of the file, and a piece to transpose.
+/// Returns the bytes that reading takes beside the values, on the CPU: for each thread one block, and a piece to transpose.
 pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> u64 {
-    let block_bytes = checkpoint.manifest().block_bytes.bytes();
-    let of_one = |one: &Wanted<'_>| {
-        let is_same = StoredDType::of(one.dtype) == Some(one.tensor.dtype);
-        if is_same && !one.transposed && one.region.is_whole(&one.tensor.shape) {
-            return 0;
-        }
-        let piece = one
-            .region
-            .num_elements()
-            .saturating_mul(one.dtype.size() as u64);
-        let piece = if one.transposed {
-            piece.min(SPAN_BYTES)
-        } else {
-            0
-        };
-        block_bytes.min(one.tensor.bytes()) + piece
-    };
-    let most = wanted.iter().map(of_one).max().unwrap_or(0);
-    most.saturating_mul(threads as u64)
+    let blocks = wanted.iter().map(|one| one.tensor.bytes());
+    let block = blocks.max().unwrap_or(0);
+    let transposed = wanted.iter().filter(|one| one.transposed);
+    let pieces = transposed.map(|one| {
+        let size = one.dtype.size() as u64;
+        one.region.num_elements().saturating_mul(size)
+    });
+    let piece = pieces.max().unwrap_or(0);
+    let of_thread = block.min(checkpoint.manifest().block_bytes.bytes()) + piece.min(SPAN_BYTES);
+    of_thread.saturating_mul(uncached_threads(wanted, threads) as u64)
+}
+
+/// Returns the number of threads of an uncached load: more, because they wait for the disk, which is not read ahead. Those that
+/// transpose do not.
+fn uncached_threads(wanted: &[Wanted<'_>], threads: usize) -> usize {
+    match wanted.iter().any(|one| one.transposed) {
+        true => threads,
+        false => 2 * threads,
+    }
 }
 
 /// A work item of one thread. The outputs of all items are disjoint.
@@ -86,7 +105,7 @@ enum Item<'a, 'out> {
 pub(super) fn load(
     checkpoint: &Checkpoint,
     wanted: &[Wanted<'_>],
-    threads: usize,
+    reading: Reading,
     progress: &dyn Observer,
 ) -> Result<Vec<TensorData>, LoadError> {
     let mut outs = Vec::with_capacity(wanted.len());
@@ -112,7 +131,11 @@ pub(super) fn load(
     for ((one, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
         push_items(one, transfer, block_bytes, out.parts(), &mut items);
     }
-    run(checkpoint, items, threads, progress)?;
+    let threads = match reading.uncached {
+        true => uncached_threads(wanted, reading.threads),
+        false => reading.threads,
+    };
+    run(checkpoint, items, threads, reading.uncached, progress)?;
     let data = outs.into_iter().zip(wanted).map(|(out, one)| {
         // The sizes fit `usize`, because the bytes were allocated or there are none.
         let mut shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
@@ -192,18 +215,22 @@ fn run(
     checkpoint: &Checkpoint,
     items: Vec<Item<'_, '_>>,
     threads: usize,
+    uncached: bool,
     progress: &dyn Observer,
 ) -> Result<(), LoadError> {
     let failed = AtomicBool::new(false);
-    let results = parallel(threads, items, |item| {
+    let mut scratch = std::mem::take(&mut *checkpoint.scratch.lock());
+    scratch.resize_with(threads, Held::default);
+    let results = parallel_with(&mut scratch, items, |held, item| {
+        held.uncached = uncached;
         if failed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut held = Vec::new();
-        let done = item.run(checkpoint, &mut held, progress);
+        let done = item.run(checkpoint, held, progress);
         failed.fetch_or(done.is_err(), Ordering::Relaxed);
         done
     });
+    *checkpoint.scratch.lock() = scratch;
     results.into_iter().collect()
 }
 
@@ -211,7 +238,7 @@ impl Item<'_, '_> {
     fn run(
         self,
         checkpoint: &Checkpoint,
-        held: &mut Vec<u8>,
+        held: &mut Held,
         progress: &dyn Observer,
     ) -> Result<(), LoadError> {
         match self {
@@ -264,12 +291,12 @@ fn transpose(
     one: &Wanted<'_>,
     transfer: Transfer,
     checkpoint: &Checkpoint,
-    held: &mut Vec<u8>,
+    held: &mut Held,
     progress: &dyn Observer,
     out: &mut [u8],
 ) -> Result<(), LoadError> {
     let most = SPAN_BYTES / one.dtype.size() as u64;
-    let mut piece_bytes = Vec::new();
+    let mut piece_bytes = std::mem::take(&mut held.piece);
     for chunk in &one.tensor.chunks {
         let Some(shared) = chunk.region.intersection(&one.region) else {
             continue;
@@ -288,18 +315,45 @@ fn transpose(
             progress.advanced(piece_bytes.len() as u64);
         }
     }
+    held.piece = piece_bytes;
     Ok(())
 }
 
-/// Reads runs of one chunk, in order; caches the last partially used block.
+/// The memory of each thread of a load. It is kept for the next load: the threads end, and an allocator that freed and allocated it
+/// each time between values would need more memory in the end.
+#[derive(Debug, Default)]
+pub(super) struct Scratch(Mutex<Vec<Held>>);
+
+impl Scratch {
+    fn lock(&self) -> MutexGuard<'_, Vec<Held>> {
+        // It is whole after a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The memory in which a thread has the block that it has read.
+#[derive(derive_more::Debug, Default)]
+struct Held {
+    #[debug(skip)]
+    memory: Vec<u8>,
+    /// Where in the memory the block is.
+    range: Range<usize>,
+    /// Memory for a piece that is transposed.
+    #[debug(skip)]
+    piece: Vec<u8>,
+    /// Whether the cache of the system is bypassed.
+    uncached: bool,
+}
+
+/// Reads runs of one chunk, in order; keeps the last partially used block.
 struct ChunkReader<'a> {
     tensor: &'a TensorEntry,
     chunk: &'a Chunk,
-    shard: std::sync::Arc<ShardFile>,
+    shard: Arc<ShardFile>,
     transfer: Transfer,
     /// Size of an element of the tensor in memory, in bytes.
     element: u64,
-    held: &'a mut Vec<u8>,
+    held: &'a mut Held,
     held_block: Option<u64>,
 }
 
@@ -308,8 +362,8 @@ impl<'a> ChunkReader<'a> {
         one: &Wanted<'a>,
         transfer: Transfer,
         chunk: &'a Chunk,
-        shard: std::sync::Arc<ShardFile>,
-        held: &'a mut Vec<u8>,
+        shard: Arc<ShardFile>,
+        held: &'a mut Held,
     ) -> Self {
         Self {
             tensor: one.tensor,
@@ -323,7 +377,7 @@ impl<'a> ChunkReader<'a> {
     }
 
     /// Copies a run to `out`. A block that is entirely in the run and needs no conversion is read directly
-    /// into `out`.
+    /// into `out`, unless the cache is bypassed, which needs aligned memory.
     fn read(&mut self, run: ElementRun, out: &mut [u8]) -> Result<(), LoadError> {
         let stored = self.tensor.dtype.size_bytes();
         // Positions fit, because the sizes of chunk and region in bytes were checked.
@@ -335,18 +389,17 @@ impl<'a> ChunkReader<'a> {
             let stop = end.min(span.end);
             let len = (stop - source) / stored * self.element;
             let place = &mut out[target as usize..(target + len) as usize];
-            if source == span.start && stop == span.end && self.transfer.is_copy() {
+            let is_whole = source == span.start && stop == span.end;
+            if is_whole && self.transfer.is_copy() && !self.held.uncached {
                 self.shard
                     .read_block(self.tensor, self.chunk, block, place)?;
             } else {
                 if self.held_block != Some(block) {
-                    self.held.resize((span.end - span.start) as usize, 0);
-                    self.shard
-                        .read_block(self.tensor, self.chunk, block, self.held)?;
-                    self.held_block = Some(block);
+                    self.hold(block, (span.end - span.start) as usize)?;
                 }
                 let from = (source - span.start) as usize..(stop - span.start) as usize;
-                let copied = self.transfer.copy(&self.held[from], place);
+                let held = &self.held.memory[self.held.range.clone()];
+                let copied = self.transfer.copy(&held[from], place);
                 copied.map_err(|InvalidBoolean| LoadError::InvalidBoolean {
                     path: self.shard.path.clone(),
                     tensor: self.tensor.name.clone(),
@@ -354,6 +407,27 @@ impl<'a> ChunkReader<'a> {
             }
             (source, target) = (stop, target + len);
         }
+        Ok(())
+    }
+
+    /// Reads a whole block.
+    fn hold(&mut self, block: u64, bytes: usize) -> Result<(), LoadError> {
+        let Held {
+            memory,
+            range,
+            uncached,
+            ..
+        } = &mut *self.held;
+        let (shard, tensor, chunk) = (&self.shard, self.tensor, self.chunk);
+        self.held_block = None;
+        if *uncached {
+            *range = shard.read_block_uncached(tensor, chunk, block, memory)?;
+        } else {
+            memory.resize(bytes, 0);
+            *range = 0..bytes;
+            shard.read_block(tensor, chunk, block, memory)?;
+        }
+        self.held_block = Some(block);
         Ok(())
     }
 }

@@ -20,6 +20,8 @@ pub use options::LoadOptions;
 pub use pretrained::Pretrained;
 pub use source::CheckpointSource;
 
-pub(crate) use checkpoint::failed;
+pub(crate) use checkpoint::{PIECE_BYTES, failed};
 pub(crate) use load::default_threads;
+pub(crate) use options::renamed;
+pub(crate) use transfer::can_cast;
 pub(crate) use transpose::{reversed, transposed_piece};

@@ -158,10 +158,15 @@ impl LoadOptions {
 
     /// Returns the name of a saved tensor after all renames.
     pub(super) fn renamed(&self, name: &str) -> String {
-        let mut name = name.to_owned();
-        for (pattern, replacement) in &self.renames {
-            name = pattern.replace(&name, replacement).into_owned();
-        }
+        let name = renamed(&self.renames, name);
         self.aliases.get(&name).cloned().unwrap_or(name)
     }
+}
+
+/// Returns a name after all renames, one after the other.
+pub(crate) fn renamed(renames: &[(Regex, String)], name: &str) -> String {
+    let renames = renames.iter();
+    renames.fold(name.to_owned(), |name, (pattern, replacement)| {
+        pattern.replace(&name, replacement).into_owned()
+    })
 }

@@ -8,7 +8,7 @@ use tinderbox_deferred::Observer;
 use tinderbox_fake::{DynTensor, is_host};
 
 use super::Checkpoint;
-use super::load::{Wanted, load};
+use super::load::{Reading, Wanted, load};
 use crate::LoadError;
 
 /// Size of a group of values that is read before it is copied to a device other than the host: large enough
@@ -27,7 +27,7 @@ pub(super) fn load_to(
     checkpoint: &Checkpoint,
     wanted: &[Wanted<'_>],
     devices: &[&Device],
-    threads: usize,
+    reading: Reading,
     progress: &dyn Observer,
     mut made: impl FnMut(usize, &DynTensor),
 ) -> Result<Vec<DynTensor>, LoadError> {
@@ -46,12 +46,12 @@ pub(super) fn load_to(
         if groups.len() == 1 {
             // No copies overlap with reading, so the values are read on this thread.
             let all = groups.next().unwrap_or_default();
-            let _ = sender.send(load(checkpoint, all, threads, progress));
+            let _ = sender.send(load(checkpoint, all, reading, progress));
             drop(sender);
         } else {
             scope.spawn(move || {
                 for group in groups {
-                    let read = load(checkpoint, group, threads, progress);
+                    let read = load(checkpoint, group, reading, progress);
                     let failed = read.is_err();
                     if sender.send(read).is_err() || failed {
                         break;

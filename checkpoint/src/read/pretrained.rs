@@ -130,8 +130,8 @@ impl Pretrained {
         self.checkpoint.source(options.of_record(self.is_record))
     }
 
-    /// Returns the tensors as a checkpoint without digests.
-    pub(crate) fn checkpoint(&self) -> &Arc<Checkpoint> {
+    /// Returns the files as a checkpoint: of step 0, whose blocks have no digests.
+    pub fn checkpoint(&self) -> &Arc<Checkpoint> {
         &self.checkpoint
     }
 }

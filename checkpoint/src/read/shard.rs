@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    io,
     ops::Range,
     path::{Path, PathBuf},
     sync::atomic::Ordering,
@@ -92,25 +93,58 @@ impl ShardFile {
         into: &mut [u8],
     ) -> Result<(), LoadError> {
         let start_bytes = chunk.start_bytes + block * self.block.bytes();
-        self.file
-            .read_exact_at(into, start_bytes)
-            .map_err(|source| LoadError::Io {
-                action: "read",
-                path: self.path.clone(),
-                source,
-            })?;
+        let read = self.file.read_exact_at(into, start_bytes);
+        read.map_err(|source| self.unreadable(source))?;
+        self.check_block(tensor, chunk, block, into)
+    }
+
+    /// As [`read_block`](Self::read_block), around the cache of the system; returns where in `scratch` the block is.
+    pub(super) fn read_block_uncached(
+        &self,
+        tensor: &TensorEntry,
+        chunk: &Chunk,
+        block: u64,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Range<usize>, LoadError> {
+        let span = self.block_span(chunk, block);
+        // At most the size of a block.
+        let bytes = (span.end - span.start) as usize;
+        let start_bytes = chunk.start_bytes + span.start;
+        let range = self.file.read_uncached(scratch, start_bytes, bytes);
+        let range = range.map_err(|source| self.unreadable(source))?;
+        self.check_block(tensor, chunk, block, &scratch[range.clone()])?;
+        Ok(range)
+    }
+
+    fn unreadable(&self, source: io::Error) -> LoadError {
+        LoadError::Io {
+            action: "read",
+            path: self.path.clone(),
+            source,
+        }
+    }
+
+    /// Checks the digest of a block, if it has one.
+    fn check_block(
+        &self,
+        tensor: &TensorEntry,
+        chunk: &Chunk,
+        block: u64,
+        bytes: &[u8],
+    ) -> Result<(), LoadError> {
         if !self.digests {
             return Ok(());
         }
-        let (expected, found) = (chunk.digests[block as usize], Digest::of(into));
+        let (expected, found) = (chunk.digests[block as usize], Digest::of(bytes));
         if expected == found {
             return Ok(());
         }
+        let start_bytes = chunk.start_bytes + block * self.block.bytes();
         Err(LoadError::DamagedTensor {
             path: self.path.clone(),
             tensor: tensor.name.clone(),
             start_bytes,
-            end_bytes: start_bytes + into.len() as u64,
+            end_bytes: start_bytes + bytes.len() as u64,
             expected,
             found,
         })

@@ -10,7 +10,7 @@ use tinderbox_fake::DynTensor;
 
 use super::{
     Checkpoint, LoadOptions,
-    load::{Wanted, working_bytes},
+    load::{Reading, Wanted, working_bytes},
     place::load_to,
     transfer::Transfer,
     transpose::reversed,
@@ -199,6 +199,30 @@ impl CheckpointSource {
         Ok(wanted)
     }
 
+    fn read(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+        uncached: bool,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        let (wanted, wrong) = self.compare_all(requests);
+        Mismatches(wrong).none_in(|| self.describe())?;
+        let devices: Vec<_> = requests.iter().map(|request| &request.device).collect();
+        let threads = self.options.threads;
+        let values = load_to(
+            &self.checkpoint,
+            &wanted,
+            &devices,
+            Reading { threads, uncached },
+            observer,
+            |place, value| observer.completed(&requests[place].path, value.bytes()),
+        );
+        values.map_err(|error| SourceError::Failed {
+            described: self.describe(),
+            source: Box::new(error),
+        })
+    }
+
     /// Removes missing parameters from the mismatches if the options allow them.
     fn forgive(&self, wrong: &mut Vec<Mismatch>) {
         if self.options.allow_missing {
@@ -219,21 +243,15 @@ impl Source for CheckpointSource {
         requests: &[Request],
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let (wanted, wrong) = self.compare_all(requests);
-        Mismatches(wrong).none_in(|| self.describe())?;
-        let devices: Vec<_> = requests.iter().map(|request| &request.device).collect();
-        let values = load_to(
-            &self.checkpoint,
-            &wanted,
-            &devices,
-            self.options.threads,
-            observer,
-            |place, value| observer.completed(&requests[place].path, value.bytes()),
-        );
-        values.map_err(|error| SourceError::Failed {
-            described: self.describe(),
-            source: Box::new(error),
-        })
+        self.read(requests, observer, false)
+    }
+
+    fn load_uncached(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.read(requests, observer, true)
     }
 
     /// Returns all mismatches: of the requests, and parameters that the model does not have.
@@ -286,6 +304,14 @@ impl Source for Checkpoint {
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
         self.exactly()?.load(requests, observer)
+    }
+
+    fn load_uncached(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.exactly()?.load_uncached(requests, observer)
     }
 
     fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {

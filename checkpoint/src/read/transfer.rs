@@ -54,6 +54,11 @@ impl Transfer {
     }
 }
 
+/// Returns whether values of a stored type can be cast to another float type.
+pub(crate) fn can_cast(from: StoredDType, to: DType) -> bool {
+    matches!(Transfer::between(from, to), Some(Transfer::Float(..)))
+}
+
 fn is_float(dtype: StoredDType) -> bool {
     use StoredDType as D;
     matches!(dtype, D::F64 | D::F32 | D::F16 | D::BF16)

@@ -3,11 +3,12 @@
 use std::{
     fs::{self, File, Metadata, TryLockError},
     io::{self, BufWriter, Write},
+    ops::Range,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
-use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile, existing};
+use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile, direct, existing, read_into};
 
 /// Size of the write buffer: small tensors are combined, larger ones bypass it.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -326,6 +327,18 @@ impl ReadFile for LocalRead {
             start += read as u64;
         }
         Ok(())
+    }
+
+    fn read_uncached(
+        &self,
+        scratch: &mut Vec<u8>,
+        start: u64,
+        bytes: usize,
+    ) -> io::Result<Range<usize>> {
+        match direct::read(&self.file, scratch, start, bytes)? {
+            Some(range) => Ok(range),
+            None => read_into(self, scratch, start, bytes),
+        }
     }
 }
 

@@ -6,12 +6,13 @@
 //! [`LocalStore`] is a directory. With the feature `object-store`, `BucketStore` is a bucket of S3, Google
 //! Cloud Storage or Azure (features `aws`, `gcp`, `azure`), or an in-memory bucket.
 
+mod direct;
 mod local;
 #[cfg(feature = "object-store")]
 mod object;
 mod retrying;
 
-use std::{any::Any, collections::HashMap, fmt, io, path::PathBuf, time::SystemTime};
+use std::{any::Any, collections::HashMap, fmt, io, ops::Range, path::PathBuf, time::SystemTime};
 
 use crate::{
     FormatError, Manifest,
@@ -279,6 +280,36 @@ pub trait ReadFile: fmt::Debug + Send + Sync {
     ///
     /// Returns `UnexpectedEof` if the file ends before the buffer is full.
     fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()>;
+
+    /// Reads bytes from an offset in the file, around the cache of the system where that is possible, and returns where in
+    /// `scratch` they are; grows it as needed. For bytes that would be dropped from the cache before they are read again.
+    /// By default as [`read_exact_at`](Self::read_exact_at).
+    ///
+    /// # Errors
+    ///
+    /// Returns `UnexpectedEof` if the file ends before.
+    fn read_uncached(
+        &self,
+        scratch: &mut Vec<u8>,
+        start: u64,
+        bytes: usize,
+    ) -> io::Result<Range<usize>> {
+        read_into(self, scratch, start, bytes)
+    }
+}
+
+/// Reads bytes to the begin of a buffer, which grows as needed.
+fn read_into(
+    file: &(impl ReadFile + ?Sized),
+    buffer: &mut Vec<u8>,
+    start: u64,
+    bytes: usize,
+) -> io::Result<Range<usize>> {
+    if buffer.len() < bytes {
+        buffer.resize(bytes, 0);
+    }
+    file.read_exact_at(&mut buffer[..bytes], start)?;
+    Ok(0..bytes)
 }
 
 /// A new file. If it is dropped before it is finished, it may exist in part, or not at all.

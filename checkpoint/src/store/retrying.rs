@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -121,5 +122,16 @@ impl ReadFile for RetryingFile {
 
     fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()> {
         retried(&self.place, || self.file.read_exact_at(into, start))
+    }
+
+    fn read_uncached(
+        &self,
+        scratch: &mut Vec<u8>,
+        start: u64,
+        bytes: usize,
+    ) -> io::Result<Range<usize>> {
+        retried(&self.place, || {
+            self.file.read_uncached(scratch, start, bytes)
+        })
     }
 }

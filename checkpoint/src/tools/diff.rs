@@ -195,8 +195,8 @@ fn compare(
     }
     let mut values = ValueDifference::default();
     let region = a.region();
-    let of_second = second.read_in_pieces(b, &region);
-    for (of_first, of_second) in first.read_in_pieces(a, &region).zip(of_second) {
+    let of_second = second.read_in_pieces(b, &region, b.dtype);
+    for (of_first, of_second) in first.read_in_pieces(a, &region, a.dtype).zip(of_second) {
         let (of_first, of_second) = (of_first?, of_second?);
         values.elements += of_first.num_elements() as u64;
         let (of_first, of_second) = (of_first.as_bytes(), of_second.as_bytes());

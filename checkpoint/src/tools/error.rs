@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use tinderbox_deferred::human_bytes_distinct;
+
 use crate::{HeaderError, LoadError, SaveError};
 
 /// The reason why an operation on a whole checkpoint failed. Its output does not exist then.
@@ -14,6 +16,16 @@ pub enum ToolError {
     /// The new checkpoint can't be saved, or a file can't be written.
     #[error(transparent)]
     Save(#[from] SaveError),
+    /// The memory limit is too low.
+    #[error("{} are allowed, and at least {} are needed: `{tensor}` is written in pieces that need most", human_bytes_distinct(*.memory_bytes, *.least_bytes), human_bytes_distinct(*.least_bytes, *.memory_bytes))]
+    Memory {
+        /// The limit.
+        memory_bytes: u64,
+        /// The least limit, with what the process has already.
+        least_bytes: u64,
+        /// The tensor that needs most.
+        tensor: String,
+    },
     /// The source has no parameters.
     #[error("{} contains no parameters", .path.display())]
     NoParameters {

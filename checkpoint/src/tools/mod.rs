@@ -1,21 +1,24 @@
-//! Operations on whole checkpoints: compare two, copy, reshard for another number of ranks, export to and
-//! import from plain `safetensors` files.
+//! Operations on whole checkpoints: compare two, copy, reshard for another number of ranks, convert plain `safetensors` files
+//! and export to them.
 //!
 //! All of them read blocks, or pieces of 8 MiB, whatever the size of the tensors, and check the digest of every
 //! byte of a checkpoint.
 
 mod assign;
+mod convert;
 mod copy;
 mod diff;
+mod division;
 mod error;
 mod export;
-mod import;
 mod reshard;
 mod save;
 
+pub use convert::{ConvertOptions, convert};
 pub use copy::{CopyOptions, copy};
 pub use diff::{Diff, Difference, ScalarDifference, TensorDifference, ValueDifference, diff};
+pub use division::Cut;
 pub use error::ToolError;
 pub use export::{ExportFormat, ExportLayout, ExportOptions, Exported, export, export_tensors};
-pub use import::{ImportOptions, import};
-pub use reshard::{Cut, ReshardOptions, reshard};
+pub use reshard::{ReshardOptions, reshard};
+pub use save::{SaveOptions, save_tensors};

@@ -12,7 +12,7 @@ use crate::{
     dtype::stored_bytes,
     format::{check_tensor_name, stored_len},
     layout::pieces,
-    read::{reversed, transposed_piece},
+    read::{PIECE_BYTES, can_cast, reversed, transposed_piece},
 };
 
 /// A tensor, or a box of one, that a rank saves.
@@ -42,10 +42,19 @@ pub enum SaveData {
     /// tensor that is not a view is written without a copy.
     #[from]
     Device(DynTensor),
-    /// In another checkpoint: a region of a tensor, read in pieces of 8 MiB when it is written.
-    Saved(Arc<Checkpoint>, Box<TensorEntry>, Region),
-    /// Of a source, such as a replay of a model's initialization or weights that are cast: read or computed when it is written,
-    /// and dropped after it. The device of the request is the CPU.
+    /// In another checkpoint: read in pieces of 8 MiB when it is written.
+    Saved {
+        /// The checkpoint.
+        checkpoint: Arc<Checkpoint>,
+        /// A tensor of it.
+        tensor: Box<TensorEntry>,
+        /// The region of that.
+        region: Region,
+        /// The dtype to cast to: that of the tensor, or another float of a float.
+        dtype: StoredDType,
+    },
+    /// Of a source, such as a replay of a model's initialization: read or computed when it is written, in pieces of 64 MiB if
+    /// the source has parts of values. The device of the request is the CPU.
     Source(Arc<dyn Source>, Box<Request>),
 }
 
@@ -63,7 +72,7 @@ impl SaveData {
         match self {
             Self::Host(data) => of(data.shape()),
             Self::Device(tensor) => of(&tensor.shape()),
-            Self::Saved(_, _, region) => region.size().to_vec(),
+            Self::Saved { region, .. } => region.size().to_vec(),
             Self::Source(_, request) => request.region.size().to_vec(),
         }
     }
@@ -74,7 +83,7 @@ impl SaveData {
         match self {
             Self::Host(data) => of(data.dtype()),
             Self::Device(tensor) => of(tensor.dtype()),
-            Self::Saved(_, tensor, _) => Ok(tensor.dtype),
+            Self::Saved { dtype, .. } => Ok(*dtype),
             Self::Source(_, request) => of(request.dtype),
         }
     }
@@ -139,6 +148,75 @@ impl SaveTensor {
             }
         });
         tensors.collect()
+    }
+
+    /// Creates a tensor of another checkpoint, whole, which is read when it is written. `dtype` casts a float tensor to another
+    /// float.
+    pub fn of_checkpoint(
+        checkpoint: &Arc<Checkpoint>,
+        tensor: &TensorEntry,
+        dtype: Option<DType>,
+    ) -> Self {
+        let dtype = dtype.filter(|dtype| can_cast(tensor.dtype, *dtype));
+        let data = SaveData::Saved {
+            checkpoint: checkpoint.clone(),
+            tensor: Box::new(tensor.clone()),
+            region: tensor.region(),
+            dtype: dtype.and_then(StoredDType::of).unwrap_or(tensor.dtype),
+        };
+        Self {
+            tied: tensor.tied.clone(),
+            ..Self::whole(&tensor.name, tensor.role, data)
+        }
+    }
+
+    /// Returns the bytes of the elements as stored.
+    pub fn bytes(&self) -> u64 {
+        let size = self.data.dtype().map_or(0, StoredDType::size_bytes);
+        self.region.num_elements().saturating_mul(size)
+    }
+
+    /// Returns the bytes of memory, as far as known, that writing it needs: pieces of a value that is read or computed, and what
+    /// that takes inside. 0 for a tensor in memory.
+    pub fn working_bytes(&self) -> u64 {
+        match &self.data {
+            SaveData::Host(_) | SaveData::Device(_) => 0,
+            SaveData::Saved {
+                checkpoint,
+                tensor,
+                dtype,
+                ..
+            } => {
+                let block = checkpoint.manifest().block_bytes.bytes();
+                let piece = PIECE_BYTES / tensor.dtype.size_bytes() * dtype.size_bytes();
+                piece.min(self.bytes()) + block.min(tensor.bytes())
+            }
+            SaveData::Source(source, request) => {
+                let pieces = pieces_of(&**source, request);
+                let of_piece = |piece: Request| {
+                    let bytes = piece.bytes();
+                    source.working_bytes(&[piece]).saturating_add(bytes)
+                };
+                pieces.into_iter().map(of_piece).max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Whether its elements are read or computed when they are written, and so can be a part of them.
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.data, SaveData::Saved { .. } | SaveData::Source(..))
+            && self.region.is_whole(&self.shape)
+    }
+
+    /// Returns a part of a tensor that [is read](Self::is_read).
+    pub(crate) fn in_region(mut self, part: Region) -> Self {
+        match &mut self.data {
+            SaveData::Saved { region, .. } => region.clone_from(&part),
+            SaveData::Source(_, request) => request.region.clone_from(&part),
+            SaveData::Host(_) | SaveData::Device(_) => return self,
+        }
+        self.region = part;
+        self
     }
 
     /// Moves the elements to the memory of this process: a tensor on a GPU is copied, and its device memory
@@ -218,14 +296,22 @@ impl SaveTensor {
         match &self.data {
             SaveData::Host(data) => take(&stored_bytes(data.as_bytes(), data.dtype())),
             SaveData::Device(tensor) => self.with_bytes(tensor, take),
-            SaveData::Saved(checkpoint, tensor, region) => {
-                for data in checkpoint.read_in_pieces(tensor, region) {
+            SaveData::Saved {
+                checkpoint,
+                tensor,
+                region,
+                dtype,
+            } => {
+                for data in checkpoint.read_in_pieces(tensor, region, *dtype) {
                     take(data.map_err(|source| self.unreadable(source))?.as_bytes())?;
                 }
                 Ok(())
             }
             SaveData::Source(source, request) => {
-                self.with_bytes(&self.value_of(&**source, request)?, take)
+                let pieces = pieces_of(&**source, request);
+                pieces.into_iter().try_for_each(|piece| {
+                    self.with_bytes(&self.value_of(&**source, &piece)?, &mut take)
+                })
             }
         }
     }
@@ -254,13 +340,18 @@ impl SaveTensor {
         match &self.data {
             SaveData::Host(data) => in_memory(&stored_bytes(data.as_bytes(), data.dtype())),
             SaveData::Device(tensor) => self.with_bytes(tensor, in_memory),
-            SaveData::Saved(checkpoint, tensor, region) => {
+            SaveData::Saved {
+                checkpoint,
+                tensor,
+                region,
+                dtype,
+            } => {
                 let boxes = boxes.map(|piece| {
                     let offset = piece.offset().iter().zip(region.offset());
                     let offset = offset.map(|(at, first)| at + first).collect();
                     Region::new(offset, piece.size().to_vec()).expect("it is inside of the region")
                 });
-                for data in checkpoint.read_transposed(tensor, boxes) {
+                for data in checkpoint.read_transposed(tensor, boxes, *dtype) {
                     take(data.map_err(|source| self.unreadable(source))?.as_bytes())?;
                 }
                 Ok(())
@@ -299,5 +390,26 @@ impl SaveTensor {
             tensor: self.name.clone(),
             source: Box::new(source),
         }
+    }
+}
+
+/// Divides a large request into pieces that the source can give without the whole.
+fn pieces_of(source: &dyn Source, request: &Request) -> Vec<Request> {
+    /// Large enough that computing a piece costs little more than its values.
+    const MOST: u64 = 64 << 20;
+    let whole = || vec![request.clone()];
+    if request.bytes() <= MOST {
+        return whole();
+    }
+    let pieces = pieces(&request.region, MOST / request.dtype.size() as u64);
+    let pieces = pieces.into_iter().map(|region| Request {
+        region,
+        ..request.clone()
+    });
+    let pieces: Vec<Request> = pieces.collect();
+    // What can't be computed in parts is computed as a whole for each.
+    match source.working_bytes(&pieces[..1]) < request.bytes() {
+        true => pieces,
+        false => whole(),
     }
 }

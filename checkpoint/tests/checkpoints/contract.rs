@@ -1,14 +1,17 @@
 //! A checkpoint keeps the contract of a source.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::Device;
+use tinderbox_checkpoint::tools::{Cut, SaveOptions, save_tensors};
 use tinderbox_checkpoint::{LoadOptions, Role, Run, SaveTensor};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::testing::check_source;
 use tinderbox_deferred::{Deferred, parameter_values};
+use tinderbox_fake::Region;
 
 use crate::support::{TIMEOUT, meta};
 
@@ -40,4 +43,32 @@ fn a_checkpoint_keeps_the_contract_of_a_source() {
     check_source(&checkpoint, model.parameters(), &device).unwrap();
     let source = checkpoint.source(LoadOptions::default().cast()).unwrap();
     check_source(&source, model.parameters(), &device).unwrap();
+}
+
+/// A parameter of 80 MiB is computed in two pieces, on one thread or several.
+#[test]
+fn a_large_parameter_is_saved_in_pieces() {
+    let model = Deferred::new(|device: &Device| EmbeddingConfig::new(1 << 14, 1280).init(device));
+    let model = model.unwrap();
+    let replay = Arc::new(model.replay(Seed::new(3)));
+    let made = model.materialize(&Device::flex(), &*replay).unwrap();
+    let tensors = SaveTensor::of_source(model.parameters(), replay, |_| None);
+    // A piece of up to 64 MiB, and not the whole.
+    let working = tensors[0].working_bytes();
+    assert!((60 << 20..65 << 20).contains(&working), "{working}");
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::local(dir.path());
+    for cut in [Cut::Whole, Cut::Rows] {
+        let options = SaveOptions {
+            cut,
+            ..SaveOptions::default()
+        };
+        let mut meta = meta(1, 3);
+        meta.replace = true;
+        save_tensors(&tensors, &run, meta, &options, &()).unwrap();
+        let checkpoint = run.open(1).unwrap();
+        let tensor = checkpoint.tensor(Role::Model, "weight").unwrap();
+        let found = checkpoint.read(tensor, &Region::whole(&tensor.shape).unwrap());
+        assert_eq!(found.unwrap(), made.weight.val().into_data());
+    }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, io::Write, path::Path};
 
 use crate::support::{Contents, chain, load, meta, names, save, small_contents};
 use burn::tensor::{DType, Device, TensorData};
-use tinderbox_checkpoint::{Checkpoint, Digest, LoadError, Role, Run};
+use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Digest, LoadError, LoadOptions, Role, Run};
 use tinderbox_deferred::{ParameterPath, Request, Source, SourceError};
 use tinderbox_fake::Region;
 
@@ -129,6 +129,48 @@ fn a_region_reads_only_its_blocks() {
         let region = Region::new(vec![offset], vec![size]).unwrap();
         let found = checkpoint.read(tensor, &region);
         assert_eq!(found.is_ok(), intact, "{region}: {found:?}");
+    }
+}
+
+/// Blocks that begin and end anywhere in a page, and a flip in each, read through the cache of the system and around it.
+#[test]
+fn a_flip_is_found_around_the_cache() {
+    let run = tempfile::tempdir().unwrap();
+    let values = (0..600_001).map(|at| at as f32).collect::<Vec<f32>>();
+    let mut contents = Contents::default();
+    for (name, from) in [("a", 599_998), ("b", 0), ("c", 0)] {
+        let data = TensorData::new(values[from..].to_vec(), [values.len() - from]);
+        contents.0.insert((Role::Model, name.into()), data);
+    }
+    let meta = CheckpointMeta::new(1, 1);
+    let dir = save(run.path(), meta, &contents);
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    let source = checkpoint.source(LoadOptions::default()).unwrap();
+    let request = |name: &str| {
+        let tensor = checkpoint.tensor(Role::Model, name).unwrap();
+        Request {
+            path: ParameterPath::new(name),
+            shape: tensor.shape.clone(),
+            region: Region::whole(&tensor.shape).unwrap(),
+            dtype: DType::F32,
+            device: Device::flex(),
+        }
+    };
+    let requests = ["a", "b", "c"].map(request);
+    let expected: Vec<&TensorData> = contents.0.values().collect();
+    let loaded = source.load_uncached(&requests, &()).unwrap();
+    let loaded: Vec<TensorData> = loaded.iter().map(|v| v.to_data().unwrap()).collect();
+    assert_eq!(loaded.iter().collect::<Vec<_>>(), expected);
+    let tensor = checkpoint.tensor(Role::Model, "c").unwrap();
+    let chunk = &tensor.chunks[0];
+    let path = dir.join(&chunk.file);
+    let bytes = fs::read(&path).unwrap();
+    for at in [0, 1 << 20, 2 << 20, chunk.len_bytes - 1] {
+        let mut flipped = bytes.clone();
+        flipped[(chunk.start_bytes + at) as usize] ^= 1;
+        let found = with_bytes(&path, &flipped, || source.load_uncached(&requests, &()));
+        let error = chain(&found.map(drop).unwrap_err());
+        assert!(error.contains("`c`"), "{error}");
     }
 }
 

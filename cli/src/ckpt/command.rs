@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::{cp, diff, export, gc, import, inspect, ls, plan, reshard, rm, verify};
+use super::{cp, diff, export, gc, inspect, ls, plan, reshard, rm, verify};
 use crate::{outcome::Outcome, terminal::Output};
 
 /// The checkpoint commands.
@@ -22,8 +22,6 @@ pub(crate) enum Command {
     Reshard(reshard::Flags),
     /// Copy the parameters to a plain Hugging Face directory, or to a file of Burn
     Export(export::Flags),
-    /// Save plain safetensors or burnpack files as a checkpoint
-    Import(import::Flags),
     /// Print the pipeline plan that was saved with a checkpoint; exit code 1 if it has none
     Plan(plan::Flags),
     /// Show, and with --yes remove, old checkpoints and remains of killed saves
@@ -43,7 +41,6 @@ impl Command {
             Self::Cp(flags) => cp::run(flags, out),
             Self::Reshard(flags) => reshard::run(flags, out),
             Self::Export(flags) => export::run(flags, out),
-            Self::Import(flags) => import::run(flags, out),
             Self::Plan(flags) => plan::run(flags, out),
             Self::Gc(flags) => gc::run(flags, out),
             Self::Rm(flags) => rm::run(flags, out),

@@ -46,7 +46,7 @@ pub(crate) struct Flags {
 }
 
 /// Parses a rename. The pattern ends at the first `=`, which it can contain as `\x3d`.
-fn rename(text: &str) -> Result<(Regex, String), String> {
+pub(crate) fn rename(text: &str) -> Result<(Regex, String), String> {
     let (pattern, replacement) = text
         .split_once('=')
         .ok_or("no `=` between pattern and replacement")?;

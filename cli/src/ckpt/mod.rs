@@ -5,7 +5,6 @@ mod cp;
 mod diff;
 mod export;
 mod gc;
-mod import;
 mod inspect;
 mod ls;
 mod place;
@@ -16,3 +15,6 @@ mod saved;
 mod verify;
 
 pub(crate) use command::Command;
+pub(crate) use export::rename;
+pub(crate) use place::open_weights;
+pub(crate) use saved::Saved;

@@ -3,7 +3,7 @@
 use std::{ffi::OsStr, fs, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
-use tinderbox_checkpoint::{Checkpoint, LoadError, Run, store::BucketStore};
+use tinderbox_checkpoint::{Checkpoint, LoadError, Pretrained, Run, store::BucketStore};
 
 /// The file whose presence makes a directory a checkpoint.
 const MANIFEST_FILE: &str = "manifest.json";
@@ -110,4 +110,25 @@ pub(super) fn open(dir: &Path) -> anyhow::Result<Checkpoint> {
             older.unwrap_or_default()
         )
     })
+}
+
+/// Opens a checkpoint, or files of another program.
+pub(crate) fn open_weights(from: &Path) -> anyhow::Result<Checkpoint> {
+    if url_of(from).is_some() {
+        return open(from);
+    }
+    let metadata =
+        fs::metadata(from).with_context(|| format!("{} can't be read", from.display()))?;
+    let is_step = |name: &OsStr| name.to_str().and_then(step_of).is_some();
+    let has_step = || -> anyhow::Result<bool> {
+        let names = fs::read_dir(from)?.map(|entry| entry.map(|entry| entry.file_name()));
+        let names = names.collect::<Result<Vec<_>, _>>()?;
+        Ok(names
+            .iter()
+            .any(|name| name == MANIFEST_FILE || is_step(name)))
+    };
+    match metadata.is_dir() && (from.file_name().is_some_and(is_step) || has_step()?) {
+        true => open(from),
+        false => Ok(Checkpoint::clone(Pretrained::open(from)?.checkpoint())),
+    }
 }

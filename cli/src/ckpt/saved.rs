@@ -14,23 +14,23 @@ use crate::{outcome::Outcome, terminal::Output};
 
 /// The run to save to.
 #[derive(Args, Debug)]
-pub(super) struct Saved {
+pub(crate) struct Saved {
     /// Run directory to save to, or its URL in a bucket
     #[arg(long, value_name = "RUN_DIR")]
     to: PathBuf,
     /// Replace the step if it exists
     #[arg(long)]
-    pub(super) replace: bool,
+    pub(crate) replace: bool,
 }
 
 impl Saved {
     /// Opens the run.
-    pub(super) fn run(&self) -> anyhow::Result<Run> {
+    pub(crate) fn run(&self) -> anyhow::Result<Run> {
         run_at(&self.to)
     }
 
     /// Prints the directory of the new checkpoint.
-    pub(super) fn print(&self, dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+    pub(crate) fn print(&self, dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
         let text = |out: &mut Output| writeln!(out, "{}", dir.display());
         out.answer(&json!({"dir": dir}), text)?;
         Ok(Outcome::Done)

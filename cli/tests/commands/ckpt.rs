@@ -6,9 +6,7 @@ use crate::support::{Sample, check_contains, ckpt, flip, floats, names, ranks_of
 use burn::tensor::TensorData;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
-use tinderbox_checkpoint::{
-    Checkpoint, Digest, Role, SaveTensor, Scalar, StoredDType, encode_header,
-};
+use tinderbox_checkpoint::{Checkpoint, Digest, Role, SaveTensor, Scalar};
 
 #[test]
 fn inspect_shows_what_a_checkpoint_holds() {
@@ -482,7 +480,7 @@ fn export_for_pytorch() {
     check_contains(&error, &["are not known for", "or resume the run and save"]);
 }
 
-/// A file of Burn: exported, imported again, equal.
+/// A file of Burn: exported, converted again, equal.
 #[test]
 fn burnpack_files_are_written_and_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -494,105 +492,8 @@ fn burnpack_files_are_written_and_read() {
     check_contains(&out, &["3 tensor(s) in 1 file(s)"]);
     assert_eq!(names(&pack), ["model.bpk"]);
     let file = pack.join("model.bpk");
-    ckpt(&["import", text(&file), "--to", text(&back)]).ends(0);
+    run(&["model", "convert", text(&file), "--to", text(&back)]).ends(0);
     ckpt(&["diff", text(&step), text(&back)]).ends(0);
-}
-
-#[test]
-fn import_brings_back_what_was_exported() {
-    let dir = tempfile::tempdir().unwrap();
-    let step = Sample::parameters().save(&dir.path().join("run"), 5);
-    for (bytes, ranks) in [("1000", "1"), ("1", "2"), ("100", "5")] {
-        let [plain, run] = ["plain", "back"].map(|name| dir.path().join(format!("{name}-{bytes}")));
-        let arguments = [
-            "export",
-            text(&step),
-            "--to",
-            text(&plain),
-            "--max-file-bytes",
-            bytes,
-        ];
-        ckpt(&arguments).ends(0);
-        let flags = ["--to", text(&run), "--step", "9", "--ranks", ranks];
-        let out = ckpt(&[&["import", text(&plain)][..], &flags].concat()).ends(0);
-        let back = Path::new(out.trim_end());
-        assert_eq!(back, run.join("step-00000009"));
-        ckpt(&["verify", text(back)]).ends(0);
-        ckpt(&["diff", text(&step), text(back)]).ends(0);
-        let manifest = Checkpoint::open(back).unwrap().manifest().clone();
-        assert_eq!(manifest.world_size.to_string(), ranks);
-    }
-    // A single file, and the step of another import.
-    let file = dir.path().join("plain-1000/model.safetensors");
-    let run = dir.path().join("back-1");
-    let arguments = ["import", text(&file), "--to", text(&run), "--step", "9"];
-    check_contains(&ckpt(&arguments).fails(2), &["already exists"]);
-    ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
-    ckpt(&["diff", text(&step), text(&run)]).ends(0);
-}
-
-/// Returns a plain file with one tensor.
-fn plain(name: &str, dtype: StoredDType, data: &[u8]) -> Vec<u8> {
-    let shape = [data.len() as u64 / dtype.size_bytes()];
-    let mut bytes = encode_header(&[], &[(name, dtype, &shape)]).unwrap();
-    bytes.extend(data);
-    bytes
-}
-
-#[test]
-fn import_refuses_what_is_not_sound() {
-    let weight = plain("w", StoredDType::F32, &[0; 8]);
-    let index = |map: &str| format!(r#"{{"weight_map":{map}}}"#).into_bytes();
-    let check = |files: &[(&str, &[u8])], code: i32, expected: &str| {
-        let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-        fs::create_dir(&from).unwrap();
-        for (name, bytes) in files {
-            fs::write(from.join(name), bytes).unwrap();
-        }
-        let ran = ckpt(&["import", text(&from), "--to", text(&to)]);
-        let error = ran.fails(code);
-        check_contains(&error, &[expected]);
-        assert!(!to.exists() || names(&to).is_empty(), "{error}");
-    };
-    let (model, listed) = ("model.safetensors", "model.safetensors.index.json");
-    check(&[], 2, "has neither model.safetensors nor");
-    check(&[(model, &weight[..weight.len() - 1])], 1, "the file holds");
-    check(
-        &[(model, &[&weight[..], b"x"].concat())],
-        1,
-        "the file holds",
-    );
-    check(&[(model, b"short")], 1, "extends past the end");
-    let truth = plain("mask", StoredDType::Bool, &[0, 2]);
-    check(&[(model, &truth)], 1, "neither 0 nor 1");
-    let empty = encode_header(&[], &[]).unwrap();
-    check(&[(model, &empty)], 2, "contains no parameters");
-    for name in ["../from/a", "/etc/passwd", "b/a", ".."] {
-        let index = index(&format!(r#"{{"w":"{name}"}}"#));
-        check(
-            &[("a", &weight), (listed, &index)],
-            2,
-            "which is not a plain file name",
-        );
-    }
-    let twice = index(r#"{"w":"a","w":"b"}"#);
-    check(&[("a", &weight), (listed, &twice)], 1, "duplicate key `w`");
-    let missing = index(r#"{"w":"a","v":"a"}"#);
-    check(
-        &[("a", &weight), (listed, &missing)],
-        1,
-        r#"missing from the listed file: ["v"]"#,
-    );
-    // The same tensor in two files.
-    let other = index(r#"{"w":"a","v":"b"}"#);
-    let files: [(&str, &[u8]); 3] = [("a", &weight), ("b", &weight), (listed, &other)];
-    check(&files, 1, r#"in a file but not listed: ["w"]"#);
-    let gone = index(r#"{"w":"c"}"#);
-    check(&[(listed, &gone)], 1, "does not exist");
-    let one = index(r#"{"w":"a"}"#);
-    let files: [(&str, &[u8]); 3] = [("a", &weight), (model, &weight), (listed, &one)];
-    check(&files, 2, "that its index does not list");
 }
 
 #[test]
@@ -669,7 +570,6 @@ fn errors_are_one_line_and_have_the_code_of_their_cause() {
             &["export", run, "--to", "x", "--max-file-bytes", "0"],
             "invalid value",
         ),
-        (3, &["import", nothing, "--to", run], "No such file"),
         (2, &["gc", run, "--keep-last", "0"], "0 is not in 1.."),
         (3, &["gc", nothing], "No such file"),
         (3, &["rm", &absent, "--yes"], "No such file"),
@@ -699,7 +599,7 @@ fn errors_are_one_line_and_have_the_code_of_their_cause() {
         ),
         (
             2,
-            &["import", run, "--to", "https://host/run"],
+            &["ls", "https://host/run"],
             "requires the feature `http`",
         ),
         (2, &["diff", "memory:///run", run], "neither a checkpoint"),

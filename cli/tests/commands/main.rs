@@ -4,6 +4,7 @@ mod ckpt;
 mod command;
 #[cfg(unix)]
 mod launch;
+mod model;
 mod plan;
 mod run;
 mod schedule;

@@ -24,6 +24,6 @@ impl<S: Source, C: Source> ConstructedBy<S, C> {
 }
 
 impl<S: Source, C: Source> Source for ConstructedBy<S, C> {
-    forward!(self => self.values; load check working_bytes describe);
+    forward!(self => self.values; load load_uncached check working_bytes describe);
     forward!(self => self.constructor; construct);
 }

@@ -3,6 +3,7 @@
 mod constructed_by;
 mod observed;
 mod or_else;
+mod uncached;
 mod values;
 
 use burn::tensor::{DType, Device};
@@ -16,6 +17,7 @@ use crate::{
 pub use constructed_by::ConstructedBy;
 pub use observed::Observed;
 pub use or_else::OrElse;
+pub use uncached::Uncached;
 pub use values::Values;
 
 /// A request for one value.
@@ -132,6 +134,20 @@ pub trait Source: Send + Sync {
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError>;
 
+    /// As [`load`](Self::load), for values that are loaded again and again, of which the system's cache of files can't hold all:
+    /// a source of files reads around it. By default the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    fn load_uncached(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.load(requests, observer)
+    }
+
     /// Checks a model and the requests before anything is computed, for example for values that a source has
     /// and the model does not. Accepts everything by default; requests that
     /// [`load`](Self::load) rejects need not be rejected here.
@@ -143,8 +159,8 @@ pub trait Source: Send + Sync {
         Ok(())
     }
 
-    /// Returns a lower bound of the bytes that [`load`](Self::load) temporarily needs in addition to the values, for an
-    /// error before anything is computed. 0 by default.
+    /// Returns the bytes, as far as known, that a load temporarily needs in addition to the values, for an error before
+    /// anything is computed. 0 by default.
     fn working_bytes(&self, _requests: &[Request]) -> u64 {
         0
     }
@@ -200,6 +216,15 @@ macro_rules! forward {
             $to.load(requests, observer)
         }
     };
+    (@load_uncached $self:ident, $to:expr) => {
+        fn load_uncached(
+            &$self,
+            requests: &[Request],
+            observer: &dyn Observer,
+        ) -> Result<Vec<DynTensor>, SourceError> {
+            $to.load_uncached(requests, observer)
+        }
+    };
     (@check $self:ident, $to:expr) => {
         fn check(&$self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
             $to.check(model, requests)
@@ -225,15 +250,15 @@ macro_rules! forward {
 use forward;
 
 impl<S: Source + ?Sized> Source for &S {
-    forward!(self => (**self); load check working_bytes construct describe);
+    forward!(self => (**self); load load_uncached check working_bytes construct describe);
 }
 
 impl<S: Source + ?Sized> Source for Box<S> {
-    forward!(self => (**self); load check working_bytes construct describe);
+    forward!(self => (**self); load load_uncached check working_bytes construct describe);
 }
 
 impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
-    forward!(self => (**self); load check working_bytes construct describe);
+    forward!(self => (**self); load load_uncached check working_bytes construct describe);
 }
 
 /// Returns the value for each request, or all mismatches in one error.

@@ -22,6 +22,20 @@ impl<S: Source> Observed<S> {
     pub fn new(source: S, observer: Arc<dyn Observer>) -> Self {
         Self { source, observer }
     }
+
+    /// Reports what `load` loads.
+    fn reported(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+        load: impl FnOnce(&dyn Observer) -> Result<Vec<DynTensor>, SourceError>,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        let bytes = requests.iter().map(Request::bytes).sum();
+        self.observer.begin(requests.len(), bytes);
+        let values = load(&Both(observer, &*self.observer))?;
+        self.observer.end();
+        Ok(values)
+    }
 }
 
 impl<S: Source> Source for Observed<S> {
@@ -30,12 +44,17 @@ impl<S: Source> Source for Observed<S> {
         requests: &[Request],
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let bytes = requests.iter().map(Request::bytes).sum();
-        self.observer.begin(requests.len(), bytes);
-        let both = Both(observer, &*self.observer);
-        let values = self.source.load(requests, &both)?;
-        self.observer.end();
-        Ok(values)
+        self.reported(requests, observer, |both| self.source.load(requests, both))
+    }
+
+    fn load_uncached(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.reported(requests, observer, |both| {
+            self.source.load_uncached(requests, both)
+        })
     }
 
     forward!(self => self.source; check working_bytes construct describe);

@@ -50,15 +50,14 @@ impl<A: Source, B: Source> OrElse<A, B> {
         }
         (missing, Mismatches(wrong))
     }
-}
 
-impl<A: Source, B: Source> Source for OrElse<A, B> {
-    fn load(
+    /// Loads the requested values, of each source as `load` does.
+    fn load_of_both(
         &self,
         requests: &[Request],
-        observer: &dyn Observer,
+        load: impl Fn(&dyn Source, &[Request]) -> Result<Vec<DynTensor>, SourceError>,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let missing = match self.first.load(requests, observer) {
+        let missing = match load(&self.first, requests) {
             // Nothing was computed: a source checks all requests before it serves the first.
             Err(SourceError::Mismatch {
                 described,
@@ -82,9 +81,9 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
         let (theirs, ours): (Vec<_>, Vec<_>) =
             (0..requests.len()).partition(|at| missing.contains(&requests[*at].path));
         let mut values: Vec<Option<DynTensor>> = vec![None; requests.len()];
-        let mut load = |source: &dyn Source, positions: &[usize]| {
+        let mut load_some = |source: &dyn Source, positions: &[usize]| {
             let some: Vec<Request> = positions.iter().map(|at| requests[*at].clone()).collect();
-            let made = source.load(&some, observer)?;
+            let made = load(source, &some)?;
             if made.len() != some.len() {
                 return Err(SourceError::Count {
                     described: source.describe(),
@@ -97,9 +96,29 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
             }
             Ok(())
         };
-        load(&self.first, &ours)?;
-        load(&self.second, &theirs)?;
+        load_some(&self.first, &ours)?;
+        load_some(&self.second, &theirs)?;
         Ok(values.into_iter().flatten().collect())
+    }
+}
+
+impl<A: Source, B: Source> Source for OrElse<A, B> {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.load_of_both(requests, |source, some| source.load(some, observer))
+    }
+
+    fn load_uncached(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.load_of_both(requests, |source, some| {
+            source.load_uncached(some, observer)
+        })
     }
 
     /// Requests that the first source can't serve are checked with the second.

@@ -9,7 +9,7 @@ use super::{
     tensors::{ExportTensor, Tensors, Values},
 };
 use crate::{
-    Checkpoint, LoadError, Role, SaveData, SaveError, SaveTensor, StoredDType,
+    Checkpoint, LoadError, Role, SaveError, SaveTensor, StoredDType,
     format::{AttemptId, INDEX_FILE, encode_burnpack, encode_header, encode_index, padded},
     store::{FoundKind, LocalStore, Store, existing, join, remove_tree},
     tools::ToolError,
@@ -42,14 +42,9 @@ pub fn export(
     progress: &dyn Observer,
 ) -> Result<Exported, ToolError> {
     let shared = std::sync::Arc::new(checkpoint.clone());
-    let tensors = checkpoint.tensors(Role::Model).map(|tensor| {
-        let (entry, region) = (Box::new(tensor.clone()), tensor.region());
-        let data = SaveData::Saved(shared.clone(), entry, region);
-        SaveTensor {
-            tied: tensor.tied.clone(),
-            ..SaveTensor::whole(&tensor.name, Role::Model, data)
-        }
-    });
+    let tensors = checkpoint
+        .tensors(Role::Model)
+        .map(|tensor| SaveTensor::of_checkpoint(&shared, tensor, None));
     let tensors: Vec<SaveTensor> = tensors.collect();
     let options = ExportOptions {
         modules: match (&options.modules, options.layout) {

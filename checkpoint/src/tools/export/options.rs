@@ -4,6 +4,7 @@ use regex::Regex;
 use tinderbox_deferred::ParameterTable;
 
 use crate::ModuleTypes;
+use crate::read::renamed;
 
 /// The default maximum file size in bytes, as in Hugging Face's tools.
 const FILE_BYTES: u64 = 5_000_000_000;
@@ -90,11 +91,8 @@ impl ExportOptions {
     }
 
     /// Returns a name after all renames.
-    pub(super) fn renamed(&self, name: String) -> String {
-        let renames = self.renames.iter();
-        renames.fold(name, |name, (pattern, replacement)| {
-            pattern.replace(&name, replacement).into_owned()
-        })
+    pub(super) fn renamed(&self, name: &str) -> String {
+        renamed(&self.renames, name)
     }
 }
 

@@ -61,7 +61,7 @@ impl<'a> Tensors<'a> {
             tied.extend(other);
             if names.tracks_batches(&path) {
                 all.push(ExportTensor {
-                    name: options.renamed(path_in(path.module(), BATCHES_TRACKED)),
+                    name: options.renamed(&path_in(path.module(), BATCHES_TRACKED)),
                     dtype: StoredDType::I64,
                     shape: Vec::new(),
                     bytes: StoredDType::I64.size_bytes(),
@@ -186,7 +186,7 @@ impl<'a> Names<'a> {
             Some(module) => path_in(path.module(), PyTorchForm::of(module, path.leaf()).name),
             None => path.to_string(),
         };
-        self.options.renamed(name)
+        self.options.renamed(&name)
     }
 
     fn is_transposed(&self, path: &ParameterPath) -> bool {

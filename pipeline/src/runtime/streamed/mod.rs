@@ -5,11 +5,12 @@ mod pass;
 mod reader;
 
 use std::fmt;
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{Deferred, MaterializeError, Observer, Request, Source};
+use tinderbox_deferred::{Deferred, MaterializeError, Observer, Request, Source, Uncached};
 use tinderbox_fake::Mode;
 use tinderbox_planner::{MemoryBudget, StreamPrediction};
 
@@ -231,6 +232,13 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         builder.budget = Some(self.budget);
         let table = builder.model.parameters().clone();
         let device = builder.devices[0].clone();
+        let bytes = table.distinct().map(|parameter| parameter.bytes).sum();
+        if let Some(source) = builder.source.take() {
+            builder.source = Some(match pass::is_cached(bytes, self.budget, &device) {
+                true => source,
+                false => Arc::new(Uncached(source)),
+            });
+        }
         let source = builder.source_of_values();
         let requests = table
             .distinct()

@@ -56,6 +56,22 @@ fn request(table: &ParameterTable, device: &Device, (position, dtype): (usize, D
     Request { dtype, ..request }
 }
 
+/// Returns whether the system's cache of files can hold a model of so many bytes beside what the limit allows. Of files that are
+/// read in turn, a cache that is a little too small holds none.
+pub(super) fn is_cached(model_bytes: u64, budget: MemoryBudget, device: &Device) -> bool {
+    let Some(available) = available_bytes(device) else {
+        return true;
+    };
+    let left = match budget {
+        MemoryBudget::Available => available / 10,
+        MemoryBudget::Values(bytes) => available.saturating_sub(bytes),
+        MemoryBudget::Bytes(bytes) => {
+            (available + process_bytes().unwrap_or(0)).saturating_sub(bytes)
+        }
+    };
+    model_bytes <= left
+}
+
 /// Plans passes within a memory limit.
 pub(in crate::runtime) struct Passes {
     budget: MemoryBudget,

@@ -1,0 +1,29 @@
+//! The commands on models.
+
+use clap::Subcommand;
+
+use super::{convert, estimate, init};
+use crate::{outcome::Outcome, terminal::Output};
+
+/// The model commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Save the initial parameters of a recorded model as a checkpoint, computed from a seed
+    Init(init::Flags),
+    /// Save parameters as a checkpoint: of plain safetensors or burnpack files, or of another checkpoint; cast, renamed, for any
+    /// number of ranks
+    Convert(convert::Flags),
+    /// Estimate the memory that a model needs for inference and training; reads headers only
+    Estimate(estimate::Flags),
+}
+
+impl Command {
+    /// Runs the command.
+    pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Init(flags) => init::run(flags, out),
+            Self::Convert(flags) => convert::run(flags, out),
+            Self::Estimate(flags) => estimate::run(flags, out),
+        }
+    }
+}

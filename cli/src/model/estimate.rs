@@ -1,0 +1,335 @@
+//! `model estimate`: the memory that a model needs, from the sizes of its parameters or from a plan.
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use burn::tensor::DType;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use tinderbox_checkpoint::{Checkpoint, Role};
+use tinderbox_deferred::{RecordedModel, human_bytes};
+use tinderbox_planner::{PlanFile, RankMemory};
+
+use super::flags::FloatType;
+use crate::{
+    ckpt::open_weights,
+    outcome::Outcome,
+    terminal::{Columns, Output, visible},
+};
+
+/// Arguments of `estimate`.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// Files of weights, a step or run directory, the file of a recorded model, or a plan file
+    #[arg(value_name = "DIR_OR_FILE")]
+    from: PathBuf,
+    /// Float parameters have this dtype [default: their own]
+    #[arg(long, value_enum)]
+    dtype: Option<FloatType>,
+    /// The optimizer: its state is a multiple of the trainable parameters [default: adam]
+    #[arg(long, value_enum)]
+    optimizer: Option<Optimizer>,
+    /// Number of ranks that share the parameters, as whole tensors [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    ranks: Option<u32>,
+}
+
+/// The optimizers, by the values that they keep for each trainable one.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Optimizer {
+    /// No state
+    Sgd,
+    /// One value each
+    Momentum,
+    /// Two values each: Adam and AdamW
+    #[default]
+    Adam,
+}
+
+/// Prints the estimate.
+pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+    match Source::open(&flags.from)? {
+        Source::Plan(plan) => {
+            if flags.dtype.is_some() || flags.optimizer.is_some() || flags.ranks.is_some() {
+                bail!(
+                    "a plan has its own dtypes, optimizer and ranks: leave out --dtype, --optimizer and --ranks"
+                );
+            }
+            let planned = Planned::of(&plan);
+            out.answer(&planned, |out| planned.show(out))?;
+        }
+        Source::Parameters(parameters) => {
+            let estimate = Estimate::of(&parameters, flags);
+            out.answer(&estimate, |out| estimate.show(out))?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// What memory is estimated from.
+enum Source {
+    Plan(Box<PlanFile>),
+    Parameters(Vec<Parameter>),
+}
+
+/// The size of a parameter.
+struct Parameter {
+    name: String,
+    elements: u64,
+    dtype: DType,
+    is_trainable: bool,
+}
+
+impl Source {
+    fn open(from: &Path) -> anyhow::Result<Self> {
+        let mut first = [0; 1];
+        if from.is_file() && std::fs::File::open(from)?.read(&mut first)? == 1 {
+            match from.extension().and_then(|end| end.to_str()) {
+                _ if first == *b"{" => {
+                    let text = crate::terminal::read_text(from)?;
+                    return Ok(Self::Plan(Box::new(PlanFile::from_json(&text)?)));
+                }
+                // The header of these is a length or a name.
+                Some("safetensors" | "bpk") => {}
+                _ => return Ok(Self::Parameters(of_recording(&RecordedModel::load(from)?))),
+            }
+        }
+        Ok(Self::Parameters(of_checkpoint(&open_weights(from)?)))
+    }
+}
+
+fn of_recording(model: &RecordedModel) -> Vec<Parameter> {
+    let parameters = model.parameters().distinct();
+    let parameters = parameters.map(|parameter| Parameter {
+        name: parameter.path.to_string(),
+        elements: parameter.elements(),
+        dtype: parameter.dtype,
+        is_trainable: parameter.trainable,
+    });
+    parameters.collect()
+}
+
+/// Files do not tell which parameters are trainable.
+fn of_checkpoint(checkpoint: &Checkpoint) -> Vec<Parameter> {
+    let tensors = checkpoint.tensors(Role::Model);
+    let parameters = tensors.map(|tensor| Parameter {
+        name: tensor.name.clone(),
+        elements: tensor.shape.iter().product(),
+        dtype: tensor.dtype.burn(),
+        is_trainable: tensor.dtype.burn().is_float(),
+    });
+    parameters.collect()
+}
+
+/// Bytes of parts of a model.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Parts {
+    parameters: u64,
+    gradients: u64,
+    optimizer: u64,
+}
+
+impl Parts {
+    fn of(parameter: &Parameter, dtype: Option<DType>, states: u64) -> Self {
+        let dtype = dtype.filter(|_| parameter.dtype.is_float());
+        let size = dtype.unwrap_or(parameter.dtype).size() as u64;
+        let bytes = parameter.elements.saturating_mul(size);
+        let trained = if parameter.is_trainable { bytes } else { 0 };
+        Self {
+            parameters: bytes,
+            gradients: trained,
+            optimizer: trained.saturating_mul(states),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.parameters = self.parameters.saturating_add(other.parameters);
+        self.gradients = self.gradients.saturating_add(other.gradients);
+        self.optimizer = self.optimizer.saturating_add(other.optimizer);
+    }
+
+    fn training(self) -> u64 {
+        let rest = self.gradients.saturating_add(self.optimizer);
+        self.parameters.saturating_add(rest)
+    }
+}
+
+/// The estimate from sizes.
+#[derive(Serialize)]
+struct Estimate {
+    tensors: usize,
+    parameters: u64,
+    ranks: u32,
+    /// Of the whole model.
+    all: Parts,
+    /// Of the rank with the most bytes.
+    largest_rank: Parts,
+    inference_bytes: u64,
+    training_bytes: u64,
+    largest_parameter: String,
+    /// The bytes of the largest parameter: a streamed model needs at least these for values.
+    streamed_bytes: u64,
+}
+
+impl Estimate {
+    fn of(parameters: &[Parameter], flags: &Flags) -> Self {
+        let states = match flags.optimizer.unwrap_or_default() {
+            Optimizer::Sgd => 0,
+            Optimizer::Momentum => 1,
+            Optimizer::Adam => 2,
+        };
+        let dtype = flags.dtype.map(FloatType::burn);
+        let of = |parameter: &Parameter| Parts::of(parameter, dtype, states);
+        let ranks = flags.ranks.unwrap_or(1);
+        let mut sizes: Vec<Parts> = parameters.iter().map(of).collect();
+        let mut all = Parts::default();
+        sizes.iter().for_each(|parts| all.add(*parts));
+        // The largest first, each to the rank with the fewest bytes.
+        sizes.sort_by_key(|parts| std::cmp::Reverse(parts.training()));
+        let mut loads = vec![Parts::default(); ranks as usize];
+        for parts in sizes {
+            let least = loads.iter_mut().min_by_key(|load| load.training());
+            least.expect("there is a rank").add(parts);
+        }
+        let largest_rank = loads.into_iter().max_by_key(|load| load.training());
+        let largest = parameters
+            .iter()
+            .max_by_key(|parameter| of(parameter).parameters);
+        Self {
+            tensors: parameters.len(),
+            parameters: parameters.iter().map(|parameter| parameter.elements).sum(),
+            ranks,
+            inference_bytes: all.parameters,
+            training_bytes: all.training(),
+            all,
+            largest_rank: largest_rank.unwrap_or_default(),
+            largest_parameter: largest.map_or(String::new(), |of| of.name.clone()),
+            streamed_bytes: largest.map_or(0, |parameter| of(parameter).parameters),
+        }
+    }
+
+    fn show(&self, out: &mut Output) -> io::Result<()> {
+        let (parameters, tensors, ranks) = (self.parameters, self.tensors, self.ranks);
+        writeln!(
+            out,
+            "{parameters} parameters in {tensors} tensors, {ranks} rank(s)"
+        )?;
+        let header = match ranks {
+            1 => vec!["", "bytes"],
+            _ => vec!["", "all ranks", "largest rank"],
+        };
+        let mut columns = Columns::new(&header, &[1, 2][..header.len() - 1]);
+        for (name, part) in [
+            ("parameters", (|parts| parts.parameters) as fn(Parts) -> u64),
+            ("gradients", |parts| parts.gradients),
+            ("optimizer", |parts| parts.optimizer),
+            ("inference", |parts| parts.parameters),
+            ("training", Parts::training),
+        ] {
+            let mut row = vec![name.to_owned(), human_bytes(part(self.all))];
+            if self.ranks > 1 {
+                row.push(human_bytes(part(self.largest_rank)));
+            }
+            columns.push(row);
+        }
+        columns.show(out)?;
+        writeln!(
+            out,
+            "streamed from a disk: at least {} for values, the bytes of {}",
+            human_bytes(self.streamed_bytes),
+            visible(&self.largest_parameter)
+        )?;
+        writeln!(
+            out,
+            "activations are not counted: a plan has them (model estimate plan.json)"
+        )
+    }
+}
+
+/// The memory of the ranks of a plan.
+#[derive(Serialize)]
+struct Planned {
+    schedule: String,
+    micro_batches: usize,
+    ranks: Vec<PlannedRank>,
+    /// The bytes of the stage with the most parameters: a streamed model needs at least these for values.
+    streamed_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct PlannedRank {
+    rank: usize,
+    #[serde(flatten)]
+    memory: RankMemory,
+    inference_bytes: u64,
+    training_bytes: u64,
+}
+
+impl Planned {
+    fn of(plan: &PlanFile) -> Self {
+        let ranks = plan.prediction.ranks.iter().map(|rank| PlannedRank {
+            rank: rank.rank.index(),
+            memory: rank.memory,
+            inference_bytes: rank
+                .memory
+                .parameters
+                .saturating_add(rank.memory.transient)
+                .saturating_add(rank.memory.buffers),
+            training_bytes: rank.memory.total(),
+        });
+        let stages = plan.stages.iter();
+        let stages = stages.map(|stage| stage.parameter_bytes + stage.copy_bytes);
+        Self {
+            schedule: plan.step.schedule.to_string(),
+            micro_batches: plan.step.micro_batches,
+            ranks: ranks.collect(),
+            streamed_bytes: stages.max().unwrap_or(0),
+        }
+    }
+
+    fn show(&self, out: &mut Output) -> io::Result<()> {
+        writeln!(
+            out,
+            "schedule {}, {} micro-batches",
+            self.schedule, self.micro_batches
+        )?;
+        let header = [
+            "rank",
+            "parameters",
+            "gradients",
+            "optimizer",
+            "activations",
+            "transient",
+            "buffers",
+            "training",
+            "inference",
+        ];
+        let mut columns = Columns::new(&header, &[1, 2, 3, 4, 5, 6, 7, 8]);
+        for rank in &self.ranks {
+            let memory = &rank.memory;
+            let numbers = [
+                memory.parameters,
+                memory.gradients,
+                memory.optimizer,
+                memory.activations,
+                memory.transient,
+                memory.buffers,
+                rank.training_bytes,
+                rank.inference_bytes,
+            ];
+            let numbers = numbers.into_iter().map(human_bytes);
+            columns.push(
+                std::iter::once(rank.rank.to_string())
+                    .chain(numbers)
+                    .collect(),
+            );
+        }
+        columns.show(out)?;
+        writeln!(
+            out,
+            "streamed from a disk: at least {} for values, the largest stage",
+            human_bytes(self.streamed_bytes)
+        )
+    }
+}

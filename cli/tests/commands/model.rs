@@ -1,0 +1,316 @@
+//! Tests of `tinderbox model` as a process.
+
+use std::{fs, path::Path};
+
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::tensor::{DType, Device, TensorData};
+use tinderbox_checkpoint::{Checkpoint, Role, Run, StoredDType, encode_header};
+use tinderbox_deferred::{Deferred, ParameterPath, parameter_values, random::Seed};
+
+use crate::support::{Sample, check_contains, ckpt, names, run, text};
+
+/// Runs `tinderbox model` with these arguments.
+fn model(arguments: &[&str]) -> crate::support::Ran {
+    run(&[&["model"], arguments].concat())
+}
+
+#[derive(Module, Debug)]
+struct Net {
+    embedding: Embedding,
+    layers: Vec<Linear>,
+}
+
+fn net() -> Deferred<Net> {
+    let net = Deferred::new(|device: &Device| Net {
+        embedding: EmbeddingConfig::new(50, 8).init(device),
+        layers: (0..3)
+            .map(|_| LinearConfig::new(8, 8).init(device))
+            .collect(),
+    });
+    net.unwrap()
+}
+
+/// Returns all parameters of a checkpoint.
+fn parameters(dir: &Path) -> Vec<(String, TensorData)> {
+    let checkpoint = Run::local(dir).open(0).unwrap();
+    let tensors = checkpoint.tensors(Role::Model);
+    let read = tensors.map(|tensor| {
+        let region = tinderbox_fake::Region::whole(&tensor.shape).unwrap();
+        (
+            tensor.name.clone(),
+            checkpoint.read(tensor, &region).unwrap(),
+        )
+    });
+    read.collect()
+}
+
+#[test]
+fn a_recorded_model_is_initialized_as_by_its_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("net.model");
+    let net = net();
+    net.recorded_model().save(&file).unwrap();
+    let device = Device::flex();
+    let made = net.materialize(&device, &net.replay(Seed::new(7))).unwrap();
+    let values = parameter_values(&made).into_iter();
+    let mut values: Vec<(String, TensorData)> = values
+        .map(|(path, value): (ParameterPath, _)| (path.to_string(), value.to_data().unwrap()))
+        .collect();
+    values.sort_by(|a, b| a.0.cmp(&b.0));
+    for (name, flags) in [
+        ("one", &[][..]),
+        ("whole", &["--ranks", "3"]),
+        ("rows", &["--ranks", "3", "--rows", "--memory", "1GiB"]),
+    ] {
+        let to = dir.path().join(name);
+        let arguments = ["init", text(&file), "--seed", "7", "--to", text(&to)];
+        let out = model(&[&arguments[..], flags].concat()).ends(0);
+        assert_eq!(Path::new(out.trim_end()), to.join("step-00000000"));
+        assert_eq!(parameters(&to), values, "{name}");
+        ckpt(&["verify", text(&to)]).ends(0);
+        let opened = Run::local(&to).open(0).unwrap();
+        assert_eq!(opened.manifest().seed, 7);
+        assert_eq!(opened.manifest().modules().get("layers.1"), Some("Linear"));
+    }
+    // Rounded once, as Burn does.
+    let to = dir.path().join("halves");
+    let flags = ["--seed", "7", "--dtype", "bf16", "--to", text(&to)];
+    model(&[&["init", text(&file)][..], &flags].concat()).ends(0);
+    let cast = values.into_iter();
+    let cast: Vec<_> = cast
+        .map(|(name, data)| (name, data.convert_dtype(DType::BF16)))
+        .collect();
+    assert_eq!(parameters(&to), cast);
+
+    let mut bytes = fs::read(&file).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let error = model(&["init", text(&file), "--to", text(&to)]).fails(2);
+    check_contains(&error, &["damaged"]);
+    let absent = dir.path().join("absent");
+    let error = model(&["init", text(&absent), "--to", text(&to)]).fails(3);
+    check_contains(&error, &["absent", "No such file"]);
+}
+
+#[test]
+fn conversion_casts_and_renames() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    Sample::new().save(&from, 0);
+    let to = dir.path().join("to");
+    let flags = [
+        "--dtype",
+        "f16",
+        "--rename",
+        "^(embed|norm)=model.$1",
+        "--ranks",
+        "2",
+        "--rows",
+    ];
+    let arguments = ["convert", text(&from), "--to", text(&to)];
+    model(&[&arguments[..], &flags].concat()).ends(0);
+    ckpt(&["verify", text(&to)]).ends(0);
+    let expected = parameters(&from)
+        .into_iter()
+        .map(|(name, data)| match &*name {
+            // Only floats are cast.
+            "mask" => (name, data),
+            _ => (format!("model.{name}"), data.convert_dtype(DType::F16)),
+        });
+    let mut expected: Vec<_> = expected.collect();
+    expected.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(parameters(&to), expected);
+    let opened = Run::local(&to).open(0).unwrap();
+    assert_eq!(opened.manifest().seed, u64::MAX);
+    assert_eq!(opened.manifest().world_size, 2);
+    // The parameters alone, with their tied names.
+    assert_eq!(opened.tensors(Role::State).count(), 0);
+    let tied = &opened
+        .tensor(Role::Model, "model.embed.weight")
+        .unwrap()
+        .tied;
+    assert_eq!(*tied, ["head.weight"]);
+
+    let other = dir.path().join("other");
+    let arguments = [
+        "convert",
+        text(&from),
+        "--to",
+        text(&other),
+        "--rename",
+        "^.*$=x",
+    ];
+    check_contains(
+        &model(&arguments).fails(2),
+        &["would both be written as `x`"],
+    );
+    let little = [
+        "convert",
+        text(&from),
+        "--to",
+        text(&other),
+        "--memory",
+        "1MiB",
+    ];
+    check_contains(
+        &model(&little).fails(2),
+        &["1.00 MiB are allowed, and at least", "are needed"],
+    );
+    let size = [
+        "convert",
+        text(&from),
+        "--to",
+        text(&other),
+        "--memory",
+        "lots",
+    ];
+    check_contains(&model(&size).fails(2), &["`lots` is no size"]);
+    assert!(!other.exists());
+    let nothing = dir.path().join("nothing");
+    let error = model(&["convert", text(&nothing), "--to", text(&other)]).fails(3);
+    check_contains(&error, &["No such file"]);
+}
+
+#[test]
+fn memory_is_estimated_from_sizes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("net.model");
+    net().recorded_model().save(&file).unwrap();
+    // 400 values of the embedding and 3 times 72.
+    let out = model(&["estimate", text(&file)]).ends(0);
+    let rows = [
+        "616 parameters in 7 tensors, 1 rank(s)",
+        "parameters   2.41 KiB",
+        "gradients    2.41 KiB",
+        "optimizer    4.81 KiB",
+        "inference    2.41 KiB",
+        "training     9.62 KiB",
+        "at least 1.56 KiB for values, the bytes of embedding.weight",
+    ];
+    check_contains(&out, &rows);
+    let flags = [
+        "--dtype",
+        "bf16",
+        "--optimizer",
+        "momentum",
+        "--ranks",
+        "2",
+        "--json",
+    ];
+    let json = model(&[&["estimate", text(&file)][..], &flags].concat()).json(0);
+    let expected = serde_json::json!({
+        "schema": 1, "tensors": 7, "parameters": 616, "ranks": 2,
+        "all": {"parameters": 1232, "gradients": 1232, "optimizer": 1232},
+        "largest_rank": {"parameters": 800, "gradients": 800, "optimizer": 800},
+        "inference_bytes": 1232, "training_bytes": 3696,
+        "largest_parameter": "embedding.weight", "streamed_bytes": 800,
+    });
+    assert_eq!(json, expected);
+
+    let run = dir.path().join("run");
+    model(&["init", text(&file), "--to", text(&run)]).ends(0);
+    let of_run = model(&["estimate", text(&run)]).ends(0);
+    check_contains(&of_run, &rows);
+    let plain = dir.path().join("plain");
+    ckpt(&["export", text(&run), "--to", text(&plain)]).ends(0);
+    check_contains(&model(&["estimate", text(&plain)]).ends(0), &rows);
+}
+
+#[test]
+fn conversion_brings_back_what_was_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::parameters().save(&dir.path().join("run"), 5);
+    for (bytes, ranks) in [("1000", "1"), ("1", "2"), ("100", "5")] {
+        let [plain, run] = ["plain", "back"].map(|name| dir.path().join(format!("{name}-{bytes}")));
+        let arguments = [
+            "export",
+            text(&step),
+            "--to",
+            text(&plain),
+            "--max-file-bytes",
+            bytes,
+        ];
+        ckpt(&arguments).ends(0);
+        let flags = ["--to", text(&run), "--step", "9", "--ranks", ranks];
+        let out = model(&[&["convert", text(&plain)][..], &flags].concat()).ends(0);
+        let back = Path::new(out.trim_end());
+        assert_eq!(back, run.join("step-00000009"));
+        ckpt(&["verify", text(back)]).ends(0);
+        ckpt(&["diff", text(&step), text(back)]).ends(0);
+        let manifest = Checkpoint::open(back).unwrap().manifest().clone();
+        assert_eq!(manifest.world_size.to_string(), ranks);
+    }
+    // A single file, and the step of another conversion.
+    let file = dir.path().join("plain-1000/model.safetensors");
+    let run = dir.path().join("back-1");
+    let arguments = ["convert", text(&file), "--to", text(&run), "--step", "9"];
+    check_contains(&model(&arguments).fails(2), &["already exists"]);
+    model(&[&arguments[..], &["--replace"]].concat()).ends(0);
+    ckpt(&["diff", text(&step), text(&run)]).ends(0);
+}
+
+/// Returns a plain file with one tensor.
+fn plain(name: &str, dtype: StoredDType, data: &[u8]) -> Vec<u8> {
+    let shape = [data.len() as u64 / dtype.size_bytes()];
+    let mut bytes = encode_header(&[], &[(name, dtype, &shape)]).unwrap();
+    bytes.extend(data);
+    bytes
+}
+
+#[test]
+fn conversion_refuses_what_is_not_sound() {
+    let weight = plain("w", StoredDType::F32, &[0; 8]);
+    let index = |map: &str| format!(r#"{{"weight_map":{map}}}"#).into_bytes();
+    let check = |files: &[(&str, &[u8])], code: i32, expected: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        for (name, bytes) in files {
+            fs::write(from.join(name), bytes).unwrap();
+        }
+        let ran = model(&["convert", text(&from), "--to", text(&to)]);
+        let error = ran.fails(code);
+        check_contains(&error, &[expected]);
+        assert!(!to.exists() || names(&to).is_empty(), "{error}");
+    };
+    let (model, listed) = ("model.safetensors", "model.safetensors.index.json");
+    check(&[], 2, "has neither model.safetensors nor");
+    check(&[(model, &weight[..weight.len() - 1])], 1, "the file holds");
+    check(
+        &[(model, &[&weight[..], b"x"].concat())],
+        1,
+        "the file holds",
+    );
+    check(&[(model, b"short")], 1, "extends past the end");
+    let truth = plain("mask", StoredDType::Bool, &[0, 2]);
+    check(&[(model, &truth)], 1, "neither 0 nor 1");
+    let empty = encode_header(&[], &[]).unwrap();
+    check(&[(model, &empty)], 2, "contains no parameters");
+    for name in ["../from/a", "/etc/passwd", "b/a", ".."] {
+        let index = index(&format!(r#"{{"w":"{name}"}}"#));
+        check(
+            &[("a", &weight), (listed, &index)],
+            2,
+            "which is not a plain file name",
+        );
+    }
+    let twice = index(r#"{"w":"a","w":"b"}"#);
+    check(&[("a", &weight), (listed, &twice)], 1, "duplicate key `w`");
+    let missing = index(r#"{"w":"a","v":"a"}"#);
+    check(
+        &[("a", &weight), (listed, &missing)],
+        1,
+        r#"missing from the listed file: ["v"]"#,
+    );
+    // The same tensor in two files.
+    let other = index(r#"{"w":"a","v":"b"}"#);
+    let files: [(&str, &[u8]); 3] = [("a", &weight), ("b", &weight), (listed, &other)];
+    check(&files, 1, r#"in a file but not listed: ["w"]"#);
+    let gone = index(r#"{"w":"c"}"#);
+    check(&[(listed, &gone)], 1, "does not exist");
+    let one = index(r#"{"w":"a"}"#);
+    let files: [(&str, &[u8]); 3] = [("a", &weight), (model, &weight), (listed, &one)];
+    check(&files, 2, "that its index does not list");
+}
