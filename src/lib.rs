@@ -193,7 +193,11 @@
 //!    action of a stage the rank takes those of the stage before and waits for those of this one. A thread reads them in the
 //!    order of the pass, which is known: the order in which forwards run stage by stage. What stays from one pass to the next,
 //!    and when there is room to read ahead, is decided by a pure state machine of the planner
-//!    ([`planner::StreamState`]) that the prediction runs too. Everything else, so every bit, is the pipeline's.
+//!    ([`planner::StreamState`]) that the prediction runs too. In a training step a stage also gets the state of its optimizer, and
+//!    what it has after its update goes to a [`StageStore`] before it gives its values back: a [`WorkingDir`] writes it as the part
+//!    of one rank of a checkpoint, which is published when all stages are there. The visits of a pass and the memory beside
+//!    parameters follow from the list of actions, so a schedule needs nothing for it. Everything else, so every bit, is the
+//!    pipeline's.
 //!
 //! # Architecture invariants
 //!
@@ -262,7 +266,7 @@ mod book {
 }
 
 pub use checkpoints::{
-    Checkpoints, Resumed, SkippedCheckpoint, export_pipeline, load_module, replay_step,
+    Checkpoints, Resumed, SkippedCheckpoint, WorkingDir, export_pipeline, load_module, replay_step,
 };
 pub use dry_run::dry_run;
 pub use error::{CheckpointsError, DryRunError, VerifyModelError};
@@ -279,8 +283,8 @@ pub use tinderbox_deferred as deferred;
 pub use tinderbox_deferred::{
     Deferred, DeferredError, DeviceError, MaterializeError, MaterializeOptions, MemoryCheck,
     Mismatch, Mismatches, Observer, OrElse, Origin, Parameter, ParameterPath, ParameterTable,
-    PartialModule, Recipe, RecipeError, RecipePlan, Replay, Request, Rng, Source, SourceError,
-    Values, check_device, check_materialized, open_devices, parameter_values, random,
+    PartialModule, Recipe, RecipeError, RecipePlan, RecordedModel, Replay, Request, Rng, Source,
+    SourceError, Values, check_device, check_materialized, open_devices, parameter_values, random,
 };
 /// Fake tensors, recording and graphs.
 pub use tinderbox_fake as fake;
@@ -304,9 +308,9 @@ pub use tinderbox_pipeline::{
     PlanFile, PlanStage, Planner, Profile, ProfileError, Profiler, ProgramDigest, RankModel,
     Recovered, Recovery, Repaired, ReplayComparison, ReplayDifference, ReplayedOperation,
     ReplayedProgram, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage,
-    StateDigest, StateFault, StateFields, StatePart, StateTensor, StepOutput, StepReplay, Streamed,
-    StreamedBuilder, StreamedError, Tag, Trace, TraceError, Traceable, Whole, batch_tensors,
-    calibrate, calibrate_world, split_batch,
+    StageStore, StateDigest, StateFault, StateFields, StatePart, StateTensor, StepOutput,
+    StepReplay, Streamed, StreamedBuilder, StreamedError, Tag, Trace, TraceError, Traceable,
+    UpdatedStage, Whole, batch_tensors, calibrate, calibrate_world, split_batch,
 };
 /// Processes that run a program together, and the engines between them.
 pub use tinderbox_world as world;

@@ -35,4 +35,4 @@ with torch.no_grad():
         net(x)
         if turn > 0:
             times.append(time.time() - started)
-print("pass_s", statistics.median(times))
+print("seconds", statistics.median(times))

@@ -47,6 +47,7 @@ pub fn measure(dir: &Path) {
     figure("copy_s", copied, "s");
     // Both read and write the same bytes.
     figure("convert_vs_raw", copied / converted, "ratio");
+    println!("seconds {converted}");
 }
 
 /// Copies the files of a directory, and makes them durable.

@@ -12,6 +12,7 @@ mod group;
 mod model;
 mod pass;
 mod raw;
+mod train;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,8 +20,10 @@ use std::process::{Command, Stdio};
 use figures::{figure, turns};
 use group::Group;
 
-/// The variable that makes this program the measured process, with the file of the model.
+/// The variable that makes this program the measured process, with what it measures.
 const ROLE: &str = "TINDERBOX_BENCH_ROLE";
+/// The variable with the directory of the model.
+const DIR: &str = "TINDERBOX_BENCH_DIR";
 /// The variable with a Python that has PyTorch and accelerate.
 const PYTHON: &str = "TINDERBOX_BENCH_PYTHON";
 /// The first part of the name of each figure.
@@ -31,9 +34,13 @@ const TURNS: usize = 5;
 const BUDGET: u64 = 512 << 20;
 
 fn main() {
-    if let Ok(dir) = std::env::var(ROLE) {
-        pass::measure(Path::new(&dir));
-        return convert::measure(Path::new(&dir));
+    if let (Ok(role), Ok(dir)) = (std::env::var(ROLE), std::env::var(DIR)) {
+        let dir = Path::new(&dir);
+        return match &*role {
+            "pass" => pass::measure(dir),
+            "convert" => convert::measure(dir),
+            _ => train::measure(dir),
+        };
     }
     println!(
         "{} cores; medians of {} turns",
@@ -42,10 +49,15 @@ fn main() {
     );
     let dir = tempfile::tempdir_in("target").expect("a directory for the model");
     model::write(dir.path());
-    let own = std::env::current_exe().expect("this program is a file");
-    let mut command = Command::new(own);
-    command.env(ROLE, dir.path());
-    let pass_s = pass_s(command).expect("the measured process ends well");
+    let measure = |role: &str| {
+        let own = std::env::current_exe().expect("this program is a file");
+        let mut command = Command::new(own);
+        command.env(ROLE, role).env(DIR, dir.path());
+        seconds_of(command).expect("the measured process ends well")
+    };
+    let pass_s = measure("pass");
+    measure("convert");
+    measure("train");
     accelerate(dir.path(), pass_s);
 }
 
@@ -65,7 +77,7 @@ fn accelerate(dir: &Path, own_s: f64) {
         .arg(script)
         .arg(dir.join(model::PYTORCH))
         .args(sizes.map(|size| size.to_string()));
-    match pass_s(command) {
+    match seconds_of(command) {
         Some(seconds) => {
             figure("accelerate_pass_s", seconds, "s");
             figure("vs_accelerate", seconds / own_s, "ratio");
@@ -74,8 +86,8 @@ fn accelerate(dir: &Path, own_s: f64) {
     }
 }
 
-/// Runs a command under the memory limit, prints its figures, and returns the seconds of a pass; `None` if it fails.
-fn pass_s(mut command: Command) -> Option<f64> {
+/// Runs a command under the memory limit, prints its figures, and returns the seconds that it prints; `None` if it fails.
+fn seconds_of(mut command: Command) -> Option<f64> {
     let group = Group::new(BUDGET);
     match &group {
         Some(group) => group.join(&mut command),
@@ -83,16 +95,20 @@ fn pass_s(mut command: Command) -> Option<f64> {
     }
     let output = command.stdin(Stdio::null()).output().ok()?;
     if !output.status.success() {
-        // Without bars of progress, which replace a line.
         let errors = String::from_utf8_lossy(&output.stderr);
-        let line = errors.lines().rfind(|line| !line.contains('\r'));
-        println!("{}: {}", output.status, line.unwrap_or(""));
+        println!("{}", output.status);
+        // Without bars of progress, which replace a line.
+        for line in errors.lines().filter(|line| !line.contains('\r')) {
+            println!("{line}");
+        }
     }
     let text = String::from_utf8_lossy(&output.stdout);
     for line in text.lines().filter(|line| line.starts_with("figure ")) {
         println!("{line}");
     }
-    let seconds = text.lines().find_map(|line| line.strip_prefix("pass_s "))?;
+    let seconds = text
+        .lines()
+        .find_map(|line| line.strip_prefix("seconds "))?;
     let seconds = seconds.parse().ok()?;
     output.status.success().then_some(seconds)
 }

@@ -15,7 +15,7 @@ use crate::figures::{figure, median, turns};
 use crate::{BUDGET, model, raw};
 
 /// Gives one value for every parameter, so that a pass only computes.
-struct OneValue(DynTensor);
+pub struct OneValue(pub DynTensor);
 
 impl Source for OneValue {
     fn load(&self, requests: &[Request], _: &dyn Observer) -> Result<Vec<DynTensor>, SourceError> {
@@ -27,7 +27,7 @@ impl Source for OneValue {
     }
 }
 
-fn seconds(run: impl FnOnce()) -> f64 {
+pub fn seconds(run: impl FnOnce()) -> f64 {
     let started = Instant::now();
     run();
     started.elapsed().as_secs_f64()
@@ -63,7 +63,7 @@ pub fn measure(dir: &Path) {
     if let Some(peak) = peak_process_bytes() {
         figure("peak_vs_budget", peak as f64 / BUDGET as f64, "ratio");
     }
-    println!("pass_s {}", found.pass_s);
+    println!("seconds {}", found.pass_s);
 }
 
 /// The seconds of a pass, and of its parts.
@@ -120,7 +120,7 @@ fn measure_source<S: Source + Clone + 'static>(
     let mut last = None;
     for turn in 0..=turns() {
         drop(last.take());
-        let read = seconds(|| raw::read(dir, threads));
+        let read = seconds(|| raw::read(dir, threads, None));
         let load = seconds(|| {
             // As many at a time as a pass reads.
             for group in requests.chunks(4) {

@@ -1,10 +1,12 @@
 //! `tinderbox calibrate`: measures the throughput of ranks, as threads of this process or as the processes of a launcher.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use anyhow::bail;
 use burn::tensor::Device;
 use clap::Args;
+use tinderbox_checkpoint::tools::read_rate;
 use tinderbox_pipeline::{Machine, calibrate, calibrate_world};
 use tinderbox_world::World;
 
@@ -20,6 +22,10 @@ pub(crate) struct Flags {
     /// Threads of each rank [default: the threads of the machine divided by its ranks]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// Measure the disk of this directory too, for models that are streamed from it: writes 512 MiB to it, reads them, and
+    /// removes them
+    #[arg(long, value_name = "DIR")]
+    disk: Option<PathBuf>,
 }
 
 /// Measures and prints the result.
@@ -27,7 +33,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let world = World::from_env()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = |ranks: usize| flags.threads.map_or((cores / ranks).max(1), usize::from);
-    let (machine, threads) = match world.size() {
+    let (mut machine, threads) = match world.size() {
         1 => {
             let ranks = flags.ranks.map_or(1, usize::from);
             let threads = threads(ranks);
@@ -43,6 +49,9 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             (calibrate_world(&world, &Device::flex(), threads)?, threads)
         }
     };
+    if let Some(dir) = &flags.disk {
+        machine.disk_bytes_per_s = Some(read_rate(dir)?);
+    }
     match world.is_first() {
         true => out.answer(&machine, |out| show(&machine, threads, out))?,
         false => out.withhold(),
@@ -81,6 +90,13 @@ fn show(machine: &Machine, threads: usize, out: &mut Output) -> io::Result<()> {
         (
             "1 MiB of a message",
             format!("{:>8} ns", machine.link.ticks_per_mib),
+        ),
+        (
+            "disk",
+            machine.disk_bytes_per_s.map_or_else(
+                || " not measured: --disk DIR".to_owned(),
+                |rate| format!("{:>8.1} GB/s", giga(rate)),
+            ),
         ),
         (
             "free memory",

@@ -8,6 +8,7 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of a huge page on most machines. On others advice is rounded differently, and the measurement is less exact.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
@@ -150,6 +151,7 @@ pub(crate) fn allow_reclaim(memory: &mut [MaybeUninit<u8>]) -> bool {
 /// [`release_freed_memory`](crate::release_freed_memory) is called. Rust programs with another global allocator
 /// are not affected, but the C libraries that they use are.
 pub fn keep_freed_blocks() -> bool {
+    RETURNS.store(false, Ordering::Relaxed);
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         /// The largest threshold that every version of glibc accepts.
@@ -171,11 +173,20 @@ pub fn keep_freed_blocks() -> bool {
     false
 }
 
-/// Configures glibc's allocator to return each freed block of 128 KiB and more to the system, for the rest of the process: for a
-/// process with a memory limit. Returns `false` with other C libraries.
+/// Whether blocks are freed instead of kept, but for the newest.
+static RETURNS: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn returns_freed_blocks() -> bool {
+    RETURNS.load(Ordering::Relaxed)
+}
+
+/// Returns freed memory to the system from now on, for a process with a memory limit: freed blocks of this crate but for the last
+/// 64 MiB, and with glibc's allocator each block of 128 KiB and more. Returns `false` with other C libraries.
 ///
-/// By default glibc keeps blocks of up to 32 MiB once such a block was freed.
+/// By default glibc keeps blocks of up to 32 MiB once such a block was freed, and kept blocks of this crate count as memory of the
+/// process until the kernel reclaims them.
 pub fn return_freed_blocks() -> bool {
+    RETURNS.store(true, Ordering::Relaxed);
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         const BLOCK: libc::c_int = 128 << 10;

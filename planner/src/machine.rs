@@ -96,6 +96,9 @@ pub struct Machine {
     pub action_ns: u64,
     /// The throughput of a rank's device.
     pub rates: Rates,
+    /// The bytes of values per second that a source reads from the disk, if it was measured: for models that are streamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes_per_s: Option<u64>,
 }
 
 impl Machine {
@@ -134,6 +137,7 @@ impl Machine {
             network: None,
             action_ns: 3_000,
             rates: Rates::default(),
+            disk_bytes_per_s: None,
         })
     }
 

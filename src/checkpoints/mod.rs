@@ -6,6 +6,7 @@ mod restored;
 mod resume;
 mod saved;
 mod scalars;
+mod working;
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ pub use replay::replay_step;
 pub use resume::{Resumed, SkippedCheckpoint};
 pub(crate) use saved::held_by_ranks;
 use saved::{OfRanks, RankSnapshot, writes};
+pub use working::WorkingDir;
 
 use crate::CheckpointsError;
 

@@ -123,6 +123,10 @@ impl Prepared {
 pub(super) struct State(Checkpoint);
 
 impl State {
+    pub(super) fn of(checkpoint: Checkpoint) -> Self {
+        Self(checkpoint)
+    }
+
     fn is_empty(&self) -> bool {
         let scalars = self.0.scalars().range("optimizer.".to_owned()..).next();
         let is_of_optimizer = |(name, _): (&String, _)| name.starts_with("optimizer.");

@@ -58,7 +58,7 @@ pub(super) fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M
 }
 
 /// Returns the other paths of each parameter that has some.
-fn tied_paths(table: &ParameterTable) -> BTreeMap<ParameterPath, Vec<String>> {
+pub(super) fn tied_paths(table: &ParameterTable) -> BTreeMap<ParameterPath, Vec<String>> {
     let mut tied: BTreeMap<ParameterPath, Vec<String>> = BTreeMap::new();
     for parameter in table.iter() {
         if let Some(first) = &parameter.clone_of {

@@ -25,6 +25,7 @@ mod replays;
 mod replicas;
 mod resume;
 mod streamed;
+mod streamed_training;
 mod summary_example;
 mod uncut;
 mod verify;

@@ -354,6 +354,24 @@ impl Checkpoint {
         Ok(data.pop().expect("one region for one request"))
     }
 
+    /// Reads all tensors of a role around the cache of the system, two at a time, and drops them.
+    pub(crate) fn read_uncached(&self, role: Role) -> Result<(), LoadError> {
+        let wanted = self.tensors(role).map(|tensor| Wanted {
+            tensor,
+            region: tensor.region(),
+            dtype: tensor.dtype.burn(),
+            transposed: false,
+        });
+        let reading = Reading {
+            uncached: true,
+            ..Reading::default()
+        };
+        let wanted: Vec<Wanted<'_>> = wanted.collect();
+        wanted
+            .chunks(2)
+            .try_for_each(|some| load(self, some, reading, &()).map(drop))
+    }
+
     /// Reads a region of a tensor in boxes of at most 8 MiB, cast, whose concatenated elements are those of the region in
     /// row-major order; none for an empty region.
     pub(crate) fn read_in_pieces(

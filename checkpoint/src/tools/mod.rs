@@ -11,6 +11,7 @@ mod diff;
 mod division;
 mod error;
 mod export;
+mod rate;
 mod reshard;
 mod save;
 
@@ -20,5 +21,6 @@ pub use diff::{Diff, Difference, ScalarDifference, TensorDifference, ValueDiffer
 pub use division::Cut;
 pub use error::ToolError;
 pub use export::{ExportFormat, ExportLayout, ExportOptions, Exported, export, export_tensors};
+pub use rate::read_rate;
 pub use reshard::{ReshardOptions, reshard};
 pub use save::{SaveOptions, save_tensors};

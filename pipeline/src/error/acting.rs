@@ -1,12 +1,13 @@
 //! Errors of an action of a rank.
 
+use std::error::Error;
 use std::time::Duration;
 
 use tinderbox_deferred::{ParameterPath, ProgramError, SourceError};
 use tinderbox_fake::{DeviceLabel, FakeError};
 
-use crate::Tag;
 use crate::schedule::{RankIndex, Task};
+use crate::{RestoreError, Tag};
 
 /// The error of a message that was not sent or did not arrive.
 pub type LinkError = tinderbox_link::MailboxError<Tag>;
@@ -104,6 +105,18 @@ pub enum ActionError {
     Read {
         /// The cause.
         source: SourceError,
+    },
+    /// What a [streamed](crate::Streamed) stage has after its update could not be written.
+    #[error("the parameters of the stage could not be written")]
+    Write {
+        /// The cause.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The state of the optimizer of a [streamed](crate::Streamed) stage is of another optimizer.
+    #[error("the state of the optimizer does not fit")]
+    State {
+        /// The cause.
+        source: RestoreError,
     },
     /// The source of parameters has panicked.
     #[error("the thread that reads parameters has panicked: its message is on the standard error")]

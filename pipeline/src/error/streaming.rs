@@ -1,5 +1,7 @@
 //! Errors of models whose parameters are read when they are needed.
 
+use std::error::Error;
+
 use tinderbox_deferred::{human_bytes, human_bytes_distinct};
 
 use crate::schedule::StageIndex;
@@ -39,6 +41,19 @@ pub enum StreamedError {
     Ranks {
         /// The number of ranks of all replicas.
         ranks: usize,
+    },
+    /// Nothing says where what is trained is kept.
+    #[error(
+        "a streamed model is trained with a store for its values: set one (`store`) and an optimizer"
+    )]
+    NoStore,
+    /// A step could not be committed. The last committed one is still there.
+    #[error("step {step} could not be committed")]
+    Commit {
+        /// The step.
+        step: u64,
+        /// The cause.
+        source: Box<dyn Error + Send + Sync>,
     },
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use tinderbox_fake::Mode;
 use tinderbox_planner::{
     Choice, Machine, MemoryBudget, Partition, Partitioner, PlanFileError, PlannerError, Step, fine,
     partition,
@@ -240,7 +241,12 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// [`LoopedBfs`](ScheduleKind::LoopedBfs), in which each stage runs all micro-batches in turn.
     #[must_use]
     pub fn streamed(mut self, budget: MemoryBudget) -> Self {
-        self.stage_bytes = Some(budget.stage_bytes());
+        // Of a stage that is updated, gradients, the optimizer's state and new values are there too.
+        let parts = match self.trace.mode() {
+            Mode::Training => 4,
+            Mode::Inference => 1,
+        };
+        self.stage_bytes = Some(budget.stage_bytes() / parts);
         self.step.schedule = ScheduleKind::LoopedBfs;
         self.micro_batches(1)
     }

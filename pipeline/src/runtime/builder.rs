@@ -24,6 +24,7 @@ use super::output::OutputsOn;
 use super::pipeline::Pipeline;
 use super::recovery::{Backups, Recovery};
 use super::settings::Settings;
+use super::streamed::StageStore;
 use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
 use crate::schedule::RankIndex;
@@ -58,6 +59,8 @@ pub struct PipelineBuilder<M, B> {
     pub(super) backups: Option<Arc<Backups>>,
     /// The memory limit of streamed stages.
     pub(super) budget: Option<MemoryBudget>,
+    /// Where streamed values are between steps.
+    pub(super) store: Option<Arc<dyn StageStore>>,
     /// Whether the same was started before.
     pub(super) is_restart: bool,
 }
@@ -91,6 +94,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             recovery: None,
             backups: None,
             budget: None,
+            store: None,
             is_restart: false,
         }
     }
@@ -539,6 +543,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             recovery: None,
             backups: None,
             budget: None,
+            store: None,
             is_restart: true,
         }
     }

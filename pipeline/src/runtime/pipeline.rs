@@ -30,7 +30,7 @@ use super::recovery::{CallKind, RecoveryState};
 use super::remote::To;
 use super::settings::Settings;
 use super::stage::Stage;
-use super::streamed::Passes;
+use super::streamed::{Passes, StreamedSetup};
 use crate::batch::{Batch, split_batch};
 use crate::lists::ScheduleChoice;
 use crate::schedule::{Costs, Dependencies, RankIndex};
@@ -66,6 +66,7 @@ pub struct Pipeline<M, B> {
     pub(super) frozen: BTreeSet<usize>,
     /// Plans what stays in memory, if the stages are streamed.
     pub(super) passes: Option<Passes>,
+    pub(super) streamed: Option<Arc<StreamedSetup>>,
     /// What it goes on with when other processes are lost.
     pub(super) recovery: Option<Box<RecoveryState<M, B>>>,
 }
@@ -122,6 +123,18 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 &settings,
             )?;
         }
+        let streamed = builder.budget.map(|budget| {
+            let (table, store) = (builder.model.parameters(), builder.store.clone());
+            let setup = StreamedSetup::of(
+                &layout,
+                table,
+                &traced,
+                &settings,
+                store,
+                (budget, &devices[0]),
+            );
+            Arc::new(setup)
+        });
         let source = builder.source_of_values();
         let of_replica = layout.rank_count();
         let abort = Abort::default();
@@ -135,7 +148,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             settings: settings.clone(),
             progress: Arc::default(),
             abort: abort.clone(),
-            is_streamed: builder.budget.is_some(),
+            streamed: streamed.clone(),
         });
         let shared = cores::threads(world, ranks)?;
         let threads = builder.threads_per_rank.unwrap_or(shared);
@@ -188,6 +201,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             repaired: Vec::new(),
             frozen: BTreeSet::new(),
             passes: None,
+            streamed,
             recovery: None,
         })
     }

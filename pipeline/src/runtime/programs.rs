@@ -16,7 +16,7 @@ use super::loss_scale::LossScale;
 use super::round::{MicroInput, Part};
 use super::settings::Settings;
 use super::stage::CutProgram;
-use super::streamed::ForwardBytes;
+use super::streamed::CutBytes;
 use super::weights::{count_of, counts};
 use crate::batch::Batch;
 use crate::certify::{CertifiedStep, certify_lists, certify_programs};
@@ -127,7 +127,7 @@ impl<B: Batch> Programs<B> {
         let cut = Arc::new(CutProgram {
             number: self.made,
             carried: CarriedTensors::of(joint, &stages),
-            forward_bytes: ForwardBytes::of(joint, &stages),
+            bytes: CutBytes::of(joint, &stages),
             programs: certify_programs(joint, stages, &layout.ranks)?,
             loss_over: count_of(joint, self.check_indices)?,
             indices: match self.check_indices {

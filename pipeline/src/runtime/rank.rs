@@ -14,7 +14,7 @@ use super::round::{Round, RoundReport};
 use super::settings::Settings;
 use super::stage::Stage;
 use super::step::Running;
-use super::streamed::{Pass, Streaming};
+use super::streamed::{Pass, StreamedSetup, Streaming};
 use crate::cut::Layout;
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::{ActionError, PipelineError};
@@ -37,8 +37,8 @@ pub(super) struct RankSetup {
     pub(super) progress: Arc<RankProgress>,
     /// Stops all ranks.
     pub(super) abort: Abort,
-    /// Whether its stages get their parameters only while they run.
-    pub(super) is_streamed: bool,
+    /// Whether its stages get their parameters only while they run, and what a training step may change then.
+    pub(super) streamed: Option<Arc<StreamedSetup>>,
 }
 
 impl fmt::Debug for RankSetup {
@@ -114,18 +114,18 @@ impl Rank {
         let stages = layout.stages().zip(&layout.ranks);
         let stages = stages.filter(|(_, of)| **of == setup.place);
         let stages = stages
-            .map(|(stage, _)| match setup.is_streamed {
-                true => Ok(Stage::streamed(stage, &setup)),
-                false => Stage::new(stage, &setup, source),
+            .map(|(stage, _)| match setup.streamed {
+                Some(_) => Ok(Stage::streamed(stage, &setup)),
+                None => Stage::new(stage, &setup, source),
             })
             .collect::<Result<Vec<Stage>, _>>()
             .map_err(|source| PipelineError::Materialize { rank, source })?;
         let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
         tracing::info!(rank = rank.index(), bytes, "parameters materialized");
         Ok(Self {
-            streaming: setup
-                .is_streamed
-                .then(|| Streaming::new(setup.clone(), source.clone())),
+            streaming: setup.streamed.as_ref().map(|streamed| {
+                Streaming::new(setup.clone(), source.clone(), streamed.store.clone())
+            }),
             entered: None,
             setup,
             watch,
@@ -142,28 +142,39 @@ impl Rank {
     }
 
     /// Gives a streamed stage its parameters, after those of the stage before were taken.
-    pub(super) fn enter(&mut self, stage: StageIndex) -> Result<(), ActionError> {
+    pub(super) fn enter(&mut self, step: u32, stage: StageIndex) -> Result<(), ActionError> {
         if self.streaming.is_none() || self.entered == Some(stage) {
             return Ok(());
         }
-        self.leave();
+        self.leave(step)?;
         if let Some(streaming) = &mut self.streaming {
             let values = streaming.enter(stage)?;
-            self.stage_mut(stage).attach(values);
+            let is_training = streaming.is_training();
+            self.stage_mut(stage).attach(values, is_training)?;
             self.entered = Some(stage);
         }
         Ok(())
     }
 
-    /// Takes the parameters of the streamed stage that has run.
-    pub(super) fn leave(&mut self) {
+    /// Takes the parameters of the streamed stage that has run, after those that it has updated are written.
+    pub(super) fn leave(&mut self, step: u32) -> Result<(), ActionError> {
         let Some(stage) = self.entered.take() else {
-            return;
+            return Ok(());
         };
+        let is_update = self.streaming.as_ref().is_some_and(Streaming::is_update);
+        if is_update && let Some(streamed) = self.setup.streamed.clone() {
+            let table = self.setup.table.clone();
+            let updated = streamed.updated(&table, self.stage_mut(stage))?;
+            if let (Some(streaming), Some(updated)) = (&self.streaming, updated) {
+                // The number of completed steps.
+                streaming.write(u64::from(step) + 1, updated)?;
+            }
+        }
         let values = self.stage_mut(stage).detach();
         if let Some(streaming) = &mut self.streaming {
             streaming.leave(values);
         }
+        Ok(())
     }
 
     fn serve(

@@ -153,7 +153,7 @@ impl<'a> Running<'a> {
             self.rank.setup.progress.begin_action(round.round, *action);
             self.named(action, |running| {
                 let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
-                running.rank.enter(action.stage())?;
+                running.rank.enter(round.step, action.stage())?;
                 running.act(action)
             })?;
             self.rank.setup.progress.report();
@@ -170,7 +170,9 @@ impl<'a> Running<'a> {
                 }
             }
         }
-        self.rank.leave();
+        if let Some(last) = actions.last() {
+            self.named(last, |running| running.rank.leave(round.step))?;
+        }
         debug_assert_eq!(
             self.state.kept.left(),
             None,
@@ -247,7 +249,15 @@ impl<'a> Running<'a> {
             }
             Action::Send(message) => self.send(message),
             Action::Receive(message) => self.receive(message),
-            Action::Reduce { stage, .. } => self.reduce(stage),
+            Action::Reduce { stage, .. } => {
+                self.reduce(stage)?;
+                let setup = &self.rank.setup;
+                if setup.streamed.is_some() && setup.settings.needs_norms(self.round.loss_scale) {
+                    // While the stage has its parameters.
+                    self.norms_of(stage)?;
+                }
+                Ok(())
+            }
             Action::Sum { stage } => {
                 self.sum(stage)?;
                 flush_device((), &self.rank.setup.device, self.round)
@@ -416,6 +426,10 @@ impl<'a> Running<'a> {
 
     /// Passes updated values to the copies on this rank; those on others receive a message.
     pub(super) fn share_on_rank(&mut self, index: StageIndex) -> Result<(), ActionError> {
+        if self.rank.setup.streamed.is_some() {
+            // Each stage reads them anew.
+            return Ok(());
+        }
         let others = self.rank.stage_indices().into_iter();
         for copy in others.filter(|other| *other != index) {
             let values = self.rank.stage_mut(index).shared_with(copy);

@@ -383,7 +383,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let pass = match &mut self.passes {
             Some(passes) => {
                 let number = round_carry.as_ref().map(|carry| carry.number);
-                Some(passes.pass(&cuts, self.carries.bytes_besides(number))?)
+                let carried_bytes = self.carries.bytes_besides(number);
+                Some(passes.pass(mode, &parts[0].lists, &cuts, carried_bytes)?)
             }
             None => None,
         };

@@ -266,6 +266,11 @@ impl StreamPlan {
         &self.stays[visit]
     }
 
+    /// Returns the bytes of a value.
+    pub fn item_bytes(&self, item: usize) -> u64 {
+        self.items[item].bytes
+    }
+
     /// Returns the bytes of all values.
     pub fn bytes(&self) -> u64 {
         self.items.iter().map(|item| item.bytes).sum()

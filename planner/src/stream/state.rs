@@ -23,6 +23,8 @@ pub struct StreamState {
     kept: BTreeSet<usize>,
     /// Bytes of values in memory, those being read among them.
     present: u64,
+    /// The visit before which it stops reading.
+    end: Option<u64>,
 }
 
 /// What a reader does next. Visits are counted from the first pass.
@@ -54,6 +56,7 @@ impl StreamState {
             left: Vec::new(),
             kept: BTreeSet::new(),
             present: 0,
+            end: None,
             plan,
         };
         // What stays over the end of a pass.
@@ -65,6 +68,15 @@ impl StreamState {
         state.present = kept.sum();
         state.fill();
         state
+    }
+
+    /// As [`new`](Self::new), for one pass: nothing is read for the next one, because this one changes what is read.
+    pub fn of_one_pass(plan: Arc<StreamPlan>, in_memory: &BTreeSet<usize>) -> Self {
+        let end = Some(plan.visits() as u64);
+        Self {
+            end,
+            ..Self::new(plan, in_memory)
+        }
     }
 
     /// Returns the values that are in memory when the visit begins that is read for, beside those that it reads.
@@ -102,7 +114,8 @@ impl StreamState {
     /// Returns what to read next, as far as there is room for it: at most a pass ahead.
     pub fn step(&mut self) -> StreamStep {
         let visit = self.reading;
-        if visit >= self.running + self.plan.visits() as u64 {
+        let is_ahead = visit >= self.running + self.plan.visits() as u64;
+        if is_ahead || self.end.is_some_and(|end| visit >= end) {
             return StreamStep::Wait;
         }
         let Some(item) = self.left.last().copied() else {

@@ -109,6 +109,34 @@ impl OptimizerState {
         }
     }
 
+    /// Takes the state of a parameter.
+    pub(super) fn take(&mut self, position: usize) -> Option<DynState> {
+        self.states[position].take()
+    }
+
+    /// Returns the bytes of the state for an element of a parameter of this rank and dtype, after an update: tried on one.
+    pub(super) fn bytes_per_element(
+        optimizer: &dyn DynOptimizer,
+        rank: usize,
+        dtype: DType,
+    ) -> u64 {
+        let one = || {
+            let data = TensorData::ones::<f32, _>(vec![1; rank]).convert_dtype(dtype);
+            any_rank(DynTensor::from_data(data, &Device::flex())).into_bridge()
+        };
+        let tried = guarded(|| {
+            let (_, state) = optimizer.step_dyn(rank, 0.0, one(), one(), None);
+            let mut sink = StateSink::default();
+            if let Some(state) = &state {
+                optimizer.state_flatten(PREFIX, state, &mut sink);
+            }
+            let tensors = sink.tensors.iter();
+            tensors.map(|(_, data)| data.dtype().size() as u64).sum()
+        });
+        // An optimizer that does not support the rank fails at its first step.
+        tried.unwrap_or(0)
+    }
+
     /// Returns how the gradient of a parameter is clipped by its optimizer's configuration.
     pub(super) fn clipping(&self, position: usize) -> Option<&GradientClippingConfig> {
         self.rules[position].clipping.as_ref()

@@ -201,7 +201,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
                 settings: settings.clone(),
                 progress: Arc::default(),
                 abort: Abort::default(),
-                is_streamed: false,
+                streamed: None,
             })
         };
         let mut replay = StepReplay {

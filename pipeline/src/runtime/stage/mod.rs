@@ -22,7 +22,7 @@ use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
 use super::round::MicroInput;
 use super::step::check_length;
-use super::streamed::ForwardBytes;
+use super::streamed::{CutBytes, State, States, Values};
 use super::weights::CountProgram;
 use crate::certify::CertifiedPrograms;
 use crate::schedule::{Compute, StageIndex};
@@ -38,8 +38,8 @@ pub(crate) struct CutProgram {
     pub(crate) programs: CertifiedPrograms,
     /// What the loss of a micro-batch is a mean or a sum over.
     pub(super) loss_over: LossOver<CountProgram>,
-    /// What its forwards hold beside parameters.
-    pub(super) forward_bytes: ForwardBytes,
+    /// What its programs hold beside parameters.
+    pub(super) bytes: CutBytes,
     /// The places of its operations that read by index.
     pub(super) indices: IndexPlaces,
     /// The carried tensors of the batch.
@@ -185,14 +185,75 @@ impl Stage {
         }
     }
 
-    /// Gives it its parameters, by position in the table.
-    pub(super) fn attach(&mut self, values: HashMap<usize, DynTensor>) {
-        self.streamed = values;
+    /// Gives it its values until [`detach`](Self::detach). In a training step it owns its parameters, with the states of their
+    /// optimizer if it updates them; else it only reads them.
+    pub(super) fn attach(&mut self, values: Values, is_training: bool) -> Result<(), ActionError> {
+        let Values {
+            mut parameters,
+            states,
+        } = values;
+        let setup = self.setup.clone();
+        let table = setup.table.iter().as_slice();
+        let path = |position: &usize| &table[*position].path;
+        if is_training {
+            let owned = setup
+                .layout
+                .owned(self.index)
+                .iter()
+                .filter_map(|position| {
+                    let value = parameters.remove(position)?;
+                    Some((path(position).clone(), value))
+                });
+            let owned = PartialModule::new(owned.collect::<Vec<_>>())?;
+            if self.places.is_empty() {
+                let with = Self::with(self.index, &setup, owned, PartialModule::default());
+                let loaded = std::mem::take(&mut self.loaded);
+                let carried = std::mem::take(&mut self.carried);
+                *self = Self {
+                    loaded,
+                    carried,
+                    ..with
+                };
+            } else {
+                self.owned = owned;
+            }
+        }
+        self.streamed = parameters;
+        if !states.is_empty() {
+            let states = states.into_iter();
+            let states = States::new(states.map(|(at, state)| (path(&at).clone(), state)));
+            self.restore_optimizer(&states)
+                .map_err(|source| ActionError::State { source })?;
+        }
+        Ok(())
     }
 
-    /// Takes its parameters.
-    pub(super) fn detach(&mut self) -> HashMap<usize, DynTensor> {
-        std::mem::take(&mut self.streamed)
+    /// Takes its values.
+    pub(super) fn detach(&mut self) -> Values {
+        let mut values = Values {
+            parameters: std::mem::take(&mut self.streamed),
+            states: BTreeMap::new(),
+        };
+        self.cast.clear();
+        let owned = std::mem::take(&mut self.owned);
+        for (position, place) in &self.places {
+            let Place::Owned(index) = place else {
+                continue;
+            };
+            if owned.is_empty() {
+                continue;
+            }
+            values.parameters.insert(*position, owned.value(*index));
+            let piece = self
+                .own_pieces()
+                .iter()
+                .position(|piece| piece.place == *index);
+            let state = piece.and_then(|piece| self.optimizer.as_mut()?.take(piece));
+            values
+                .states
+                .insert(*position, state.map_or(State::None, State::Kept));
+        }
+        values
     }
 
     /// Returns its index in the plan.
@@ -450,7 +511,10 @@ impl Stage {
     /// Gives a running state the value that the forward of a micro-batch computed.
     pub(super) fn update_state(&mut self, position: usize, value: DynTensor) {
         // What a batch alone gives has the dtype of the forward.
-        let dtype = self.value(self.place(position)).dtype();
+        let dtype = match self.streamed.get(&position) {
+            Some(state) => state.dtype(),
+            None => self.value(self.place(position)).dtype(),
+        };
         self.updated_states
             .insert(position, value.cast_float(dtype));
     }

@@ -1,19 +1,20 @@
-//! The memory of a forward whose parameters come and go, beside these.
+//! The memory of rounds whose parameters come and go, beside these.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use burn::tensor::DType;
 use burn_ir::{FloatOperationIr, OperationIr, TensorIr};
 use tinderbox_fake::{NodeId, ValueId};
 
-use crate::cut::{Binding, StagePrograms, Takes};
+use crate::cut::{Binding, Phase, StagePrograms, Takes};
 use crate::kept::Kept;
-use crate::schedule::{Compute, Edge, MicroBatchIndex, StageIndex};
+use crate::lists::StepLists;
+use crate::schedule::{Action, Compute, Edge, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::{Given, JointGraph};
 
-/// What the forward of each stage reads and holds.
+/// What the programs of a micro-batch read and hold.
 #[derive(Debug, Default)]
-pub(crate) struct ForwardBytes {
+pub(crate) struct CutBytes {
     stages: Vec<StageBytes>,
     /// Bytes of the constants of all stages, which stay.
     constants: u64,
@@ -21,9 +22,19 @@ pub(crate) struct ForwardBytes {
     inputs: u64,
 }
 
-/// What the forward of one stage reads and holds.
+/// What the programs of one stage read and hold.
 #[derive(Debug)]
 struct StageBytes {
+    programs: BTreeMap<Compute, ProgramBytes>,
+    /// The loss and the named outputs, which stay until the end of the round.
+    reported: Vec<ValueId>,
+    sends: BTreeMap<Edge, Vec<ValueId>>,
+    received: BTreeMap<ValueId, Takes>,
+}
+
+/// What a program reads and holds.
+#[derive(Debug)]
+struct ProgramBytes {
     /// The parameters, by position in the table, with the dtype in which the program reads them.
     parameters: BTreeMap<usize, DType>,
     /// The values that other programs computed.
@@ -32,62 +43,92 @@ struct StageBytes {
     transient: u64,
     /// The values for other programs.
     made: Vec<(ValueId, u64, Takes)>,
-    /// Bytes of the loss and the named outputs, which stay until the end of the pass.
-    reported: u64,
+    /// Bytes of the gradients that it computes.
+    gradients: u64,
+    /// Bytes of the new values of running states, which stay until the update.
+    states: u64,
     /// Bytes of the new values of carried tensors, which stay.
     carried: u64,
-    sends: BTreeMap<Edge, Vec<ValueId>>,
-    received: BTreeMap<ValueId, Takes>,
 }
 
-impl ForwardBytes {
+impl CutBytes {
     /// Cost: linear in the graph.
     pub(in crate::runtime) fn of(joint: &JointGraph, stages: &[StagePrograms]) -> Self {
-        let bytes = |value: &ValueId| joint.graph().value(*value).bytes();
-        let forward = stages.iter().filter_map(|programs| {
-            let phase = programs.phase(Compute::Forward)?;
-            let inputs = phase.inputs.iter().zip(phase.program.input_types());
-            let parameters = inputs.filter_map(|(binding, (_, dtype))| match binding {
-                Binding::Given(Given::Parameter(position)) => Some((*position, *dtype)),
-                _ => None,
-            });
-            let read = phase.inputs.iter().filter_map(|binding| match binding {
-                Binding::Value(value) => Some(*value),
-                _ => None,
-            });
-            let named = programs.outputs.iter().map(|(_, value)| value);
-            let reported = named.chain(&programs.loss);
-            let inside = phase.nodes.iter().map(|node| inside_bytes(joint, *node));
-            Some(StageBytes {
-                parameters: parameters.collect(),
-                read: read.collect(),
-                transient: phase.transient_bytes(joint) + inside.max().unwrap_or(0),
-                made: phase
-                    .outputs
-                    .iter()
-                    .map(|(value, takes)| (*value, bytes(value), *takes))
+        let stage = |programs: &StagePrograms| {
+            let phases = Compute::ALL.into_iter();
+            let phases = phases.filter_map(|compute| Some((compute, programs.phase(compute)?)));
+            StageBytes {
+                programs: phases
+                    .map(|(compute, phase)| (compute, ProgramBytes::of(joint, phase)))
                     .collect(),
-                reported: reported.map(bytes).sum(),
-                carried: phase
-                    .carried
-                    .iter()
-                    .map(|input| bytes(&joint.carried()[input]))
-                    .sum(),
+                reported: {
+                    let named = programs.outputs.iter().map(|(_, value)| value);
+                    named.chain(&programs.loss).copied().collect()
+                },
                 sends: programs.sends.clone(),
                 received: programs.received.clone(),
-            })
-        });
+            }
+        };
         let constants = stages
             .iter()
             .map(|programs| programs.constants.output_bytes());
         let inputs = joint.inputs().iter().enumerate();
         // Of carried tensors, the new values are counted.
         let inputs = inputs.filter(|(position, _)| !joint.carried().contains_key(position));
-        let inputs = inputs.map(|(_, input)| &input.value);
+        let inputs = inputs.map(|(_, input)| joint.graph().value(input.value).bytes());
         Self {
-            stages: forward.collect(),
+            stages: stages.iter().map(stage).collect(),
             constants: constants.sum(),
-            inputs: inputs.map(bytes).sum(),
+            inputs: inputs.sum(),
+        }
+    }
+
+    fn program(&self, task: Task) -> Option<&ProgramBytes> {
+        let stage = self.stages.get(task.stage.index())?;
+        stage.programs.get(&task.compute)
+    }
+
+    fn carried(&self) -> u64 {
+        let programs = self.stages.iter().flat_map(|stage| stage.programs.values());
+        programs.map(|program| program.carried).sum()
+    }
+}
+
+impl ProgramBytes {
+    fn of(joint: &JointGraph, phase: &Phase) -> Self {
+        let bytes = |value: &ValueId| joint.graph().value(*value).bytes();
+        let inputs = phase.inputs.iter().zip(phase.program.input_types());
+        let parameters = inputs.filter_map(|(binding, (_, dtype))| match binding {
+            Binding::Given(Given::Parameter(position)) => Some((*position, *dtype)),
+            _ => None,
+        });
+        let read = phase.inputs.iter().filter_map(|binding| match binding {
+            Binding::Value(value) => Some(*value),
+            _ => None,
+        });
+        let inside = phase.nodes.iter().map(|node| inside_bytes(joint, *node));
+        let gradients = phase.gradients.iter();
+        let gradients = gradients.filter_map(|position| joint.gradients()[*position]);
+        Self {
+            parameters: parameters.collect(),
+            read: read.collect(),
+            transient: phase.transient_bytes(joint) + inside.max().unwrap_or(0),
+            made: phase
+                .outputs
+                .iter()
+                .map(|(value, takes)| (*value, bytes(value), *takes))
+                .collect(),
+            gradients: gradients.map(|value| bytes(&value)).sum(),
+            states: phase
+                .updates
+                .iter()
+                .map(|position| bytes(&joint.updates()[position]))
+                .sum(),
+            carried: phase
+                .carried
+                .iter()
+                .map(|input| bytes(&joint.carried()[input]))
+                .sum(),
         }
     }
 }
@@ -111,70 +152,161 @@ fn inside_bytes(joint: &JointGraph, node: NodeId) -> u64 {
     }
 }
 
-/// One visit of a pass: the forward of a stage, for all micro-batches.
+/// A part of a round in which one stage runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ForwardVisit {
+pub(super) struct Visit {
     pub(super) stage: StageIndex,
-    /// The parameters that it reads, with the dtype in which it reads them.
+    /// The parameters that programs read, with the dtype in which they read them.
     pub(super) parameters: BTreeMap<usize, DType>,
+    /// Whether the parameters of the stage are updated.
+    pub(super) is_update: bool,
     /// The maximum bytes of everything else meanwhile.
     pub(super) other_bytes: u64,
 }
 
-/// The visits of a pass over micro-batches: each stage runs all of them before the next stage does.
+/// The visits of a round: the longest runs of actions of one stage, in the list of the only rank.
 ///
-/// Values that share memory are counted separately, so the bytes are an upper bound, as far as the memory of operations is known.
-pub(super) fn forward_visits(micro_batches: &[&ForwardBytes]) -> Vec<ForwardVisit> {
-    let constants = micro_batches.iter().map(|micro| micro.constants).max();
-    let inputs: u64 = micro_batches.iter().map(|micro| micro.inputs).sum();
-    let carried = micro_batches.iter().flat_map(|micro| &micro.stages);
-    let carried: u64 = carried.map(|stage| stage.carried).sum();
-    let mut stays = constants.unwrap_or(0) + inputs + carried;
-    let mut kept: Kept<u64> = Kept::default();
-    let mut kept_bytes = 0_u64;
-    let stages = micro_batches.iter().map(|micro| micro.stages.len());
-    let visits = (0..stages.max().unwrap_or(0)).map(|index| {
-        let mut visit = ForwardVisit {
-            stage: StageIndex::new(index),
-            parameters: BTreeMap::new(),
-            other_bytes: 0,
+/// Values that share memory are counted separately, unless stages share them, so the bytes are an upper bound, as far as the memory
+/// of operations is known.
+pub(super) fn visits(lists: &StepLists, micro_batches: &[&CutBytes]) -> Vec<Visit> {
+    let mut round = RoundBytes::new(lists, micro_batches);
+    let mut visits: Vec<Visit> = Vec::new();
+    for action in lists.schedule.actions(RankIndex::new(0)) {
+        let stage = action.stage();
+        if visits.last().is_none_or(|visit| visit.stage != stage) {
+            visits.push(Visit {
+                stage,
+                parameters: BTreeMap::new(),
+                is_update: false,
+                other_bytes: 0,
+            });
+        }
+        let visit = visits.last_mut().expect("there is a visit now");
+        for task in action.tasks() {
+            round.run(*task, visit);
+        }
+        if let Action::Update { .. } = action {
+            visit.is_update = true;
+            round.update(stage, visit);
+        }
+    }
+    visits
+}
+
+/// The bytes that are in memory while the actions of a round run.
+struct RoundBytes<'a> {
+    lists: &'a StepLists,
+    micro_batches: &'a [&'a CutBytes],
+    /// Of what stays until the end.
+    stays: u64,
+    kept: Kept<u64>,
+    /// How many stages keep a value of a micro-batch: they share its memory.
+    holders: HashMap<(MicroBatchIndex, ValueId), usize>,
+    kept_bytes: u64,
+    /// Of gradients and new running states, by stage, until its update.
+    gradients: BTreeMap<StageIndex, u64>,
+}
+
+impl<'a> RoundBytes<'a> {
+    fn new(lists: &'a StepLists, micro_batches: &'a [&'a CutBytes]) -> Self {
+        let constants = micro_batches.iter().map(|micro| micro.constants).max();
+        let each = micro_batches
+            .iter()
+            .map(|micro| micro.inputs + micro.carried());
+        Self {
+            stays: constants.unwrap_or(0) + each.sum::<u64>(),
+            lists,
+            micro_batches,
+            kept: Kept::default(),
+            holders: HashMap::new(),
+            kept_bytes: 0,
+            gradients: BTreeMap::new(),
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.stays + self.kept_bytes + self.gradients.values().sum::<u64>()
+    }
+
+    fn run(&mut self, task: Task, visit: &mut Visit) {
+        let (stage, k) = (task.stage, task.micro_batch);
+        let micro = self.micro_batches[k.index()];
+        let Some(program) = micro.program(task) else {
+            return;
         };
-        for (k, micro) in micro_batches.iter().enumerate() {
-            let Some(stage) = micro.stages.get(index) else {
-                continue;
-            };
-            visit.parameters.extend(&stage.parameters);
-            let made: u64 = stage.made.iter().map(|(_, bytes, _)| bytes).sum();
-            // A carried value that is not written in place is copied.
-            let leaving = stage.reported.max(made) + stage.carried;
-            let during = stays + kept_bytes + stage.transient + leaving;
-            visit.other_bytes = visit.other_bytes.max(during);
-            // What was reported stays too.
-            stays += stage.reported;
-            let place = (StageIndex::new(index), MicroBatchIndex::new(k));
-            for value in &stage.read {
-                if let Some((bytes, true)) = kept.take(place, *value) {
-                    kept_bytes -= bytes;
-                }
-            }
-            let bytes: BTreeMap<ValueId, u64> = stage
-                .made
-                .iter()
-                .map(|(value, bytes, _)| (*value, *bytes))
-                .collect();
-            for (edge, values) in &stage.sends {
-                let to = edge.to.stage;
-                for value in values {
-                    let received = micro.stages[to.index()].received.get(value);
-                    let uses = received.map_or(0, |takes| takes.of(false));
-                    let bytes = bytes.get(value).copied().unwrap_or(0);
-                    if uses > 0 && kept.put((to, place.1), *value, bytes, uses) {
-                        kept_bytes += bytes;
-                    }
-                }
+        visit.parameters.extend(&program.parameters);
+        let made: u64 = program.made.iter().map(|(_, bytes, _)| bytes).sum();
+        // A carried value that is not written in place is copied.
+        let leaving = made + program.gradients + program.states + program.carried;
+        let during = self.held() + program.transient + leaving;
+        visit.other_bytes = visit.other_bytes.max(during);
+        for value in &program.read {
+            self.take(stage, k, *value);
+        }
+        let is_split = self.lists.is_split(stage, k.index());
+        for (value, bytes, takes) in &program.made {
+            self.put(stage, k, *value, *bytes, takes.of(is_split));
+        }
+        // Sums are in the dtype of the parameters, which may be the wider one.
+        let gradients = self.gradients.entry(stage).or_default();
+        *gradients = (*gradients).max(2 * program.gradients) + program.states;
+        let of_stage = &micro.stages[stage.index()];
+        if task.compute == Compute::Forward {
+            for value in &of_stage.reported {
+                // It is kept by the report from now on.
+                self.stays += self.take(stage, k, *value);
             }
         }
-        visit
-    });
-    visits.collect()
+        for (edge, values) in &of_stage.sends {
+            if !edge.from.is_run_by(&task) {
+                continue;
+            }
+            let to = edge.to.stage;
+            let is_split = self.lists.is_split(to, k.index());
+            for value in values {
+                let bytes = self.take(stage, k, *value);
+                let received = micro.stages[to.index()].received.get(value);
+                let uses = received.map_or(0, |takes| takes.of(is_split));
+                self.put(to, k, *value, bytes, uses);
+            }
+        }
+    }
+
+    /// The parameters of a stage get new values, one after the other.
+    fn update(&mut self, stage: StageIndex, visit: &mut Visit) {
+        visit.other_bytes = visit.other_bytes.max(self.held());
+        self.gradients.remove(&stage);
+    }
+
+    fn put(
+        &mut self,
+        stage: StageIndex,
+        k: MicroBatchIndex,
+        value: ValueId,
+        bytes: u64,
+        uses: usize,
+    ) {
+        if uses > 0 && self.kept.put((stage, k), value, bytes, uses) {
+            let holders = self.holders.entry((k, value)).or_default();
+            *holders += 1;
+            if *holders == 1 {
+                self.kept_bytes += bytes;
+            }
+        }
+    }
+
+    /// Uses a value once; returns its bytes.
+    fn take(&mut self, stage: StageIndex, k: MicroBatchIndex, value: ValueId) -> u64 {
+        let Some((bytes, is_last)) = self.kept.take((stage, k), value) else {
+            return 0;
+        };
+        if is_last {
+            let holders = self.holders.entry((k, value)).or_default();
+            *holders -= 1;
+            if *holders == 0 {
+                self.kept_bytes -= bytes;
+            }
+        }
+        bytes
+    }
 }

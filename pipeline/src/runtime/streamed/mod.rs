@@ -3,29 +3,114 @@
 mod bytes;
 mod pass;
 mod reader;
+mod store;
+mod values;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use burn::module::Module;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Device;
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{Deferred, MaterializeError, Observer, Request, Source, Uncached};
-use tinderbox_fake::Mode;
+use tinderbox_deferred::{Deferred, MaterializeError, Observer, ParameterTable, Request, Source};
+use tinderbox_fake::{DeviceLabel, Mode};
 use tinderbox_planner::{MemoryBudget, StreamPrediction};
 
-pub(crate) use bytes::ForwardBytes;
-pub(super) use pass::{Pass, Passes};
+pub(crate) use bytes::CutBytes;
+pub(super) use pass::{Pass, Passes, Trained};
 pub(super) use reader::Streaming;
+pub use store::{StageStore, UpdatedStage};
+pub(super) use values::{State, States, Values};
 
 use super::builder::PipelineBuilder;
 use super::carry::Carry;
-use super::output::Evaluation;
+use super::clip::Clipping;
+use super::optimizer::{OptimizerConfig, OptimizerState};
+use super::output::{Evaluation, StepOutput};
 use super::pipeline::Pipeline;
+use super::settings::Settings;
+use super::stage::Stage;
 use crate::batch::Batch;
-use crate::schedule::RankIndex;
-use crate::trace::Trace;
-use crate::{PipelineError, Plan, StreamedError};
+use crate::cut::Layout;
+use crate::schedule::{RankIndex, StageIndex};
+use crate::trace::{JointGraph, Trace};
+use crate::{ActionError, PipelineError, Plan, StreamedError};
+
+/// What a rank with streamed stages needs to know.
+pub(super) struct StreamedSetup {
+    /// Where values are between steps, if it trains.
+    pub(super) store: Option<Arc<dyn StageStore>>,
+    pub(super) trained: Trained,
+    /// Whether the system's cache of files can hold all values.
+    pub(super) is_cached: bool,
+}
+
+impl StreamedSetup {
+    pub(super) fn of(
+        layout: &Layout,
+        table: &ParameterTable,
+        traced: &JointGraph,
+        settings: &Settings,
+        store: Option<Arc<dyn StageStore>>,
+        (budget, device): (MemoryBudget, &Device),
+    ) -> Self {
+        let parameters = table.iter().as_slice();
+        let optimizers = settings.optimizers.as_ref().filter(|_| store.is_some());
+        let bytes_of = |position: usize| {
+            let parameter = &parameters[position];
+            let optimizer = &optimizers?.of(&parameter.path).optimizer;
+            if traced.updates().contains_key(&position) {
+                return Some(0);
+            }
+            let rank = parameter.shape.len();
+            let each = OptimizerState::bytes_per_element(&**optimizer, rank, parameter.dtype);
+            parameter.trainable.then(|| each * parameter.elements())
+        };
+        let of_stage = |stage: StageIndex| {
+            let owned = layout.owned(stage).iter();
+            owned.map(|at| (*at, bytes_of(*at))).collect()
+        };
+        let trained: Trained = layout.stages().map(of_stage).collect();
+        let parameters = table.distinct().map(|parameter| parameter.bytes);
+        let states = trained.iter().flat_map(BTreeMap::values).flatten();
+        let bytes = parameters.chain(states.copied()).sum();
+        Self {
+            is_cached: pass::is_cached(bytes, budget, device),
+            trained,
+            store,
+        }
+    }
+
+    /// What a step may have changed of a stage that was updated; `None` if that is nothing.
+    pub(super) fn updated(
+        &self,
+        table: &ParameterTable,
+        stage: &Stage,
+    ) -> Result<Option<UpdatedStage>, ActionError> {
+        let of_stage = self.trained[stage.index().index()].iter();
+        let changed = of_stage.filter(|(_, state)| state.is_some());
+        let changed: BTreeSet<usize> = changed.map(|(position, _)| *position).collect();
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        let optimizer = stage.optimizer_snapshot().to_host();
+        let optimizer = optimizer.map_err(|source| ActionError::Device {
+            device: DeviceLabel::of(stage.device()),
+            source: Box::new(source),
+        })?;
+        let path = |position: usize| table.iter().as_slice()[position].path.clone();
+        let held = stage
+            .held()
+            .filter(|(position, _)| changed.contains(position));
+        Ok(Some(UpdatedStage {
+            stage: stage.index(),
+            parameters: held.map(|(at, value)| (path(at), value)).collect(),
+            optimizer,
+        }))
+    }
+}
 
 /// A model whose parameters do not stay in memory: those of each stage are read before it runs, and dropped after it.
 ///
@@ -123,6 +208,38 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
         Ok(output)
     }
 
+    /// Runs a training step, as [`Pipeline::step`] does, and commits it to the [store](StreamedBuilder::store).
+    ///
+    /// The stages run forward and then backward, each for all micro-batches at a time, with their parameters; directly after its
+    /// backward, a stage is updated and written. So a step reads every parameter twice, but for what stays, and the optimizer's state
+    /// once, and writes both. Values between stages stay in memory from the forward to the backward; gradients do until the update,
+    /// which with a clip by the norm of all gradients, a loss scale, or a check for values that are not finite is after the last
+    /// backward: all of them are in memory then, and updated in another pass over the stages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::step`]; when the step needs more memory than is allowed, before anything runs; when values can't be read,
+    /// written or committed: the last committed step stays.
+    pub fn step(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        batch: B,
+    ) -> Result<StepOutput, PipelineError> {
+        let store = self.pipeline.streamed.as_ref();
+        let store = store.and_then(|streamed| streamed.store.clone());
+        let store = store.ok_or(StreamedError::NoStore)?;
+        let output = self.pipeline.step(lr, batch)?;
+        let step = self.pipeline.steps();
+        let committed = store.commit(step);
+        committed.map_err(|source| StreamedError::Commit { step, source })?;
+        Ok(output)
+    }
+
+    /// Returns the number of completed training steps, those before the start among them.
+    pub fn steps(&self) -> u64 {
+        self.pipeline.steps()
+    }
+
     /// Returns a carry without values ([`Pipeline::carry`]).
     pub fn carry(&mut self) -> Carry {
         self.pipeline.carry()
@@ -163,6 +280,28 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     #[must_use]
     pub fn source(mut self, source: impl Source + 'static) -> Self {
         self.builder = self.builder.source(source);
+        self
+    }
+
+    /// Trains with an optimizer, as [`PipelineBuilder::optimizer`] does; needs a [store](Self::store).
+    #[must_use]
+    pub fn optimizer(mut self, optimizer: impl OptimizerConfig) -> Self {
+        self.builder = self.builder.optimizer(optimizer);
+        self
+    }
+
+    /// Clips gradients ([`PipelineBuilder::clip`]). With the norm of all of them, all are in memory until it is known.
+    #[must_use]
+    pub fn clip(mut self, clipping: Clipping) -> Self {
+        self.builder = self.builder.clip(clipping);
+        self
+    }
+
+    /// Sets where the trained parameters and the state of the optimizer are while their stages do not run. All parameters are read
+    /// from its source, and training goes on with the step after the last one that it has.
+    #[must_use]
+    pub fn store(mut self, store: impl StageStore + 'static) -> Self {
+        self.builder.store = Some(Arc::new(store));
         self
     }
 
@@ -232,12 +371,9 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         builder.budget = Some(self.budget);
         let table = builder.model.parameters().clone();
         let device = builder.devices[0].clone();
-        let bytes = table.distinct().map(|parameter| parameter.bytes).sum();
-        if let Some(source) = builder.source.take() {
-            builder.source = Some(match pass::is_cached(bytes, self.budget, &device) {
-                true => source,
-                false => Arc::new(Uncached(source)),
-            });
+        let committed = builder.store.as_ref().map(|store| store.step());
+        if let Some(store) = &builder.store {
+            builder.source = Some(store.source());
         }
         let source = builder.source_of_values();
         let requests = table
@@ -253,15 +389,25 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         let micro_batches = pipeline.micro_batches;
         let example = pipeline.programs.example()?;
         let cuts = vec![&*example; micro_batches];
-        if is_forward {
-            // Before the memory of the process is measured.
-            pipeline.programs.parts(Mode::Inference, &cuts)?;
-        }
-        let mut passes = Passes::new(self.budget, (table, device), source);
-        if is_forward {
-            passes.pass(&cuts, 0)?;
+        let streamed = pipeline.streamed.as_ref();
+        let trained = streamed.map(|streamed| streamed.trained.clone());
+        let trains = streamed.is_some_and(|streamed| streamed.store.is_some());
+        let mode = match is_forward {
+            true => Some(Mode::Inference),
+            false => trains.then_some(Mode::Training),
+        };
+        // Before the memory of the process is measured.
+        let parts = mode.map(|mode| pipeline.programs.parts(mode, &cuts));
+        let parts = parts.transpose()?;
+        let trained = trained.unwrap_or_default();
+        let mut passes = Passes::new(self.budget, (table, device), source, trained);
+        if let (Some(mode), Some(parts)) = (mode, parts) {
+            passes.pass(mode, &parts[0].lists, &cuts, 0)?;
         }
         pipeline.passes = Some(passes);
+        if let Some(committed) = committed {
+            pipeline.resume_at(committed);
+        }
         Ok(Streamed { pipeline })
     }
 }

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device};
 use tinderbox_deferred::{ParameterTable, Request, Source, available_bytes, process_bytes};
+use tinderbox_fake::Mode;
 use tinderbox_planner::{
     MemoryBudget, StreamError, StreamItem, StreamPlan, StreamPrediction, StreamVisit,
 };
 
-use super::bytes::{ForwardVisit, forward_visits};
+use super::bytes::{Visit, visits};
+use super::values::Item;
 use crate::StreamedError;
+use crate::lists::StepLists;
 use crate::runtime::rank::RankSetup;
 use crate::runtime::stage::CutProgram;
 use crate::schedule::StageIndex;
@@ -18,6 +21,9 @@ use crate::schedule::StageIndex;
 /// Bytes that the process may need in addition to all that is counted: stacks of threads, small allocations, and memory that
 /// the allocator can't reuse.
 const SPARE_BYTES: u64 = 8 << 20;
+/// The values that the update of a parameter has at a time beside the parameter, its gradient and the optimizer's state: with 4, a
+/// process that trained with Adam was a hundredth above its limit.
+const UPDATE_VALUES: u64 = 6;
 /// The part of the counted bytes that the allocator may not be able to reuse.
 const SPARE_PART: u64 = 32;
 
@@ -25,27 +31,35 @@ const SPARE_PART: u64 = 32;
 #[derive(Debug)]
 pub(in crate::runtime) struct Pass {
     pub(super) plan: Arc<StreamPlan>,
-    /// The stage of each visit.
-    pub(super) stages: Vec<StageIndex>,
-    /// The position in the table of each value, and the dtype in which it is read.
-    pub(super) parameters: Vec<(usize, DType)>,
+    /// The values, in the order of the plan.
+    pub(super) items: Vec<Item>,
+    /// The dtype in which each parameter is read, by position in the table.
+    pub(super) dtypes: BTreeMap<usize, DType>,
+    /// Whether it changes what is read.
+    pub(super) is_training: bool,
     /// The visits with which it was planned.
-    visits: Vec<ForwardVisit>,
+    pub(super) visits: Vec<Visit>,
 }
 
 impl Pass {
-    /// The request for a value.
-    pub(super) fn request(&self, setup: &RankSetup, item: usize) -> Request {
-        request(&setup.table, &setup.device, self.parameters[item])
+    /// The request for a parameter.
+    pub(super) fn request(&self, setup: &RankSetup, position: usize) -> Request {
+        let dtype = self.dtypes[&position];
+        request(&setup.table, &setup.device, (position, dtype))
     }
 
     /// Whether a pass of these visits may be run with its plan, and would not leave much memory unused.
-    fn serves(&self, visits: &[ForwardVisit], budget_bytes: u64) -> bool {
-        self.visits.len() == visits.len()
+    fn serves(&self, visits: &[Visit], is_training: bool, budget_bytes: u64) -> bool {
+        let is_same = |planned: &Visit, visit: &Visit| {
+            planned.stage == visit.stage
+                && planned.parameters == visit.parameters
+                && planned.is_update == visit.is_update
+        };
+        self.is_training == is_training
+            && self.visits.len() == visits.len()
             && self.visits.iter().zip(visits).all(|(planned, visit)| {
                 let unused = planned.other_bytes.checked_sub(visit.other_bytes);
-                planned.parameters == visit.parameters
-                    && unused.is_some_and(|unused| unused <= budget_bytes / 8)
+                is_same(planned, visit) && unused.is_some_and(|unused| unused <= budget_bytes / 8)
             })
     }
 }
@@ -55,6 +69,10 @@ fn request(table: &ParameterTable, device: &Device, (position, dtype): (usize, D
     let request = Request::of(parameter, device);
     Request { dtype, ..request }
 }
+
+/// The parameters that each stage owns, by position in the table, each with the bytes of the optimizer's state for it if a step may
+/// change it.
+pub(in crate::runtime) type Trained = Vec<BTreeMap<usize, Option<u64>>>;
 
 /// Returns whether the system's cache of files can hold a model of so many bytes beside what the limit allows. Of files that are
 /// read in turn, a cache that is a little too small holds none.
@@ -84,6 +102,8 @@ pub(in crate::runtime) struct Passes {
     values_bytes: u64,
     /// Bytes that are not for values.
     besides_bytes: u64,
+    /// What a step may change.
+    trained: Trained,
     last: Option<Arc<Pass>>,
 }
 
@@ -93,7 +113,12 @@ impl Passes {
         budget: MemoryBudget,
         (table, device): (Arc<ParameterTable>, Device),
         source: Arc<dyn Source>,
+        trained: Trained,
     ) -> Self {
+        if let MemoryBudget::Bytes(_) = budget {
+            // What an allocator keeps for later is memory of the process too.
+            tinderbox_pages::return_freed_blocks();
+        }
         tinderbox_pages::release_freed_memory();
         let (limit_bytes, besides_bytes) = match budget {
             MemoryBudget::Values(bytes) => (bytes, 0),
@@ -114,27 +139,50 @@ impl Passes {
             limit_bytes,
             values_bytes: limit_bytes.saturating_sub(besides_bytes),
             besides_bytes,
+            trained,
             last: None,
         }
     }
 
-    /// The pass over micro-batches with these programs, if other carried values of so many bytes exist.
+    /// The pass of these lists over micro-batches with these programs, if other carried values of so many bytes exist.
     pub(in crate::runtime) fn pass(
         &mut self,
+        mode: Mode,
+        lists: &StepLists,
         cuts: &[&CutProgram],
         carried_bytes: u64,
     ) -> Result<Arc<Pass>, StreamedError> {
-        let forwards: Vec<_> = cuts.iter().map(|cut| &cut.forward_bytes).collect();
-        let mut visits = forward_visits(&forwards);
+        let is_training = mode == Mode::Training;
+        let bytes: Vec<_> = cuts.iter().map(|cut| &cut.bytes).collect();
+        let mut visits = visits(lists, &bytes);
+        let parameters = self.table.iter().as_slice();
+        // Of the stage before, while it is written.
+        let mut written = 0;
         for visit in &mut visits {
-            visit.other_bytes += carried_bytes;
+            visit.other_bytes += carried_bytes + written;
+            let trained = self.trained.get(visit.stage.index());
+            written = 0;
+            let mut largest = 0;
+            for (position, state) in trained.into_iter().flatten().filter(|_| is_training) {
+                let parameter = &parameters[*position];
+                // The stage holds them as they are, to update them.
+                visit.parameters.insert(*position, parameter.dtype);
+                if let Some(state) = state.filter(|_| visit.is_update) {
+                    // The memory of the old values is free, and not yet used again; while they are written, states are copied.
+                    visit.other_bytes += parameter.bytes + 2 * state;
+                    written += parameter.bytes + state;
+                    largest = largest.max(parameter.bytes);
+                }
+            }
+            // What an optimizer computes inside, of one parameter at a time.
+            visit.other_bytes += UPDATE_VALUES * largest;
         }
         if let Some(last) = &self.last
-            && last.serves(&visits, self.values_bytes)
+            && last.serves(&visits, is_training, self.values_bytes)
         {
             return Ok(last.clone());
         }
-        let pass = Arc::new(self.plan(visits)?);
+        let pass = Arc::new(self.plan(visits, is_training)?);
         self.last = Some(pass.clone());
         Ok(pass)
     }
@@ -154,68 +202,70 @@ impl Passes {
         let plan = StreamPlan::clone(&pass.plan);
         let plan = plan.with_times(
             |item| read_ns(item.bytes),
-            |visit| compute_ns(pass.stages[visit]),
+            |visit| compute_ns(pass.visits[visit].stage),
         );
         Some(plan.predict())
     }
 
-    fn plan(&self, visits: Vec<ForwardVisit>) -> Result<Pass, StreamedError> {
+    fn plan(&self, visits: Vec<Visit>, is_training: bool) -> Result<Pass, StreamedError> {
         let table = &self.table;
         // Each parameter once, in the dtype in which it is read, or in its own if that differs.
-        let mut parameters: BTreeMap<usize, DType> = BTreeMap::new();
+        let mut dtypes: BTreeMap<usize, DType> = BTreeMap::new();
         for (position, dtype) in visits.iter().flat_map(|visit| &visit.parameters) {
-            let read = parameters.entry(*position).or_insert(*dtype);
+            let read = dtypes.entry(*position).or_insert(*dtype);
             if read != dtype {
                 *read = table.iter().as_slice()[*position].dtype;
             }
         }
-        let parameters: Vec<(usize, DType)> = parameters.into_iter().collect();
-        let requests = parameters
-            .iter()
-            .map(|of| request(table, &self.device, *of));
+        let requests = dtypes.iter();
+        let requests = requests.map(|(at, dtype)| request(table, &self.device, (*at, *dtype)));
         let requests: Vec<Request> = requests.collect();
         // Of any group of them.
         let working = self.source.working_bytes(&requests);
-        let item_of: BTreeMap<usize, usize> = parameters
-            .iter()
-            .enumerate()
-            .map(|(item, (position, _))| (*position, item))
+        let parameters = dtypes.keys().zip(&requests);
+        let mut items: BTreeMap<Item, u64> = parameters
+            .map(|(position, request)| (Item::Parameter(*position), request.bytes()))
             .collect();
-        let items = requests.iter().map(|request| StreamItem {
-            bytes: request.bytes(),
+        if is_training {
+            let states = self.trained.iter().flatten();
+            let states = states.filter_map(|(at, bytes)| Some((Item::State(*at), (*bytes)?)));
+            items.extend(states);
+        }
+        let index: BTreeMap<Item, usize> = items.keys().copied().zip(0..).collect();
+        let stream_items = items.values().map(|bytes| StreamItem {
+            bytes: *bytes,
             read_ns: 0,
         });
-        let streamed = visits.iter().map(|visit| StreamVisit {
-            items: visit
-                .parameters
-                .keys()
-                .map(|position| item_of[position])
-                .collect(),
-            other_bytes: visit.other_bytes + working,
-            compute_ns: 0,
+        let streamed = visits.iter().map(|visit| {
+            let parameters = visit.parameters.keys().copied().map(Item::Parameter);
+            let updated = self.trained.get(visit.stage.index());
+            let updated = updated.filter(|_| is_training && visit.is_update);
+            let states = updated.into_iter().flatten();
+            let states = states.filter_map(|(at, bytes)| bytes.map(|_| Item::State(*at)));
+            StreamVisit {
+                items: parameters.chain(states).map(|item| index[&item]).collect(),
+                other_bytes: visit.other_bytes + working,
+                compute_ns: 0,
+            }
         });
-        let plan = StreamPlan::new(items.collect(), streamed.collect(), self.values_bytes);
+        let streamed = streamed.collect();
+        let plan = StreamPlan::new(stream_items.collect(), streamed, self.values_bytes);
         let plan = plan.map_err(|error| self.too_small(&error, &visits, working))?;
-        let stages = visits.len();
         tracing::info!(
-            stages,
+            visits = visits.len(),
             values_bytes = self.values_bytes,
             "a pass was planned"
         );
         Ok(Pass {
             plan: Arc::new(plan),
-            stages: visits.iter().map(|visit| visit.stage).collect(),
-            parameters,
+            items: items.into_keys().collect(),
+            dtypes,
+            is_training,
             visits,
         })
     }
 
-    fn too_small(
-        &self,
-        error: &StreamError,
-        visits: &[ForwardVisit],
-        working: u64,
-    ) -> StreamedError {
+    fn too_small(&self, error: &StreamError, visits: &[Visit], working: u64) -> StreamedError {
         let visit = &visits[error.visit];
         let other_bytes = visit.other_bytes + working;
         let least_bytes = match self.budget {

@@ -5,13 +5,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use tinderbox_deferred::{Observer, Source, SourceError, read_values};
-use tinderbox_fake::DynTensor;
+use tinderbox_deferred::{
+    Observer, ParameterPath, Request, Source, SourceError, Uncached, read_values,
+};
 use tinderbox_planner::{StreamState, StreamStep};
 
 use super::pass::Pass;
+use super::store::{StageStore, UpdatedStage};
+use super::values::{Item, State, Value, Values};
 use crate::ActionError;
 use crate::runtime::rank::RankSetup;
+use crate::runtime::restore::SavedOptimizer;
 use crate::schedule::StageIndex;
 
 /// Bytes of values that are requested from the source at once, if there is room for them: enough to keep all threads of the
@@ -21,7 +25,7 @@ const GROUP_BYTES: u64 = 64 << 20;
 /// What the thread gives to the rank.
 enum Loaded {
     /// Values of the next visit, by item.
-    Values(Vec<(usize, DynTensor)>),
+    Values(Vec<(Item, Value)>),
     /// The next visit has all its values.
     Ready,
 }
@@ -64,47 +68,60 @@ impl Drop for Reader {
     }
 }
 
-/// The parameters of a rank whose stages are read when they are needed.
+/// What a rank has whose stages are read when they are needed.
 pub(in crate::runtime) struct Streaming {
     setup: Arc<RankSetup>,
     source: Arc<dyn Source>,
+    store: Option<Arc<dyn StageStore>>,
     current: Option<(Arc<Pass>, Reader)>,
-    /// The values that stay, by position in the table.
-    kept: HashMap<usize, DynTensor>,
+    /// The values that stay.
+    kept: HashMap<Item, Value>,
     /// The index of the visit that is next or runs.
     visit: usize,
 }
 
 impl Streaming {
-    pub(in crate::runtime) fn new(setup: Arc<RankSetup>, source: Arc<dyn Source>) -> Self {
+    pub(in crate::runtime) fn new(
+        setup: Arc<RankSetup>,
+        source: Arc<dyn Source>,
+        store: Option<Arc<dyn StageStore>>,
+    ) -> Self {
         Self {
             setup,
             source,
+            store,
             current: None,
             kept: HashMap::new(),
             visit: 0,
         }
     }
 
-    /// Prepares a pass: reading goes on where it was if the pass is that of the last call.
+    /// Prepares a pass: reading goes on where it was if the pass is that of the last call, and changes nothing.
     pub(in crate::runtime) fn begin(&mut self, pass: &Arc<Pass>) -> Result<(), ActionError> {
         if let Some((last, _)) = &self.current
             && Arc::ptr_eq(last, pass)
+            && !pass.is_training
         {
             return Ok(());
         }
         // What was read ahead is dropped.
         self.current = None;
-        let values = pass.parameters.iter().enumerate();
-        let in_memory = values.filter(|(_, (position, dtype))| {
-            let value = self.kept.get(position);
-            value.is_some_and(|value| value.dtype() == *dtype)
+        let values = pass.items.iter().enumerate();
+        let in_memory = values.filter(|(_, item)| {
+            let value = self.kept.get(item);
+            value.is_some_and(|value| match item {
+                Item::Parameter(position) => value.has_dtype(pass.dtypes[position]),
+                Item::State(_) => true,
+            })
         });
         let in_memory: BTreeSet<usize> = in_memory.map(|(item, _)| item).collect();
-        let state = StreamState::new(pass.plan.clone(), &in_memory);
-        let kept = state.kept().iter().map(|item| pass.parameters[*item].0);
-        let kept: BTreeSet<usize> = kept.collect();
-        self.kept.retain(|position, _| kept.contains(position));
+        let state = match pass.is_training {
+            true => StreamState::of_one_pass(pass.plan.clone(), &in_memory),
+            false => StreamState::new(pass.plan.clone(), &in_memory),
+        };
+        let kept = state.kept().iter().map(|item| pass.items[*item]);
+        let kept: BTreeSet<Item> = kept.collect();
+        self.kept.retain(|item, _| kept.contains(item));
         self.visit = 0;
         let reader = self.start(pass, state)?;
         self.current = Some((pass.clone(), reader));
@@ -120,11 +137,21 @@ impl Streaming {
             changed: Condvar::new(),
         });
         let (sender, loaded) = unbounded();
-        let (pass, setup, source) = (pass.clone(), self.setup.clone(), self.source.clone());
+        let (pass, setup) = (pass.clone(), self.setup.clone());
+        let store = self.store.as_ref();
+        let parameters = store.map_or_else(|| self.source.clone(), |store| store.source());
+        let is_cached = self.setup.streamed.as_ref().is_none_or(|of| of.is_cached);
+        let sources = Sources {
+            parameters: match is_cached {
+                true => parameters,
+                false => Arc::new(Uncached(parameters)),
+            },
+            states: store.and_then(|store| store.optimizer()),
+        };
         let own = shared.clone();
         let thread = std::thread::Builder::new().name("reader".into());
         let thread = thread
-            .spawn(move || run(&own, &pass, &setup, &*source, &sender))
+            .spawn(move || run(&own, &pass, &setup, &sources, &sender))
             .map_err(|source| ActionError::Spawn { source })?;
         Ok(Reader {
             shared,
@@ -133,21 +160,30 @@ impl Streaming {
         })
     }
 
-    /// Waits for the parameters of a stage, by position in the table.
-    pub(in crate::runtime) fn enter(
-        &mut self,
-        stage: StageIndex,
-    ) -> Result<HashMap<usize, DynTensor>, ActionError> {
+    /// Whether the pass is one of a training step.
+    pub(in crate::runtime) fn is_training(&self) -> bool {
+        let (pass, _) = self.current.as_ref().expect("a pass was begun");
+        pass.is_training
+    }
+
+    /// Whether the parameters of the stage that runs are updated.
+    pub(in crate::runtime) fn is_update(&self) -> bool {
+        let (pass, _) = self.current.as_ref().expect("a pass was begun");
+        pass.visits[self.visit].is_update
+    }
+
+    /// Waits for the values of a stage.
+    pub(in crate::runtime) fn enter(&mut self, stage: StageIndex) -> Result<Values, ActionError> {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
         debug_assert_eq!(
-            pass.stages[self.visit], stage,
+            pass.visits[self.visit].stage, stage,
             "stages run in the order of the pass"
         );
-        let mut values = HashMap::new();
+        let mut values = Values::default();
         for item in pass.plan.items_of(self.visit) {
-            let position = pass.parameters[*item].0;
-            if let Some(value) = self.kept.remove(&position) {
-                values.insert(position, value);
+            let item = pass.items[*item];
+            if let Some(value) = self.kept.remove(&item) {
+                values.insert(item, value);
             }
         }
         loop {
@@ -155,28 +191,96 @@ impl Streaming {
             let loaded = reader.loaded.recv().map_err(|_| ActionError::ReaderEnded)?;
             match loaded.map_err(|source| ActionError::Read { source })? {
                 Loaded::Values(read) => {
-                    let read = read.into_iter();
-                    values.extend(read.map(|(item, value)| (pass.parameters[item].0, value)));
+                    for (item, value) in read {
+                        values.insert(item, value);
+                    }
                 }
                 Loaded::Ready => return Ok(values),
             }
         }
     }
 
-    /// Takes back the parameters of the stage that has run, and keeps those that stay.
-    pub(in crate::runtime) fn leave(&mut self, mut values: HashMap<usize, DynTensor>) {
+    /// Writes what a stage has after its update.
+    pub(in crate::runtime) fn write(
+        &self,
+        step: u64,
+        updated: UpdatedStage,
+    ) -> Result<(), ActionError> {
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        let written = store.write(step, updated);
+        written.map_err(|source| ActionError::Write { source })
+    }
+
+    /// Takes back the values of the stage that has run, and keeps those that stay.
+    pub(in crate::runtime) fn leave(&mut self, mut values: Values) {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
         let items = pass.plan.items_of(self.visit).iter();
         for (item, stays) in items.zip(pass.plan.stays(self.visit)) {
-            let position = pass.parameters[*item].0;
-            if let Some(value) = values.remove(&position).filter(|_| *stays) {
-                self.kept.insert(position, value);
+            let item = pass.items[*item];
+            if let Some(value) = values.remove(item).filter(|_| *stays) {
+                self.kept.insert(item, value);
             }
         }
         drop(values);
-        self.visit = (self.visit + 1) % pass.stages.len();
+        self.visit = (self.visit + 1) % pass.visits.len();
         reader.shared.lock().state.finish();
         reader.shared.changed.notify_all();
+    }
+}
+
+/// Where a thread reads from.
+struct Sources {
+    parameters: Arc<dyn Source>,
+    states: Option<Arc<dyn SavedOptimizer>>,
+}
+
+impl Sources {
+    /// Reads some values.
+    fn read(
+        &self,
+        pass: &Pass,
+        setup: &RankSetup,
+        items: &[Item],
+    ) -> Result<Vec<(Item, Value)>, SourceError> {
+        let observer: &dyn Observer = &*setup.progress;
+        let parameters = items.iter().filter_map(|item| match item {
+            Item::Parameter(position) => Some(*position),
+            Item::State(_) => None,
+        });
+        let parameters: Vec<usize> = parameters.collect();
+        let requests = parameters.iter().map(|at| pass.request(setup, *at));
+        let requests: Vec<Request> = requests.collect();
+        let read = read_values(&requests, &*self.parameters, observer)?;
+        let read = parameters
+            .into_iter()
+            .map(Item::Parameter)
+            .zip(read.into_iter().map(Value::Parameter));
+        let mut read: Vec<(Item, Value)> = read.collect();
+        for item in items {
+            if let Item::State(position) = item {
+                let path = &setup.table.iter().as_slice()[*position].path;
+                read.push((*item, Value::State(self.state(path, observer)?)));
+            }
+        }
+        Ok(read)
+    }
+
+    fn state(&self, path: &ParameterPath, observer: &dyn Observer) -> Result<State, SourceError> {
+        let Some(states) = &self.states else {
+            return Ok(State::None);
+        };
+        let fields = states.fields(path);
+        if fields.is_empty() {
+            return Ok(State::None);
+        }
+        let data = states.read(path, observer);
+        let data = data.map_err(|source| SourceError::Failed {
+            described: format!("the optimizer's state of `{path}`"),
+            source,
+        })?;
+        Ok(State::Read(fields, data))
     }
 }
 
@@ -185,10 +289,9 @@ fn run(
     shared: &Shared,
     pass: &Pass,
     setup: &RankSetup,
-    source: &dyn Source,
+    sources: &Sources,
     sender: &Sender<Result<Loaded, SourceError>>,
 ) {
-    let observer: &dyn Observer = &*setup.progress;
     loop {
         let mut items = Vec::new();
         let mut bytes = 0;
@@ -201,8 +304,8 @@ fn run(
                 }
                 match reading.state.step() {
                     StreamStep::Read { item, .. } => {
-                        bytes += pass.request(setup, item).bytes();
-                        items.push(item);
+                        bytes += pass.plan.item_bytes(item);
+                        items.push(pass.items[item]);
                     }
                     StreamStep::Ready { .. } => is_ready = true,
                     StreamStep::Wait if !items.is_empty() => break,
@@ -214,12 +317,7 @@ fn run(
             }
         }
         if !items.is_empty() {
-            let requests: Vec<_> = items
-                .iter()
-                .map(|item| pass.request(setup, *item))
-                .collect();
-            let read = read_values(&requests, source, observer);
-            let read = read.map(|values| Loaded::Values(items.into_iter().zip(values).collect()));
+            let read = sources.read(pass, setup, &items).map(Loaded::Values);
             let failed = read.is_err();
             if sender.send(read).is_err() || failed {
                 return;

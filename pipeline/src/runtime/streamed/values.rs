@@ -1,0 +1,130 @@
+//! The values that a stage has while it runs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
+use std::sync::Mutex;
+
+use burn::optim::DynState;
+use burn::tensor::{DType, TensorData};
+use tinderbox_deferred::{Observer, ParameterPath};
+use tinderbox_fake::DynTensor;
+
+use crate::runtime::restore::{SavedOptimizer, StateFields};
+
+/// A value that is read when it is needed: a parameter, or the optimizer's state of one, by position in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::runtime) enum Item {
+    Parameter(usize),
+    State(usize),
+}
+
+/// A value in memory.
+#[derive(Clone)]
+pub(in crate::runtime) enum Value {
+    Parameter(DynTensor),
+    State(State),
+}
+
+/// The optimizer's state of a parameter.
+#[derive(Clone)]
+pub(in crate::runtime) enum State {
+    /// The parameter has none yet.
+    None,
+    /// As it was read.
+    Read(StateFields, Vec<TensorData>),
+    /// As the optimizer has left it.
+    Kept(DynState),
+}
+
+impl Value {
+    /// Whether it serves a pass that reads the parameter in this dtype.
+    pub(super) fn has_dtype(&self, dtype: DType) -> bool {
+        match self {
+            Self::Parameter(value) => value.dtype() == dtype,
+            Self::State(_) => true,
+        }
+    }
+}
+
+/// What a stage gets before it runs, and gives back after it.
+#[derive(Default)]
+pub(in crate::runtime) struct Values {
+    /// By position in the table.
+    pub(in crate::runtime) parameters: HashMap<usize, DynTensor>,
+    /// The optimizer's states of trained parameters, by position in the table.
+    pub(in crate::runtime) states: BTreeMap<usize, State>,
+}
+
+impl Values {
+    pub(super) fn insert(&mut self, item: Item, value: Value) {
+        match (item, value) {
+            (Item::Parameter(position), Value::Parameter(value)) => {
+                self.parameters.insert(position, value);
+            }
+            (Item::State(position), Value::State(state)) => {
+                self.states.insert(position, state);
+            }
+            _ => unreachable!("the value of an item is of its kind"),
+        }
+    }
+
+    pub(super) fn remove(&mut self, item: Item) -> Option<Value> {
+        match item {
+            Item::Parameter(position) => self.parameters.remove(&position).map(Value::Parameter),
+            Item::State(position) => self.states.remove(&position).map(Value::State),
+        }
+    }
+}
+
+/// The states of parameters, by path.
+pub(in crate::runtime) struct States(Mutex<HashMap<ParameterPath, State>>);
+
+impl States {
+    pub(in crate::runtime) fn new(
+        states: impl IntoIterator<Item = (ParameterPath, State)>,
+    ) -> Self {
+        Self(Mutex::new(states.into_iter().collect()))
+    }
+}
+
+impl SavedOptimizer for States {
+    fn fields(&self, path: &ParameterPath) -> StateFields {
+        match self
+            .0
+            .lock()
+            .ok()
+            .as_ref()
+            .and_then(|states| states.get(path))
+        {
+            Some(State::Read(fields, _)) => fields.clone(),
+            _ => StateFields::default(),
+        }
+    }
+
+    fn state(&self, path: &ParameterPath) -> Option<DynState> {
+        let mut states = self.0.lock().ok()?;
+        match states.remove(path)? {
+            State::Kept(state) => Some(state),
+            other => {
+                states.insert(path.clone(), other);
+                None
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        path: &ParameterPath,
+        _: &dyn Observer,
+    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
+        let state = self
+            .0
+            .lock()
+            .ok()
+            .and_then(|mut states| states.remove(path));
+        match state {
+            Some(State::Read(_, data)) => Ok(data),
+            _ => Ok(Vec::new()),
+        }
+    }
+}
