@@ -1,4 +1,5 @@
-//! Models that do not fit in memory: a pass over a model four times as large as the memory limit.
+//! Models that do not fit in memory: a pass over a model four times as large as the memory limit, a conversion of its files, and a
+//! training step.
 //!
 //! `cargo bench --bench streamed` prints one figure per line. What is measured runs in a child process, in a control group whose
 //! limit is the memory limit if one can be made (`/sys/fs/cgroup`, as root): without it the files may come from the system's
