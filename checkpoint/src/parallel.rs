@@ -11,10 +11,10 @@ pub(crate) fn parallel<T: Send, R: Send>(
     work: impl IntoIterator<Item = T, IntoIter: Send>,
     run: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
-    parallel_with(&mut vec![(); threads], work, |(), item| run(item))
+    parallel_with(&mut vec![(); threads.max(1)], work, |(), item| run(item))
 }
 
-/// As [`parallel`], on as many threads as there is scratch memory, which the items of a thread use in turn.
+/// As [`parallel`], on as many threads as there is scratch memory, at least one, which the items of a thread use in turn.
 pub(crate) fn parallel_with<T: Send, R: Send, S: Send>(
     scratch: &mut [S],
     work: impl IntoIterator<Item = T, IntoIter: Send>,
@@ -51,4 +51,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
         .expect("no thread panics while it holds the lock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_is_run_whatever_the_threads() {
+        for threads in 0..4 {
+            let doubled = parallel(threads, 0..10, |item| 2 * item);
+            assert_eq!(doubled, (0..20).step_by(2).collect::<Vec<_>>(), "{threads}");
+        }
+    }
 }

@@ -322,6 +322,10 @@ fn a_step_is_whole_or_it_is_not_there() {
                 }
             }
         }
+        if failed.is_some() {
+            // What is in memory is of no committed step.
+            assert!(streamed.step(0.01, batch(0)).is_err());
+        }
         drop(streamed);
         let Some((step, error)) = failed else {
             assert!(fails_after > 6, "{fails_after} failures");
@@ -347,6 +351,34 @@ fn a_step_is_whole_or_it_is_not_there() {
             assert_eq!(output.loss.to_bits(), expected[step as usize]);
         }
     }
+}
+
+/// A directory of another optimizer, or of another seed, is refused before anything is read.
+#[test]
+fn another_run_is_refused() {
+    let model = normed();
+    let traced = model.trace(&batch(0), forward).unwrap();
+    let fine = Plan::streamed(&traced, FINE).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let start = || {
+        let store = working_dir(&model, &fine, dir.path());
+        Streamed::new(&model, &traced, &fine)
+            .seed(SEED)
+            .store(store)
+    };
+    let mut adam = start().optimizer(AdamWConfig::new()).start().unwrap();
+    adam.step(0.01, batch(0)).unwrap();
+    drop(adam);
+    let error = start().optimizer(SgdConfig::new()).start().map(drop);
+    let Err(PipelineError::Restore { source, .. }) = error else {
+        panic!("{error:?}");
+    };
+    assert!(source.to_string().contains("optimizer"), "{source}");
+    start().optimizer(AdamWConfig::new()).start().unwrap();
+
+    let source = model.replay(Seed::new(8));
+    let error = WorkingDir::open(dir.path(), &model, &fine, source, 8).unwrap_err();
+    assert!(error.to_string().contains("seed"), "{error}");
 }
 
 #[test]

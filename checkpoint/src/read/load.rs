@@ -220,7 +220,7 @@ fn run(
 ) -> Result<(), LoadError> {
     let failed = AtomicBool::new(false);
     let mut scratch = std::mem::take(&mut *checkpoint.scratch.lock());
-    scratch.resize_with(threads, Held::default);
+    scratch.resize_with(threads.max(1), Held::default);
     let results = parallel_with(&mut scratch, items, |held, item| {
         held.uncached = uncached;
         if failed.load(Ordering::Relaxed) {

@@ -133,7 +133,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets the number of reader threads. The default is the number of cores, at most 8.
+    /// Sets the number of reader threads, at least one. The default is the number of cores, at most 8. Reads around the system's
+    /// cache use twice as many, because they wait for the disk.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }

@@ -202,10 +202,14 @@ impl SaveTensor {
         }
     }
 
-    /// Whether its elements are read or computed when they are written, and so can be a part of them.
+    /// Whether it is a whole tensor of another checkpoint or of a source, so that any part of it can be read or computed instead.
     pub(crate) fn is_read(&self) -> bool {
-        matches!(self.data, SaveData::Saved { .. } | SaveData::Source(..))
-            && self.region.is_whole(&self.shape)
+        let is_whole = match &self.data {
+            SaveData::Host(_) | SaveData::Device(_) => false,
+            SaveData::Saved { tensor, region, .. } => region.is_whole(&tensor.shape),
+            SaveData::Source(_, request) => request.region.is_whole(&request.shape),
+        };
+        is_whole && self.region.is_whole(&self.shape)
     }
 
     /// Returns a part of a tensor that [is read](Self::is_read).

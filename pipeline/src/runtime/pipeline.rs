@@ -124,15 +124,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             )?;
         }
         let streamed = builder.budget.map(|budget| {
-            let (table, store) = (builder.model.parameters(), builder.store.clone());
-            let setup = StreamedSetup::of(
-                &layout,
-                table,
-                &traced,
-                &settings,
-                store,
-                (budget, &devices[0]),
-            );
+            let setup = StreamedSetup::of(&builder, budget, &layout, &traced, &settings);
             Arc::new(setup)
         });
         let source = builder.source_of_values();

@@ -120,6 +120,14 @@ impl OptimizerState {
         rank: usize,
         dtype: DType,
     ) -> u64 {
+        let state = Self::after_one_step(optimizer, rank, dtype);
+        let tensors = state.tensors.iter();
+        tensors.map(|(_, data)| data.dtype().size() as u64).sum()
+    }
+
+    /// The state for a parameter of one element after a step. It is empty if the optimizer does not support the rank, because it
+    /// fails at its first step then.
+    fn after_one_step(optimizer: &dyn DynOptimizer, rank: usize, dtype: DType) -> StateSink {
         let one = || {
             let data = TensorData::ones::<f32, _>(vec![1; rank]).convert_dtype(dtype);
             any_rank(DynTensor::from_data(data, &Device::flex())).into_bridge()
@@ -130,11 +138,9 @@ impl OptimizerState {
             if let Some(state) = &state {
                 optimizer.state_flatten(PREFIX, state, &mut sink);
             }
-            let tensors = sink.tensors.iter();
-            tensors.map(|(_, data)| data.dtype().size() as u64).sum()
+            sink
         });
-        // An optimizer that does not support the rank fails at its first step.
-        tried.unwrap_or(0)
+        tried.unwrap_or_default()
     }
 
     /// Returns how the gradient of a parameter is clipped by its optimizer's configuration.
@@ -145,20 +151,8 @@ impl OptimizerState {
     /// Whether the optimizer has a state to save after it updated a parameter of this rank: tried on
     /// one element.
     pub(super) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
-        let one = || {
-            let data = TensorData::ones::<f32, _>(vec![1; rank]);
-            any_rank(DynTensor::from_data(data, &Device::flex())).into_bridge()
-        };
-        let tried = guarded(|| {
-            let (_, state) = optimizer.step_dyn(rank, 0.0, one(), one(), None);
-            let mut sink = StateSink::default();
-            if let Some(state) = &state {
-                optimizer.state_flatten(PREFIX, state, &mut sink);
-            }
-            !sink.tensors.is_empty() || !sink.scalars.is_empty()
-        });
-        // An optimizer that does not support the rank fails at its first step.
-        tried.unwrap_or(false)
+        let state = Self::after_one_step(optimizer, rank, DType::F32);
+        !state.tensors.is_empty() || !state.scalars.is_empty()
     }
 
     /// Whether the optimizer updates each row of a parameter of this rank by itself, so that parts of the rows have the

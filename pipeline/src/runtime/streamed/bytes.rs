@@ -203,8 +203,8 @@ struct RoundBytes<'a> {
     /// How many stages keep a value of a micro-batch: they share its memory.
     holders: HashMap<(MicroBatchIndex, ValueId), usize>,
     kept_bytes: u64,
-    /// Of gradients and new running states, by stage, until its update.
-    gradients: BTreeMap<StageIndex, u64>,
+    /// Of gradients, and of new running states, by stage, until its update.
+    changes: BTreeMap<StageIndex, (u64, u64)>,
 }
 
 impl<'a> RoundBytes<'a> {
@@ -220,12 +220,14 @@ impl<'a> RoundBytes<'a> {
             kept: Kept::default(),
             holders: HashMap::new(),
             kept_bytes: 0,
-            gradients: BTreeMap::new(),
+            changes: BTreeMap::new(),
         }
     }
 
     fn held(&self) -> u64 {
-        self.stays + self.kept_bytes + self.gradients.values().sum::<u64>()
+        let changes = self.changes.values();
+        let changes = changes.map(|(gradients, states)| gradients + states);
+        self.stays + self.kept_bytes + changes.sum::<u64>()
     }
 
     fn run(&mut self, task: Task, visit: &mut Visit) {
@@ -247,9 +249,11 @@ impl<'a> RoundBytes<'a> {
         for (value, bytes, takes) in &program.made {
             self.put(stage, k, *value, *bytes, takes.of(is_split));
         }
+        let (gradients, states) = self.changes.entry(stage).or_default();
         // Sums are in the dtype of the parameters, which may be the wider one.
-        let gradients = self.gradients.entry(stage).or_default();
-        *gradients = (*gradients).max(2 * program.gradients) + program.states;
+        *gradients = (*gradients).max(2 * program.gradients);
+        // The forward of each micro-batch replaces them.
+        *states = (*states).max(program.states);
         let of_stage = &micro.stages[stage.index()];
         if task.compute == Compute::Forward {
             for value in &of_stage.reported {
@@ -275,7 +279,7 @@ impl<'a> RoundBytes<'a> {
     /// The parameters of a stage get new values, one after the other.
     fn update(&mut self, stage: StageIndex, visit: &mut Visit) {
         visit.other_bytes = visit.other_bytes.max(self.held());
-        self.gradients.remove(&stage);
+        self.changes.remove(&stage);
     }
 
     fn put(

@@ -3,10 +3,10 @@
 mod bytes;
 mod pass;
 mod reader;
+mod setup;
 mod store;
 mod values;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,103 +14,27 @@ use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Device;
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{Deferred, MaterializeError, Observer, ParameterTable, Request, Source};
-use tinderbox_fake::{DeviceLabel, Mode};
+use tinderbox_deferred::{Deferred, MaterializeError, Observer, Request, Source};
+use tinderbox_fake::Mode;
 use tinderbox_planner::{MemoryBudget, StreamPrediction};
 
 pub(crate) use bytes::CutBytes;
-pub(super) use pass::{Pass, Passes, Trained};
+pub(super) use pass::{Pass, Passes};
 pub(super) use reader::Streaming;
+pub(super) use setup::StreamedSetup;
 pub use store::{StageStore, UpdatedStage};
 pub(super) use values::{State, States, Values};
 
 use super::builder::PipelineBuilder;
 use super::carry::Carry;
 use super::clip::Clipping;
-use super::optimizer::{OptimizerConfig, OptimizerState};
+use super::optimizer::OptimizerConfig;
 use super::output::{Evaluation, StepOutput};
-use super::pipeline::Pipeline;
-use super::settings::Settings;
-use super::stage::Stage;
+use super::pipeline::{Condition, Pipeline};
 use crate::batch::Batch;
-use crate::cut::Layout;
-use crate::schedule::{RankIndex, StageIndex};
-use crate::trace::{JointGraph, Trace};
-use crate::{ActionError, PipelineError, Plan, StreamedError};
-
-/// What a rank with streamed stages needs to know.
-pub(super) struct StreamedSetup {
-    /// Where values are between steps, if it trains.
-    pub(super) store: Option<Arc<dyn StageStore>>,
-    pub(super) trained: Trained,
-    /// Whether the system's cache of files can hold all values.
-    pub(super) is_cached: bool,
-}
-
-impl StreamedSetup {
-    pub(super) fn of(
-        layout: &Layout,
-        table: &ParameterTable,
-        traced: &JointGraph,
-        settings: &Settings,
-        store: Option<Arc<dyn StageStore>>,
-        (budget, device): (MemoryBudget, &Device),
-    ) -> Self {
-        let parameters = table.iter().as_slice();
-        let optimizers = settings.optimizers.as_ref().filter(|_| store.is_some());
-        let bytes_of = |position: usize| {
-            let parameter = &parameters[position];
-            let optimizer = &optimizers?.of(&parameter.path).optimizer;
-            if traced.updates().contains_key(&position) {
-                return Some(0);
-            }
-            let rank = parameter.shape.len();
-            let each = OptimizerState::bytes_per_element(&**optimizer, rank, parameter.dtype);
-            parameter.trainable.then(|| each * parameter.elements())
-        };
-        let of_stage = |stage: StageIndex| {
-            let owned = layout.owned(stage).iter();
-            owned.map(|at| (*at, bytes_of(*at))).collect()
-        };
-        let trained: Trained = layout.stages().map(of_stage).collect();
-        let parameters = table.distinct().map(|parameter| parameter.bytes);
-        let states = trained.iter().flat_map(BTreeMap::values).flatten();
-        let bytes = parameters.chain(states.copied()).sum();
-        Self {
-            is_cached: pass::is_cached(bytes, budget, device),
-            trained,
-            store,
-        }
-    }
-
-    /// What a step may have changed of a stage that was updated; `None` if that is nothing.
-    pub(super) fn updated(
-        &self,
-        table: &ParameterTable,
-        stage: &Stage,
-    ) -> Result<Option<UpdatedStage>, ActionError> {
-        let of_stage = self.trained[stage.index().index()].iter();
-        let changed = of_stage.filter(|(_, state)| state.is_some());
-        let changed: BTreeSet<usize> = changed.map(|(position, _)| *position).collect();
-        if changed.is_empty() {
-            return Ok(None);
-        }
-        let optimizer = stage.optimizer_snapshot().to_host();
-        let optimizer = optimizer.map_err(|source| ActionError::Device {
-            device: DeviceLabel::of(stage.device()),
-            source: Box::new(source),
-        })?;
-        let path = |position: usize| table.iter().as_slice()[position].path.clone();
-        let held = stage
-            .held()
-            .filter(|(position, _)| changed.contains(position));
-        Ok(Some(UpdatedStage {
-            stage: stage.index(),
-            parameters: held.map(|(at, value)| (path(at), value)).collect(),
-            optimizer,
-        }))
-    }
-}
+use crate::schedule::RankIndex;
+use crate::trace::Trace;
+use crate::{PipelineError, Plan, StreamedError};
 
 /// A model whose parameters do not stay in memory: those of each stage are read before it runs, and dropped after it.
 ///
@@ -219,7 +143,7 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
     /// # Errors
     ///
     /// As [`Pipeline::step`]; when the step needs more memory than is allowed, before anything runs; when values can't be read,
-    /// written or committed: the last committed step stays.
+    /// written or committed: the store has the last committed step then, and training goes on from it after another start.
     pub fn step(
         &mut self,
         lr: impl Into<ModuleLearningRate>,
@@ -230,8 +154,11 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
         let store = store.ok_or(StreamedError::NoStore)?;
         let output = self.pipeline.step(lr, batch)?;
         let step = self.pipeline.steps();
-        let committed = store.commit(step);
-        committed.map_err(|source| StreamedError::Commit { step, source })?;
+        store.commit(step).map_err(|source| {
+            // Values in memory are those of the step, and the store's are not.
+            self.pipeline.condition = Condition::Stopped;
+            StreamedError::Commit { step, source }
+        })?;
         Ok(output)
     }
 
@@ -250,8 +177,8 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
         self.pipeline.plan()
     }
 
-    /// Predicts a pass, every time but the first: what it reads and keeps, and how long it takes if the source reads so many
-    /// bytes of values per second. The times of the stages are those of the plan, which was made with the
+    /// Predicts the last pass, every time but the first: what it reads and keeps, and how long it takes if the source reads so many
+    /// bytes of values per second; of a training step, the bytes alone are those of the step. The times of the stages are those of the plan, which was made with the
     /// [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None` before the first evaluation of
     /// a model that was traced for training.
     pub fn predict(&self, read_bytes_per_s: u64) -> Option<StreamPrediction> {
@@ -269,14 +196,16 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     ///
     /// It is a limit of all bytes as far as they are known: parameters that stay and those being read, activations, carried
     /// tensors and the batch, the memory that products of 16-bit numbers take inside, and with [`MemoryBudget::Bytes`] what the
-    /// process holds already. An operation that needs other memory of its own may exceed it.
+    /// process holds already. An operation that needs other memory of its own may exceed it. With [`MemoryBudget::Bytes`], freed memory
+    /// is returned to the system from then on, in the whole process ([`tinderbox_pages::return_freed_blocks`]).
     #[must_use]
     pub fn memory(mut self, budget: MemoryBudget) -> Self {
         self.budget = budget;
         self
     }
 
-    /// Sets the source of parameters, which is read again in every pass. Default: a replay of the model's own initialization.
+    /// Sets the source of parameters, which is read again in every pass; a [store](Self::store) has its own. Default: a replay of the
+    /// model's own initialization.
     #[must_use]
     pub fn source(mut self, source: impl Source + 'static) -> Self {
         self.builder = self.builder.source(source);
@@ -386,6 +315,13 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         })?;
         let is_forward = builder.trace.mode() == Mode::Inference;
         let mut pipeline = builder.launch()?;
+        if let Some(streamed) = &pipeline.streamed {
+            let checked = streamed.check_states(&table, &pipeline.settings, &device);
+            checked.map_err(|source| PipelineError::Restore {
+                rank: RankIndex::new(0),
+                source,
+            })?;
+        }
         let micro_batches = pipeline.micro_batches;
         let example = pipeline.programs.example()?;
         let cuts = vec![&*example; micro_batches];

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use tinderbox_deferred::{
-    Observer, ParameterPath, Request, Source, SourceError, Uncached, read_values,
+    Observed, Observer, ParameterPath, Request, Source, SourceError, Uncached, read_values,
 };
 use tinderbox_planner::{StreamState, StreamStep};
 
@@ -109,9 +109,11 @@ impl Streaming {
         let values = pass.items.iter().enumerate();
         let in_memory = values.filter(|(_, item)| {
             let value = self.kept.get(item);
-            value.is_some_and(|value| match item {
-                Item::Parameter(position) => value.has_dtype(pass.dtypes[position]),
-                Item::State(_) => true,
+            value.is_some_and(|value| match (item, value) {
+                (Item::Parameter(position), Value::Parameter(value)) => {
+                    value.dtype() == pass.dtypes[position]
+                }
+                _ => true,
             })
         });
         let in_memory: BTreeSet<usize> = in_memory.map(|(item, _)| item).collect();
@@ -139,10 +141,15 @@ impl Streaming {
         let (sender, loaded) = unbounded();
         let (pass, setup) = (pass.clone(), self.setup.clone());
         let store = self.store.as_ref();
-        let parameters = store.map_or_else(|| self.source.clone(), |store| store.source());
-        let is_cached = self.setup.streamed.as_ref().is_none_or(|of| of.is_cached);
+        let streamed = self.setup.streamed.as_ref();
+        let observer = streamed.and_then(|streamed| streamed.observer.clone());
+        let parameters = match (store, observer) {
+            (None, _) => self.source.clone(),
+            (Some(store), None) => store.source(),
+            (Some(store), Some(observer)) => Arc::new(Observed::new(store.source(), observer)),
+        };
         let sources = Sources {
-            parameters: match is_cached {
+            parameters: match streamed.is_none_or(|streamed| streamed.is_cached) {
                 true => parameters,
                 false => Arc::new(Uncached(parameters)),
             },

@@ -24,7 +24,7 @@ pub struct UpdatedStage {
 /// Keeps the parameters and the state of the optimizer of a model that is trained with less memory than they need, such as in
 /// files.
 ///
-/// A step reads the values of the last committed step, gives new ones stage by stage, the last stage first, and commits them.
+/// A step reads the values of the last committed step, gives new ones stage by stage, and commits them.
 pub trait StageStore: Send + Sync {
     /// Returns the number of committed steps.
     fn step(&self) -> u64;

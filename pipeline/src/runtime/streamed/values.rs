@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::optim::DynState;
-use burn::tensor::{DType, TensorData};
+use burn::tensor::TensorData;
 use tinderbox_deferred::{Observer, ParameterPath};
 use tinderbox_fake::DynTensor;
 
@@ -34,16 +34,6 @@ pub(in crate::runtime) enum State {
     Read(StateFields, Vec<TensorData>),
     /// As the optimizer has left it.
     Kept(DynState),
-}
-
-impl Value {
-    /// Whether it serves a pass that reads the parameter in this dtype.
-    pub(super) fn has_dtype(&self, dtype: DType) -> bool {
-        match self {
-            Self::Parameter(value) => value.dtype() == dtype,
-            Self::State(_) => true,
-        }
-    }
 }
 
 /// What a stage gets before it runs, and gives back after it.
@@ -85,24 +75,23 @@ impl States {
     ) -> Self {
         Self(Mutex::new(states.into_iter().collect()))
     }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ParameterPath, State>> {
+        // No change panics halfway.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl SavedOptimizer for States {
     fn fields(&self, path: &ParameterPath) -> StateFields {
-        match self
-            .0
-            .lock()
-            .ok()
-            .as_ref()
-            .and_then(|states| states.get(path))
-        {
+        match self.lock().get(path) {
             Some(State::Read(fields, _)) => fields.clone(),
             _ => StateFields::default(),
         }
     }
 
     fn state(&self, path: &ParameterPath) -> Option<DynState> {
-        let mut states = self.0.lock().ok()?;
+        let mut states = self.lock();
         match states.remove(path)? {
             State::Kept(state) => Some(state),
             other => {
@@ -117,12 +106,7 @@ impl SavedOptimizer for States {
         path: &ParameterPath,
         _: &dyn Observer,
     ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
-        let state = self
-            .0
-            .lock()
-            .ok()
-            .and_then(|mut states| states.remove(path));
-        match state {
+        match self.lock().remove(path) {
             Some(State::Read(_, data)) => Ok(data),
             _ => Ok(Vec::new()),
         }
