@@ -127,6 +127,20 @@ pub enum CheckpointsError {
         /// The checkpoint.
         path: PathBuf,
     },
+    /// The newest checkpoint of a [`WorkingDir`](crate::WorkingDir) has parameters that are not trained now.
+    #[error(
+        "{} has parameters that are not trained now, and later steps would not have them, such as `{}` ({} in all): train them \
+         too, or open another directory with this checkpoint as the source",
+        path.display(),
+        names.first().map_or("", |name| name),
+        names.len()
+    )]
+    NotTrained {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Their names.
+        names: Vec<String>,
+    },
     /// The checkpoint was saved with averages in place of the parameters.
     #[error(
         "{} has the averages of the parameters, without a state of the optimizer: training can't continue with it; resume \

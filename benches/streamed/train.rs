@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor};
 use tinderbox::deferred::{peak_process_bytes, read_values};
 use tinderbox::{
     Deferred, MemoryBudget, Outputs, Plan, Planner, Request, Run, SavedOptimizer, Source,
-    StageStore, Streamed, Trace, Traceable, UpdatedStage, WorkingDir, calibrate,
+    StageStore, Streamed, StreamedTraining, Trace, Traceable, UpdatedStage, WorkingDir, calibrate,
 };
 
 use crate::figures::{figure, median};
@@ -26,6 +26,10 @@ const TURNS: usize = 1;
 struct Nothing(Arc<dyn Source>);
 
 impl StageStore for Nothing {
+    fn start(&self, _: &StreamedTraining<'_>) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(())
+    }
+
     fn step(&self) -> u64 {
         0
     }
@@ -79,7 +83,7 @@ pub fn measure(dir: &Path) {
     let mut read = 0;
     for _ in 0..TURNS {
         // What one holds would be in the way of the other, so both are started anew; the first step begins with nothing in memory.
-        let store = WorkingDir::open(dir.join("work"), &model, &plan, checkpoint.clone(), 0);
+        let store = WorkingDir::open(dir.join("work"), &model, checkpoint.clone());
         let store = store.expect("the directory can be used");
         let mut streamed = start(&model, &traced, &plan, store);
         step(&mut streamed);

@@ -120,7 +120,9 @@ pub use format::{
     Scalar, TensorEntry, UnknownFields, decode_header, encode_header,
 };
 pub use layout::check_tiling;
-pub use read::{Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, RankLoad};
+pub use read::{
+    Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, RankLoad, most_working_bytes,
+};
 /// The pattern type of [`LoadOptions::rename`].
 pub use regex::Regex;
 pub use run::{Latest, Retention, Run, Skipped};

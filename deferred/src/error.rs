@@ -300,6 +300,12 @@ pub enum ProgramError {
         /// Elements of the indexed dimension.
         size: usize,
     },
+    /// The rows of a table could not be read.
+    #[error("the rows of a table could not be read")]
+    Rows {
+        /// The reason.
+        source: Box<SourceError>,
+    },
     /// The operations could not be rewritten for a part of their result.
     #[error("the operations could not be rewritten")]
     Recipe(#[from] Box<RecipeError>),

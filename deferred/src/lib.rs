@@ -108,8 +108,9 @@ pub use module::{
 pub use observer::Observer;
 pub use options::{MaterializeOptions, MemoryCheck};
 pub use program::{
-    Executable, Executor, Interpreter, Program, RandomKey, RandomKeys, RandomValues, RunContext,
-    ValueObserver, check_indices, indices_of, initialization_keys, is_random,
+    Executable, Executor, Interpreter, Program, ProgramInput, RandomKey, RandomKeys, RandomValues,
+    Rows, RunContext, ValueObserver, check_indices, indices_of, initialization_keys, is_random,
+    rows_read,
 };
 pub use recipe::{NotSliceable, Recipe, RecipePlan};
 pub use recorded_model::RecordedModel;

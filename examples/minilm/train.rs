@@ -59,12 +59,12 @@ pub fn train_and_export(
         .micro_batches(1)
         .source(source)
         .start()?;
-    let before = embeddings(&mut pipeline, sentences())?;
+    let before = embeddings(&pipeline.evaluate(sentences())?)?;
     for _ in 0..2 {
         let loss = pipeline.step(1e-4, sentences())?.loss;
         println!("loss {loss:?}");
     }
-    let after = embeddings(&mut pipeline, sentences())?;
+    let after = embeddings(&pipeline.evaluate(sentences())?)?;
     let moved = before.iter().zip(&after).map(|(a, b)| (a - b).abs());
     let moved = moved.fold(0.0, f32::max);
     ensure!(

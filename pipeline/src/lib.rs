@@ -115,7 +115,7 @@ pub use runtime::{
     PipelineBuilder, ProgramDigest, Recovered, Recovery, Repaired, ReplayComparison,
     ReplayDifference, ReplayedOperation, ReplayedProgram, SavedOptimizer, SavedState, Stage,
     StageStore, StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepReplay, Streamed,
-    StreamedBuilder, Tag, UpdatedStage,
+    StreamedBuilder, StreamedTraining, Tag, UpdatedStage,
 };
 pub use sum::GradientSum;
 pub use tinderbox_derive::Batch;

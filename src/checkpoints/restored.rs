@@ -57,11 +57,7 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
         pipeline.micro_batches() as u64,
     );
     if let Some(saved) = saved.filter(|saved| *saved != found && pipeline.has_optimizer()) {
-        tracing::warn!(
-            saved,
-            found,
-            "the run was saved with another number of micro-batches: from here on, its losses are others than without the interruption"
-        );
+        warn_of_micro_batches(saved, found);
     }
     let scale = scale_of(&checkpoint);
     let resumed = Resumed {
@@ -83,6 +79,14 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
         scale,
         resumed,
     })
+}
+
+pub(super) fn warn_of_micro_batches(saved: u64, found: u64) {
+    tracing::warn!(
+        saved,
+        found,
+        "the run was saved with another number of micro-batches: from here on, its losses are others than without the interruption"
+    );
 }
 
 impl Prepared {
@@ -127,7 +131,7 @@ impl State {
         Self(checkpoint)
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         let scalars = self.0.scalars().range("optimizer.".to_owned()..).next();
         let is_of_optimizer = |(name, _): (&String, _)| name.starts_with("optimizer.");
         self.0.tensors(Role::State).next().is_none() && !scalars.is_some_and(is_of_optimizer)

@@ -14,6 +14,9 @@ const MICRO_BATCHES: &str = "micro_batches";
 /// Whether the parameters are averages.
 const AVERAGED: &str = "averaged";
 
+/// Whether a streamed model has saved it while it was trained.
+const WORKING_DIR: &str = "working_dir";
+
 /// Returns what is saved of a run besides the values of its ranks.
 pub(super) fn of_run(
     scale: Option<LossScale>,
@@ -37,6 +40,16 @@ pub(super) fn micro_batches_of(checkpoint: &Checkpoint) -> Option<u64> {
         Scalar::Uint(count) => Some(*count),
         _ => None,
     }
+}
+
+/// Returns what a streamed model saves in addition.
+pub(super) fn of_working_dir() -> (String, Scalar) {
+    (WORKING_DIR.into(), Scalar::Bool(true))
+}
+
+/// Returns whether a streamed model has saved the checkpoint while it was trained.
+pub(super) fn is_of_working_dir(checkpoint: &Checkpoint) -> bool {
+    checkpoint.scalars().get(WORKING_DIR) == Some(&Scalar::Bool(true))
 }
 
 /// Returns whether a checkpoint has averages in place of the parameters.

@@ -11,16 +11,20 @@ use std::time::Duration;
 
 use burn::module::Module;
 use tinderbox_checkpoint::{
-    Attempt, Checkpoint, CheckpointMeta, ModuleTypes, RankSave, Retention, Role, Run, SaveError,
-    SaveTensor,
+    Attempt, Checkpoint, CheckpointMeta, ModuleTypes, RankSave, Role, Run, SaveError, SaveTensor,
+    Scalar, most_working_bytes,
 };
-use tinderbox_deferred::{Deferred, ParameterPath, Source, random::Seed};
-use tinderbox_pipeline::{Plan, SavedOptimizer, StageStore, UpdatedStage};
+use tinderbox_deferred::{Deferred, ParameterPath, Request, Source};
+use tinderbox_pipeline::schedule::StageIndex;
+use tinderbox_pipeline::{SavedOptimizer, StageStore, StreamedTraining, UpdatedStage};
 
-use super::restored::State;
-use super::saved::tied_paths;
-use super::scalars::to_saved;
+use super::restored::{State, warn_of_micro_batches};
+use super::scalars::{
+    is_averaged, is_of_working_dir, micro_batches_of, of_run, of_working_dir, scale_of, to_saved,
+};
 use crate::CheckpointsError;
+
+type Failed = Box<dyn Error + Send + Sync>;
 
 /// The parts of all stages exist before the wait begins.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,7 +36,8 @@ const KEEP: usize = 2;
 /// lacks, which are not trained, come from the source.
 ///
 /// Each step is written while it runs, stage by stage, and published at its end: a process that is killed loses the step that it was
-/// in. The last two steps stay, so the directory needs three times the bytes of what is trained.
+/// in. The last two steps stay, so the directory needs three times the bytes of what is trained. Checkpoints of other programs in the
+/// same directory stay too; training may go on from the newest of them, if it has no parameters that are not trained.
 #[derive(Clone)]
 pub struct WorkingDir {
     inner: Arc<Inner>,
@@ -42,35 +47,66 @@ struct Inner {
     run: Run,
     /// Of the parameters that no checkpoint has.
     source: Arc<dyn Source>,
-    tied: BTreeMap<ParameterPath, Vec<String>>,
     modules: ModuleTypes,
-    seed: Seed,
-    plan: serde_json::Value,
-    stages: u32,
     state: Mutex<Progress>,
 }
 
 /// What is there, and what is being written.
-#[derive(Default)]
 struct Progress {
     current: Option<Arc<Checkpoint>>,
+    /// The steps that streamed models have written.
+    own: BTreeSet<u64>,
+    /// The damaged steps after the current one, which may be replaced.
+    damaged: BTreeSet<u64>,
+    training: Option<Training>,
     writing: Option<Writing>,
+}
+
+/// What is the same for all steps from a start on.
+struct Training {
+    meta: CheckpointMeta,
+    /// The stages that are trained, each of which is a rank of a checkpoint.
+    stages: Vec<StageIndex>,
+    scalars: BTreeMap<String, Scalar>,
 }
 
 /// A step that is being written, by a thread of its own.
 struct Writing {
     step: u64,
     /// `None` when all stages were given.
-    stages: Option<SyncSender<UpdatedStage>>,
-    /// Returns the stages that were written.
+    stages: Option<SyncSender<(u32, RankSave)>>,
+    /// Returns the ranks that were written.
     thread: Option<JoinHandle<Result<BTreeSet<u32>, SaveError>>>,
     /// Removes what was written when it is dropped.
     attempt: Option<Attempt>,
 }
 
 impl Writing {
+    /// Begins a step, with a thread that writes one stage at a time.
+    fn begin(run: &Run, meta: CheckpointMeta) -> Result<Self, Failed> {
+        let step = meta.step;
+        let attempt = run.begin(meta)?;
+        let handle = attempt.handle();
+        let (stages, updated) = sync_channel::<(u32, RankSave)>(0);
+        let thread = thread::Builder::new().name("writer".into());
+        let thread = thread.spawn(move || {
+            let mut written = BTreeSet::new();
+            for (rank, RankSave { tensors, scalars }) in updated {
+                handle.write_rank(rank, &tensors, &scalars)?;
+                written.insert(rank);
+            }
+            Ok(written)
+        })?;
+        Ok(Self {
+            step,
+            stages: Some(stages),
+            thread: Some(thread),
+            attempt: Some(attempt),
+        })
+    }
+
     /// Waits until everything is written.
-    fn finish(&mut self) -> Result<BTreeSet<u32>, Box<dyn Error + Send + Sync>> {
+    fn finish(&mut self) -> Result<BTreeSet<u32>, Failed> {
         self.stages = None;
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(written)) => Ok(written?),
@@ -88,46 +124,38 @@ impl Drop for Writing {
 }
 
 impl WorkingDir {
-    /// Opens a directory, which is created by the first step, and removes unpublished remains of a killed run. Goes on with its newest
-    /// checkpoint, if there is one.
+    /// Opens a directory, which is created by the first step, and removes unpublished remains of a killed run. Training goes on with
+    /// its newest checkpoint, if there is one. The source has the parameters that it lacks.
     ///
     /// # Errors
     ///
-    /// When the remains can't be removed; when there are checkpoints and none can be used, or the newest is of another seed.
+    /// When the remains can't be removed; when there are checkpoints and none can be used.
     pub fn open<M: Module>(
         dir: impl Into<PathBuf>,
         model: &Deferred<M>,
-        plan: &Plan,
         source: impl Source + 'static,
-        seed: impl Into<Seed>,
     ) -> Result<Self, CheckpointsError> {
-        let (run, seed) = (Run::local(dir.into()), seed.into());
+        let run = Run::local(dir.into());
         run.clean().map_err(|source| CheckpointsError::Open {
             path: run.place(),
             source: Box::new(source),
         })?;
-        let current = run.latest()?.map(|latest| latest.checkpoint);
-        if let Some(checkpoint) = &current {
-            let (expected, found) = (checkpoint.manifest().seed, seed.value());
-            if expected != found {
-                return Err(CheckpointsError::Seed { expected, found });
-            }
-        }
-        let table = model.parameters();
+        let latest = run.latest()?;
+        let skipped = latest.iter().flat_map(|latest| &latest.skipped);
+        let damaged = skipped.map(|skipped| skipped.step).collect();
+        let is_own = |step: &u64| run.open(*step).is_ok_and(|saved| is_of_working_dir(&saved));
         Ok(Self {
             inner: Arc::new(Inner {
-                run,
                 source: Arc::new(source),
-                tied: tied_paths(table),
-                modules: ModuleTypes::of(table),
-                seed,
-                plan: serde_json::to_value(plan.file().without_programs())
-                    .map_err(|source| CheckpointsError::Plan { step: 0, source })?,
-                stages: plan.stages().len() as u32,
+                modules: ModuleTypes::of(model.parameters()),
                 state: Mutex::new(Progress {
-                    current: current.map(Arc::new),
+                    own: run.steps()?.into_iter().filter(is_own).collect(),
+                    current: latest.map(|latest| Arc::new(latest.checkpoint)),
+                    damaged,
+                    training: None,
                     writing: None,
                 }),
+                run,
             }),
         })
     }
@@ -137,71 +165,110 @@ impl WorkingDir {
         let current = self.inner.lock().current.clone();
         current.map(Arc::unwrap_or_clone)
     }
+
+    /// Begins to write a step.
+    fn begin(&self, state: &Progress, step: u64) -> Result<Writing, Failed> {
+        let meta = CheckpointMeta {
+            step,
+            replace: state.damaged.contains(&step),
+            ..state.training()?.meta.clone()
+        };
+        Writing::begin(&self.inner.run, meta)
+    }
 }
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Progress> {
-        // A thread that panics leaves an attempt that the next step replaces.
+        // A thread that panics leaves an attempt that the next start removes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, step: u64) -> Result<Attempt, SaveError> {
-        self.run.begin(CheckpointMeta {
-            seed: self.seed.value(),
-            plan: self.plan.clone(),
-            modules: self.modules.clone(),
-            // A newer one that is damaged.
-            replace: true,
-            ..CheckpointMeta::new(step, self.stages)
-        })
-    }
-
-    /// Begins a step, with a thread that writes one stage at a time.
-    fn begin_writing(self: Arc<Self>, step: u64) -> Result<Writing, Box<dyn Error + Send + Sync>> {
-        let attempt = self.begin(step)?;
-        let handle = attempt.handle();
-        let (stages, updated) = sync_channel::<UpdatedStage>(0);
-        let thread = thread::Builder::new().name("writer".into());
-        let thread = thread.spawn(move || {
-            let mut written = BTreeSet::new();
-            for stage in updated {
-                let rank = stage.stage.index() as u32;
-                let RankSave { tensors, scalars } = self.saved(stage);
-                handle.write_rank(rank, &tensors, &scalars)?;
-                written.insert(rank);
-            }
-            Ok(written)
-        })?;
-        Ok(Writing {
-            step,
-            stages: Some(stages),
-            thread: Some(thread),
-            attempt: Some(attempt),
-        })
-    }
-
-    /// What a stage saves.
-    fn saved(&self, updated: UpdatedStage) -> RankSave {
-        let parameters = updated
-            .parameters
-            .into_iter()
-            .map(|(path, value)| SaveTensor {
-                tied: self.tied.get(&path).cloned().unwrap_or_default(),
-                ..SaveTensor::whole(path.as_str(), Role::Model, value)
-            });
-        let states = updated.optimizer.tensors.into_iter();
-        let states = states.map(|(name, data)| SaveTensor::whole(name, Role::State, data));
-        let scalars = updated.optimizer.scalars.into_iter();
-        RankSave {
-            tensors: parameters.chain(states).collect(),
-            scalars: scalars
-                .map(|(name, value)| (name, to_saved(value)))
-                .collect(),
-        }
     }
 }
 
+impl Progress {
+    fn training(&self) -> Result<&Training, Failed> {
+        let training = self.training.as_ref();
+        training.ok_or_else(|| "the directory was not started".into())
+    }
+}
+
+impl Training {
+    /// The rank of a stage, and what it saves.
+    fn part(&self, updated: UpdatedStage) -> Result<(u32, RankSave), Failed> {
+        let rank = self.stages.iter().position(|of| *of == updated.stage);
+        let rank = rank.ok_or("the stage is not one that is trained")?;
+        let parameters = updated.parameters.into_iter();
+        let parameters =
+            parameters.map(|(path, value)| SaveTensor::whole(path.as_str(), Role::Model, value));
+        let states = updated.optimizer.tensors.into_iter();
+        let states = states.map(|(name, data)| SaveTensor::whole(name, Role::State, data));
+        let scalars = updated.optimizer.scalars.into_iter();
+        let scalars = scalars.map(|(name, value)| (name, to_saved(value)));
+        let of_run = self.scalars.iter().filter(|_| rank == 0);
+        let of_run = of_run.map(|(name, value)| (name.clone(), *value));
+        let part = RankSave {
+            tensors: parameters.chain(states).collect(),
+            scalars: scalars.chain(of_run).collect(),
+        };
+        Ok((rank as u32, part))
+    }
+}
+
+/// Checks that training can go on with a checkpoint.
+fn check(checkpoint: &Checkpoint, training: &StreamedTraining<'_>) -> Result<(), CheckpointsError> {
+    let (expected, found) = (checkpoint.manifest().seed, training.seed.value());
+    if expected != found {
+        return Err(CheckpointsError::Seed { expected, found });
+    }
+    let path = checkpoint.dir().to_owned();
+    if is_averaged(checkpoint) {
+        return Err(CheckpointsError::Averaged { path });
+    }
+    // With a loss scale, all steps so far may have been skipped.
+    let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
+    if has_stepped && training.keeps_state && State::of(checkpoint.clone()).is_empty() {
+        return Err(CheckpointsError::NoOptimizerState { path });
+    }
+    let trained = training.trained.iter().flat_map(|(_, paths)| paths);
+    let trained: BTreeSet<&str> = trained.map(ParameterPath::as_str).collect();
+    let names = checkpoint.tensors(Role::Model);
+    let names = names.map(|tensor| tensor.name.clone());
+    let names: Vec<String> = names.filter(|name| !trained.contains(&**name)).collect();
+    if !names.is_empty() {
+        return Err(CheckpointsError::NotTrained { path, names });
+    }
+    let (saved, found) = (micro_batches_of(checkpoint), training.micro_batches as u64);
+    if let Some(saved) = saved.filter(|saved| *saved != found) {
+        warn_of_micro_batches(saved, found);
+    }
+    Ok(())
+}
+
 impl StageStore for WorkingDir {
+    fn start(&self, training: &StreamedTraining<'_>) -> Result<(), Failed> {
+        let mut state = self.inner.lock();
+        if let Some(current) = &state.current {
+            check(current, training)?;
+        }
+        let trained = training.trained.iter();
+        let stages: Vec<StageIndex> = trained.map(|(stage, _)| *stage).collect();
+        let plan = serde_json::to_value(training.plan.file().without_programs());
+        let plan = plan.map_err(|source| CheckpointsError::Plan { step: 0, source })?;
+        let scalars = of_run(None, training.micro_batches, false).into_iter();
+        // What an earlier start has left is removed.
+        state.writing = None;
+        state.training = Some(Training {
+            meta: CheckpointMeta {
+                seed: training.seed.value(),
+                plan,
+                modules: self.inner.modules.clone(),
+                ..CheckpointMeta::new(0, stages.len().max(1) as u32)
+            },
+            stages,
+            scalars: scalars.chain([of_working_dir()]).collect(),
+        });
+        Ok(())
+    }
+
     fn step(&self) -> u64 {
         self.checkpoint().map_or(0, |checkpoint| checkpoint.step())
     }
@@ -214,24 +281,26 @@ impl StageStore for WorkingDir {
         }
     }
 
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        let bytes = requests.iter().map(Request::bytes).max();
+        let of_checkpoint = most_working_bytes(bytes.unwrap_or(0));
+        self.source().working_bytes(requests).max(of_checkpoint)
+    }
+
     fn optimizer(&self) -> Option<Arc<dyn SavedOptimizer>> {
         Some(Arc::new(State::of(self.checkpoint()?)))
     }
 
     /// Returns when a thread writes it, and has written what was given before.
-    fn write(&self, step: u64, updated: UpdatedStage) -> Result<(), Box<dyn Error + Send + Sync>> {
+    fn write(&self, step: u64, updated: UpdatedStage) -> Result<(), Failed> {
         let mut state = self.inner.lock();
-        if state
-            .writing
-            .as_ref()
-            .is_none_or(|writing| writing.step != step)
-        {
-            // What an earlier call has left is removed first.
-            state.writing = None;
-            state.writing = Some(self.inner.clone().begin_writing(step)?);
+        let part = state.training()?.part(updated)?;
+        let is_begun = |writing: &Writing| writing.step == step;
+        if !state.writing.as_ref().is_some_and(is_begun) {
+            state.writing = Some(self.begin(&state, step)?);
         }
         let writing = state.writing.as_mut().expect("it has begun");
-        let taken = writing.stages.as_ref().map(|stages| stages.send(updated));
+        let taken = writing.stages.as_ref().map(|stages| stages.send(part));
         match taken {
             Some(Ok(())) => Ok(()),
             // The thread has ended with an error.
@@ -239,28 +308,30 @@ impl StageStore for WorkingDir {
         }
     }
 
-    fn commit(&self, step: u64) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let begun = self.inner.lock().writing.take();
-        let begun = begun.filter(|writing| writing.step == step);
-        let mut writing = match begun {
+    fn commit(&self, step: u64) -> Result<(), Failed> {
+        let mut state = self.inner.lock();
+        let begun = state.writing.take();
+        let mut writing = match begun.filter(|writing| writing.step == step) {
             Some(writing) => writing,
             // Nothing is trained.
-            None => self.inner.clone().begin_writing(step)?,
+            None => self.begin(&state, step)?,
         };
         let written = writing.finish()?;
         let attempt = writing.attempt.take().expect("it is published once");
-        let handle = attempt.handle();
-        for rank in (0..self.inner.stages).filter(|rank| !written.contains(rank)) {
-            handle.write_rank(rank, &[], &BTreeMap::new())?;
+        if written.is_empty() {
+            let scalars = state.training()?.scalars.clone();
+            attempt.handle().write_rank(0, &[], &scalars)?;
         }
         attempt.publish(PARTS_TIMEOUT)?;
-        let checkpoint = Arc::new(self.inner.run.open(step)?);
-        self.inner.lock().current = Some(checkpoint);
-        let keep = Retention {
-            last: KEEP,
-            every: None,
-        };
-        self.inner.run.prune_after_save(step, keep)?;
+        state.current = Some(Arc::new(self.inner.run.open(step)?));
+        state.own.insert(step);
+        while state.own.len() > KEEP
+            && let Some(oldest) = state.own.pop_first()
+        {
+            if let Err(error) = self.inner.run.remove(oldest) {
+                tracing::warn!(step = oldest, %error, "an earlier step could not be removed");
+            }
+        }
         Ok(())
     }
 }

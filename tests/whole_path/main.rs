@@ -25,10 +25,12 @@ mod replays;
 mod replicas;
 mod resume;
 mod streamed;
+mod streamed_rows;
 mod streamed_training;
 mod summary_example;
 mod uncut;
 mod verify;
+mod working_dir;
 mod world;
 
 #[path = "../../examples/train_lm/model.rs"]

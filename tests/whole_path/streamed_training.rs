@@ -1,27 +1,25 @@
 //! Training with less memory than a model needs, compared with a pipeline that holds everything, bit for bit.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use tinderbox::random::Seed;
 use tinderbox::tools::diff;
 use tinderbox::{
-    Checkpoint, Checkpoints, Clipping, Deferred, MemoryBudget, Outputs, Pipeline, PipelineBuilder,
-    PipelineError, Plan, SavedOptimizer, Source, StageStore, Streamed, StreamedBuilder,
-    StreamedError, Trace, Traceable, UpdatedStage, WorkingDir,
+    Checkpoint, Checkpoints, Clipping, Deferred, MemoryBudget, MixedPrecision, Outputs, Pipeline,
+    PipelineBuilder, PipelineError, Plan, Streamed, StreamedBuilder, StreamedError, Trace,
+    Traceable, WorkingDir,
 };
 
 use crate::models::{Case, LanguageModel, Mlp, Tied, UNet, deferred, floats, trace};
 
 /// Stages of one block each.
-const FINE: MemoryBudget = MemoryBudget::Values(16);
-const SEED: u64 = 7;
-const STEPS: u64 = 3;
+pub const FINE: MemoryBudget = MemoryBudget::Values(16);
+pub const SEED: u64 = 7;
+pub const STEPS: u64 = 3;
 
 /// What is set alike for both.
 trait Settings<M, B> {
@@ -39,6 +37,23 @@ impl<M: Module + Sync + 'static, B: tinderbox::Batch> Settings<M, B> for Adam {
 
     fn of_streamed(&self, builder: StreamedBuilder<M, B>) -> StreamedBuilder<M, B> {
         builder.optimizer(AdamWConfig::new())
+    }
+}
+
+/// SGD, with a clip by the norm of all gradients.
+struct Clipped;
+
+impl<M: Module + Sync + 'static, B: tinderbox::Batch> Settings<M, B> for Clipped {
+    fn of_pipeline(&self, builder: PipelineBuilder<M, B>) -> PipelineBuilder<M, B> {
+        builder
+            .optimizer(SgdConfig::new())
+            .clip(Clipping::GlobalNorm(0.01))
+    }
+
+    fn of_streamed(&self, builder: StreamedBuilder<M, B>) -> StreamedBuilder<M, B> {
+        builder
+            .optimizer(SgdConfig::new())
+            .clip(Clipping::GlobalNorm(0.01))
     }
 }
 
@@ -83,23 +98,28 @@ fn check_traced<M: Module + Sync + 'static, B: tinderbox::Batch>(
 
     let fine = Plan::streamed(traced, FINE).unwrap();
     assert!(fine.stages().len() > 2);
-    let start = |limit: u64, dir: &Path| {
-        let store = working_dir(model, &fine, dir);
-        let builder = Streamed::new(model, traced, &fine).seed(SEED);
+    let coarse = Plan::streamed(traced, MemoryBudget::Values(1 << 30)).unwrap();
+    assert_eq!(coarse.stages().len(), 1);
+    let start = |plan: &Plan, limit: u64, dir: &Path| {
+        let store = working_dir(model, dir);
+        let builder = Streamed::new(model, traced, plan).seed(SEED);
         let builder = settings.of_streamed(builder.micro_batches(micro_batches));
         builder
             .memory(MemoryBudget::Values(limit))
             .store(store)
             .start()
     };
-    let least = match start(0, &dir.path().join("none")).map(drop) {
+    let least = |plan: &Plan| match start(plan, 0, &dir.path().join("none")).map(drop) {
         Err(PipelineError::Streamed(StreamedError::Budget { least_bytes, .. })) => least_bytes,
         other => panic!("the limit is not too low: {other:?}"),
     };
-    for part in 0..=3 {
-        let limit = least + model.parameters().bytes() * part;
-        let place = dir.path().join(part.to_string());
-        let mut streamed = start(limit, &place).unwrap();
+    let parts = (0..=3).map(|part| {
+        let limit = least(&fine) + model.parameters().bytes() * part;
+        (&fine, limit)
+    });
+    for (turn, (plan, limit)) in parts.chain([(&coarse, least(&coarse))]).enumerate() {
+        let place = dir.path().join(turn.to_string());
+        let mut streamed = start(plan, limit, &place).unwrap();
         for (step, expected) in expected.iter().enumerate() {
             let output = streamed.step(0.01, batch(step as u64)).unwrap();
             assert_eq!(measured(&output), *expected, "step {step}, limit {limit}");
@@ -109,9 +129,8 @@ fn check_traced<M: Module + Sync + 'static, B: tinderbox::Batch>(
     }
 }
 
-fn working_dir<M: Module>(model: &Deferred<M>, plan: &Plan, dir: &Path) -> WorkingDir {
-    let source = model.replay(Seed::new(SEED));
-    WorkingDir::open(dir, model, plan, source, SEED).unwrap()
+pub fn working_dir<M: Module>(model: &Deferred<M>, dir: &Path) -> WorkingDir {
+    WorkingDir::open(dir, model, model.replay(Seed::new(SEED))).unwrap()
 }
 
 /// All tensors, and all scalars but those of the run itself.
@@ -144,13 +163,13 @@ fn skip_connections() {
 }
 
 #[derive(Module, Debug)]
-struct Normed {
-    layers: Vec<Linear>,
+pub struct Normed {
+    pub layers: Vec<Linear>,
     norm: BatchNorm,
     head: Linear,
 }
 
-fn normed() -> Deferred<Normed> {
+pub fn normed() -> Deferred<Normed> {
     let init = |device: &Device| Normed {
         layers: (0..3)
             .map(|_| LinearConfig::new(6, 6).init(device))
@@ -161,7 +180,7 @@ fn normed() -> Deferred<Normed> {
     Deferred::new(init).unwrap()
 }
 
-fn forward(net: &Normed, x: Tensor<2>) -> Outputs {
+pub fn forward(net: &Normed, x: Tensor<2>) -> Outputs {
     let x = net
         .layers
         .iter()
@@ -170,7 +189,7 @@ fn forward(net: &Normed, x: Tensor<2>) -> Outputs {
     Outputs::loss(net.head.forward(x).powf_scalar(2.0).mean())
 }
 
-fn batch(step: u64) -> Tensor<2> {
+pub fn batch(step: u64) -> Tensor<2> {
     floats([8, 6], step, &Device::flex())
 }
 
@@ -182,23 +201,69 @@ fn running_states() {
     check_traced(&model, &traced, 2, batch, &Adam);
 }
 
-/// All gradients stay until their norm is known.
+/// Each in 16 bits in the forward.
 #[test]
-fn a_clip_by_the_norm_of_all_gradients() {
-    struct Clipped;
-    impl<M: Module + Sync + 'static, B: tinderbox::Batch> Settings<M, B> for Clipped {
+fn mixed_precision() {
+    let model = normed();
+    let traced = MixedPrecision::bf16(&model).trace(&batch(0), forward);
+    check_traced(&model, &traced.unwrap(), 2, batch, &Adam);
+}
+
+#[derive(Module, Debug)]
+struct Backwards {
+    last: Linear,
+    second: Linear,
+    first: Linear,
+}
+
+/// Sums over all parameters are in the order of the model's fields, whatever that of the forward.
+#[test]
+fn parameters_in_another_order_than_that_of_the_forward() {
+    let model = Deferred::new(|device: &Device| Backwards {
+        last: LinearConfig::new(9, 2).init(device),
+        second: LinearConfig::new(7, 9).init(device),
+        first: LinearConfig::new(6, 7).init(device),
+    });
+    let model = model.unwrap();
+    let traced = model.trace(&batch(0), |net: &Backwards, x: Tensor<2>| {
+        let x = net.second.forward(net.first.forward(x).tanh()).tanh();
+        Outputs::loss(net.last.forward(x).powf_scalar(2.0).mean())
+    });
+    let traced = traced.unwrap();
+    check_traced(&model, &traced, 2, batch, &Adam);
+    check_traced(&model, &traced, 1, batch, &Clipped);
+}
+
+/// One optimizer for the weights, another one for biases.
+#[test]
+fn groups_of_parameters() {
+    struct Groups;
+    impl<M: Module + Sync + 'static, B: tinderbox::Batch> Settings<M, B> for Groups {
         fn of_pipeline(&self, builder: PipelineBuilder<M, B>) -> PipelineBuilder<M, B> {
+            let adam = AdamWConfig::new().with_weight_decay(0.1);
             builder
-                .optimizer(SgdConfig::new())
-                .clip(Clipping::GlobalNorm(0.01))
+                .optimizer(adam)
+                .optimizer_group(biases(), SgdConfig::new())
         }
 
         fn of_streamed(&self, builder: StreamedBuilder<M, B>) -> StreamedBuilder<M, B> {
+            let adam = AdamWConfig::new().with_weight_decay(0.1);
             builder
-                .optimizer(SgdConfig::new())
-                .clip(Clipping::GlobalNorm(0.01))
+                .optimizer(adam)
+                .optimizer_group(biases(), SgdConfig::new())
         }
     }
+    fn biases() -> ParamGroup {
+        ParamGroup::from_regex("bias$").unwrap()
+    }
+    let model = normed();
+    let traced = model.trace(&batch(0), forward).unwrap();
+    check_traced(&model, &traced, 2, batch, &Groups);
+}
+
+/// All gradients stay until their norm is known.
+#[test]
+fn a_clip_by_the_norm_of_all_gradients() {
     let model = normed();
     let traced = model.trace(&batch(0), forward).unwrap();
     check_traced(&model, &traced, 2, batch, &Clipped);
@@ -219,7 +284,7 @@ fn frozen_parameters_are_not_written() {
     let mut streamed = Streamed::new(&model, &traced, &fine)
         .seed(SEED)
         .optimizer(AdamWConfig::new())
-        .store(working_dir(&model, &fine, dir.path()))
+        .store(working_dir(&model, dir.path()))
         .start()
         .unwrap();
     let whole = Plan::manual(&traced, &[]).unwrap();
@@ -231,7 +296,7 @@ fn frozen_parameters_are_not_written() {
         assert_eq!(found.loss.to_bits(), expected.loss.to_bits());
         assert_eq!(found.gradient_norm, expected.gradient_norm);
     }
-    let saved = working_dir(&model, &fine, dir.path()).checkpoint().unwrap();
+    let saved = working_dir(&model, dir.path()).checkpoint().unwrap();
     let names = saved.tensors(tinderbox::checkpoint::Role::Model);
     let names: Vec<&str> = names.map(|tensor| &*tensor.name).collect();
     assert!(
@@ -244,143 +309,6 @@ fn frozen_parameters_are_not_written() {
     );
 }
 
-/// A store that fails at a write or a commit, as a process that is killed.
-struct Failing {
-    inner: WorkingDir,
-    left: Arc<AtomicU64>,
-}
-
-impl Failing {
-    fn pass(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let left = self.left.fetch_sub(1, Ordering::Relaxed);
-        match left {
-            0 => Err("the disk is gone".into()),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl StageStore for Failing {
-    fn step(&self) -> u64 {
-        self.inner.step()
-    }
-
-    fn source(&self) -> Arc<dyn Source> {
-        self.inner.source()
-    }
-
-    fn optimizer(&self) -> Option<Arc<dyn SavedOptimizer>> {
-        self.inner.optimizer()
-    }
-
-    fn write(
-        &self,
-        step: u64,
-        updated: UpdatedStage,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        self.pass()?;
-        self.inner.write(step, updated)
-    }
-
-    fn commit(&self, step: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        self.pass()?;
-        self.inner.commit(step)
-    }
-}
-
-/// Whatever fails, the directory has the last whole step, and training goes on from there with the same bits.
-#[test]
-fn a_step_is_whole_or_it_is_not_there() {
-    let model = normed();
-    let traced = model.trace(&batch(0), forward).unwrap();
-    let fine = Plan::streamed(&traced, FINE).unwrap();
-    let whole = Plan::manual(&traced, &[]).unwrap();
-    let pipeline = Pipeline::new(&model, &traced, &whole).seed(SEED);
-    let mut pipeline = pipeline.optimizer(AdamWConfig::new()).start().unwrap();
-    let expected = (0..STEPS).map(|step| pipeline.step(0.01, batch(step)).unwrap().loss.to_bits());
-    let expected: Vec<u64> = expected.collect();
-    let start = |store: Failing| {
-        let builder = Streamed::new(&model, &traced, &fine).seed(SEED);
-        let builder = builder.optimizer(AdamWConfig::new()).store(store);
-        builder.start().unwrap()
-    };
-    // Of a step: the writes of all stages that train, and the commit.
-    for fails_after in 0.. {
-        let dir = tempfile::tempdir().unwrap();
-        let left = Arc::new(AtomicU64::new(fails_after));
-        let mut streamed = start(Failing {
-            inner: working_dir(&model, &fine, dir.path()),
-            left: left.clone(),
-        });
-        let mut failed = None;
-        for step in 0..STEPS {
-            match streamed.step(0.01, batch(step)) {
-                Ok(output) => assert_eq!(output.loss.to_bits(), expected[step as usize]),
-                Err(error) => {
-                    failed = Some((step, error));
-                    break;
-                }
-            }
-        }
-        if failed.is_some() {
-            // What is in memory is of no committed step.
-            assert!(streamed.step(0.01, batch(0)).is_err());
-        }
-        drop(streamed);
-        let Some((step, error)) = failed else {
-            assert!(fails_after > 6, "{fails_after} failures");
-            break;
-        };
-        let mut text = error.to_string();
-        let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(&error);
-        while let Some(next) = cause {
-            text = format!("{text}: {next}");
-            cause = next.source();
-        }
-        assert!(text.contains("the disk is gone"), "{text}");
-        let store = working_dir(&model, &fine, dir.path());
-        assert_eq!(store.step(), step, "{text}");
-        let never = Arc::new(AtomicU64::new(u64::MAX));
-        let mut streamed = start(Failing {
-            inner: store,
-            left: never,
-        });
-        assert_eq!(streamed.steps(), step);
-        for step in step..STEPS {
-            let output = streamed.step(0.01, batch(step)).unwrap();
-            assert_eq!(output.loss.to_bits(), expected[step as usize]);
-        }
-    }
-}
-
-/// A directory of another optimizer, or of another seed, is refused before anything is read.
-#[test]
-fn another_run_is_refused() {
-    let model = normed();
-    let traced = model.trace(&batch(0), forward).unwrap();
-    let fine = Plan::streamed(&traced, FINE).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let start = || {
-        let store = working_dir(&model, &fine, dir.path());
-        Streamed::new(&model, &traced, &fine)
-            .seed(SEED)
-            .store(store)
-    };
-    let mut adam = start().optimizer(AdamWConfig::new()).start().unwrap();
-    adam.step(0.01, batch(0)).unwrap();
-    drop(adam);
-    let error = start().optimizer(SgdConfig::new()).start().map(drop);
-    let Err(PipelineError::Restore { source, .. }) = error else {
-        panic!("{error:?}");
-    };
-    assert!(source.to_string().contains("optimizer"), "{source}");
-    start().optimizer(AdamWConfig::new()).start().unwrap();
-
-    let source = model.replay(Seed::new(8));
-    let error = WorkingDir::open(dir.path(), &model, &fine, source, 8).unwrap_err();
-    assert!(error.to_string().contains("seed"), "{error}");
-}
-
 #[test]
 fn what_is_missing_is_named() {
     let model = normed();
@@ -390,7 +318,7 @@ fn what_is_missing_is_named() {
     let error = streamed.step(0.01, batch(0)).map(drop).unwrap_err();
     assert!(error.to_string().contains("set one (`store`)"), "{error}");
     let dir = tempfile::tempdir().unwrap();
-    let store = working_dir(&model, &fine, dir.path());
+    let store = working_dir(&model, dir.path());
     let mut streamed = Streamed::new(&model, &traced, &fine)
         .store(store)
         .start()

@@ -66,6 +66,11 @@ impl Checkpoint {
         Self::open_in(Arc::new(store), "")
     }
 
+    /// Whether blocks of its files have digests.
+    pub(super) fn has_digests(&self) -> bool {
+        !self.files.are_plain()
+    }
+
     /// Opens a directory of a store.
     pub(crate) fn open_in(store: Arc<dyn Store>, step_dir: &str) -> Result<Self, LoadError> {
         let path = join(step_dir, MANIFEST_FILE);
@@ -220,10 +225,9 @@ impl Checkpoint {
         each(&shard.header(&self.manifest.files[position])?)?;
         let mut held = Vec::new();
         for (tensor, chunk) in self.contents(position) {
-            for block in 0..chunk.digests.len() as u64 {
-                let span = shard.block_span(chunk, block);
+            for span in shard.blocks(chunk) {
                 held.resize((span.end - span.start) as usize, 0);
-                shard.read_block(tensor, chunk, block, &mut held)?;
+                shard.read_block(tensor, chunk, span.start, &mut held)?;
                 each(&held)?;
             }
         }

@@ -22,7 +22,8 @@ use super::{
     transpose::put_transposed,
 };
 use crate::{
-    Chunk, LoadError, TensorEntry, format::stored_len, layout::pieces, parallel::parallel_with,
+    BlockSize, Chunk, LoadError, TensorEntry, format::stored_len, layout::pieces,
+    parallel::parallel_with,
 };
 
 /// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
@@ -40,6 +41,14 @@ pub(super) struct Wanted<'a> {
     pub(super) dtype: DType,
     /// Whether the two dimensions are swapped.
     pub(super) transposed: bool,
+}
+
+impl Wanted<'_> {
+    /// Whether its elements are consecutive in the whole tensor.
+    fn is_rows(&self) -> bool {
+        let inner = self.region.size().iter().zip(&self.tensor.shape).skip(1);
+        !self.transposed && inner.into_iter().all(|(size, all)| size == all)
+    }
 }
 
 /// How files are read.
@@ -67,16 +76,28 @@ pub(crate) fn default_threads() -> usize {
 
 /// Returns the bytes that reading takes beside the values, on the CPU: for each thread one block, and a piece to transpose.
 pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> u64 {
-    let blocks = wanted.iter().map(|one| one.tensor.bytes());
-    let block = blocks.max().unwrap_or(0);
+    let block = checkpoint.manifest().block_bytes.bytes();
+    let unit = wanted
+        .iter()
+        .map(|one| match checkpoint.has_digests() || !one.is_rows() {
+            true => block.min(one.tensor.bytes()),
+            false => block.min(one.region.num_elements() * one.tensor.dtype.size_bytes()),
+        });
     let transposed = wanted.iter().filter(|one| one.transposed);
     let pieces = transposed.map(|one| {
         let size = one.dtype.size() as u64;
         one.region.num_elements().saturating_mul(size)
     });
     let piece = pieces.max().unwrap_or(0);
-    let of_thread = block.min(checkpoint.manifest().block_bytes.bytes()) + piece.min(SPAN_BYTES);
+    let of_thread = unit.max().unwrap_or(0) + piece.min(SPAN_BYTES);
     of_thread.saturating_mul(uncached_threads(wanted, threads) as u64)
+}
+
+/// Returns the most bytes that reading a checkpoint of this crate with default options takes beside the values, if the largest
+/// of these has so many bytes.
+pub fn most_working_bytes(largest: u64) -> u64 {
+    let block = largest.min(BlockSize::default().bytes());
+    block.saturating_mul(2 * default_threads() as u64)
 }
 
 /// Returns the number of threads of an uncached load: more, because they wait for the disk, which is not read ahead. Those that
@@ -250,6 +271,7 @@ impl Item<'_, '_> {
                     checkpoint.file_named(&chunk.file)?,
                     held,
                 );
+                reader.is_alone = true;
                 let out = out.ready();
                 reader.read(run, out)?;
                 progress.advanced(out.len() as u64);
@@ -354,7 +376,9 @@ struct ChunkReader<'a> {
     /// Size of an element of the tensor in memory, in bytes.
     element: u64,
     held: &'a mut Held,
-    held_block: Option<u64>,
+    held_span: Option<Range<u64>>,
+    /// Whether it reads one run and no more.
+    is_alone: bool,
 }
 
 impl<'a> ChunkReader<'a> {
@@ -372,7 +396,8 @@ impl<'a> ChunkReader<'a> {
             transfer,
             element: one.dtype.size() as u64,
             held,
-            held_block: None,
+            held_span: None,
+            is_alone: false,
         }
     }
 
@@ -384,18 +409,20 @@ impl<'a> ChunkReader<'a> {
         let (mut source, end) = (run.source * stored, (run.source + run.len) * stored);
         let mut target = run.target * self.element;
         while source < end {
-            let block = source / self.shard.block.bytes();
-            let span = self.shard.block_span(self.chunk, block);
+            let held = self.held_span.clone();
+            let held = held.filter(|span| span.contains(&source));
+            let span =
+                held.unwrap_or_else(|| self.shard.span(self.chunk, source..end, self.is_alone));
             let stop = end.min(span.end);
             let len = (stop - source) / stored * self.element;
             let place = &mut out[target as usize..(target + len) as usize];
             let is_whole = source == span.start && stop == span.end;
             if is_whole && self.transfer.is_copy() && !self.held.uncached {
                 self.shard
-                    .read_block(self.tensor, self.chunk, block, place)?;
+                    .read_block(self.tensor, self.chunk, span.start, place)?;
             } else {
-                if self.held_block != Some(block) {
-                    self.hold(block, (span.end - span.start) as usize)?;
+                if self.held_span.as_ref() != Some(&span) {
+                    self.hold(&span)?;
                 }
                 let from = (source - span.start) as usize..(stop - span.start) as usize;
                 let held = &self.held.memory[self.held.range.clone()];
@@ -410,8 +437,8 @@ impl<'a> ChunkReader<'a> {
         Ok(())
     }
 
-    /// Reads a whole block.
-    fn hold(&mut self, block: u64, bytes: usize) -> Result<(), LoadError> {
+    /// Reads a span.
+    fn hold(&mut self, span: &Range<u64>) -> Result<(), LoadError> {
         let Held {
             memory,
             range,
@@ -419,15 +446,17 @@ impl<'a> ChunkReader<'a> {
             ..
         } = &mut *self.held;
         let (shard, tensor, chunk) = (&self.shard, self.tensor, self.chunk);
-        self.held_block = None;
+        self.held_span = None;
         if *uncached {
-            *range = shard.read_block_uncached(tensor, chunk, block, memory)?;
+            *range = shard.read_block_uncached(tensor, chunk, span, memory)?;
         } else {
+            // At most the size of a block.
+            let bytes = (span.end - span.start) as usize;
             memory.resize(bytes, 0);
             *range = 0..bytes;
-            shard.read_block(tensor, chunk, block, memory)?;
+            shard.read_block(tensor, chunk, span.start, memory)?;
         }
-        self.held_block = Some(block);
+        self.held_span = Some(span.clone());
         Ok(())
     }
 }

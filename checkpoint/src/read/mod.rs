@@ -22,6 +22,7 @@ pub use source::CheckpointSource;
 
 pub(crate) use checkpoint::{PIECE_BYTES, failed};
 pub(crate) use load::default_threads;
+pub use load::most_working_bytes;
 pub(crate) use options::renamed;
 pub(crate) use transfer::can_cast;
 pub(crate) use transpose::{reversed, transposed_piece};

@@ -78,41 +78,53 @@ impl ShardFile {
         read_header(&*self.file, &self.path, entry)
     }
 
-    /// Returns the byte range of a block, relative to the chunk's first byte.
-    pub(super) fn block_span(&self, chunk: &Chunk, block: u64) -> Range<u64> {
-        let start = block * self.block.bytes();
-        start..(start + self.block.bytes()).min(chunk.len_bytes)
+    /// Returns the byte range to read for the beginning of a range of bytes, relative to the chunk's first byte: a whole block, or at
+    /// most the bytes of one if nothing else is needed and blocks have no digests.
+    pub(super) fn span(&self, chunk: &Chunk, range: Range<u64>, is_alone: bool) -> Range<u64> {
+        let block = self.block.bytes();
+        if is_alone && !self.digests {
+            return range.start..range.end.min(range.start + block);
+        }
+        let start = range.start / block * block;
+        start..(start + block).min(chunk.len_bytes)
     }
 
-    /// Reads a whole block of a chunk and checks its digest, if it has one.
+    /// Returns the byte range of each block of a chunk that has a digest.
+    pub(super) fn blocks(&self, chunk: &Chunk) -> impl Iterator<Item = Range<u64>> {
+        let blocks = 0..chunk.digests.len() as u64;
+        blocks.map(|block| {
+            let start = block * self.block.bytes();
+            self.span(chunk, start..start, false)
+        })
+    }
+
+    /// Reads a span of a chunk and checks its digest, if it has one.
     pub(super) fn read_block(
         &self,
         tensor: &TensorEntry,
         chunk: &Chunk,
-        block: u64,
+        start: u64,
         into: &mut [u8],
     ) -> Result<(), LoadError> {
-        let start_bytes = chunk.start_bytes + block * self.block.bytes();
-        let read = self.file.read_exact_at(into, start_bytes);
+        let read = self.file.read_exact_at(into, chunk.start_bytes + start);
         read.map_err(|source| self.unreadable(source))?;
-        self.check_block(tensor, chunk, block, into)
+        self.check_block(tensor, chunk, start, into)
     }
 
-    /// As [`read_block`](Self::read_block), around the cache of the system; returns where in `scratch` the block is.
+    /// As [`read_block`](Self::read_block), around the cache of the system; returns where in `scratch` the span is.
     pub(super) fn read_block_uncached(
         &self,
         tensor: &TensorEntry,
         chunk: &Chunk,
-        block: u64,
+        span: &Range<u64>,
         scratch: &mut Vec<u8>,
     ) -> Result<Range<usize>, LoadError> {
-        let span = self.block_span(chunk, block);
         // At most the size of a block.
         let bytes = (span.end - span.start) as usize;
         let start_bytes = chunk.start_bytes + span.start;
         let range = self.file.read_uncached(scratch, start_bytes, bytes);
         let range = range.map_err(|source| self.unreadable(source))?;
-        self.check_block(tensor, chunk, block, &scratch[range.clone()])?;
+        self.check_block(tensor, chunk, span.start, &scratch[range.clone()])?;
         Ok(range)
     }
 
@@ -129,17 +141,18 @@ impl ShardFile {
         &self,
         tensor: &TensorEntry,
         chunk: &Chunk,
-        block: u64,
+        start: u64,
         bytes: &[u8],
     ) -> Result<(), LoadError> {
         if !self.digests {
             return Ok(());
         }
+        let block = start / self.block.bytes();
         let (expected, found) = (chunk.digests[block as usize], Digest::of(bytes));
         if expected == found {
             return Ok(());
         }
-        let start_bytes = chunk.start_bytes + block * self.block.bytes();
+        let start_bytes = chunk.start_bytes + start;
         Err(LoadError::DamagedTensor {
             path: self.path.clone(),
             tensor: tensor.name.clone(),

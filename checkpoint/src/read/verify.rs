@@ -67,10 +67,9 @@ impl Checkpoint {
     ) -> Vec<LoadError> {
         let (mut damage, mut more, mut held) = (Vec::new(), 0, Vec::new());
         for (tensor, chunk) in self.contents(position) {
-            for block in 0..chunk.digests.len() as u64 {
-                let span = shard.block_span(chunk, block);
+            for span in shard.blocks(chunk) {
                 held.resize((span.end - span.start) as usize, 0);
-                let read = shard.read_block(tensor, chunk, block, &mut held);
+                let read = shard.read_block(tensor, chunk, span.start, &mut held);
                 let truth = || tensor.dtype != StoredDType::Bool || held.iter().all(|b| *b <= 1);
                 let found = match read {
                     Err(error) => Some(error),

@@ -1,15 +1,17 @@
 //! Runs programs on a device, through Burn's own interpreter of recorded operations.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Shape};
 use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn_flex::Flex;
-use burn_ir::{BackendIr, HandleKind, OperationIr, TensorIr, TensorStatus};
+use burn_ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use rayon::prelude::*;
 use tinderbox_fake::{DynTensor, ValueId, is_host};
 
+use super::rows::{self, ProgramInput, Rows};
 use super::stack::StackDepth;
 use super::{Dtypes, Program, RandomKey, RandomStep, Step, indices, operation, tensor_id};
 use crate::random::{RandomBackend, Seed, Stream, Wanted, tensor};
@@ -136,21 +138,22 @@ impl Executable {
         inputs: Vec<DynTensor>,
         context: &RunContext,
     ) -> Result<Vec<DynTensor>, ProgramError> {
-        self.run_with(inputs, context, &|| false, None)
+        self.run_with(given(inputs), context, &|| false, None)
     }
 
-    /// Runs the program as [`run`](Self::run) does, until a condition holds before one of its operations.
+    /// Runs the program as [`run`](Self::run) does, until a condition holds before one of its operations. An input may be a table
+    /// whose rows are read when an operation reads them; the values are the same.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run), and [`ProgramError::Stopped`].
+    /// As [`run`](Self::run), [`ProgramError::Stopped`], and [`ProgramError::Rows`]. Indices of rows are always checked.
     ///
     /// # Panics
     ///
     /// As [`run`](Self::run).
     pub fn run_until(
         &self,
-        inputs: Vec<DynTensor>,
+        inputs: Vec<ProgramInput>,
         context: &RunContext,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<Vec<DynTensor>, ProgramError> {
@@ -174,12 +177,12 @@ impl Executable {
         context: &RunContext,
         observer: &mut ValueObserver<'_>,
     ) -> Result<Vec<DynTensor>, ProgramError> {
-        self.run_with(inputs, context, &|| false, Some(observer))
+        self.run_with(given(inputs), context, &|| false, Some(observer))
     }
 
     fn run_with(
         &self,
-        mut inputs: Vec<DynTensor>,
+        mut inputs: Vec<ProgramInput>,
         context: &RunContext,
         is_stopped: &dyn Fn() -> bool,
         observer: Option<&mut ValueObserver<'_>>,
@@ -192,6 +195,9 @@ impl Executable {
         }
         let takes = self.program.inputs.iter().zip(&self.program.input_types);
         for ((value, (shape, dtype)), input) in takes.zip(&mut inputs) {
+            let ProgramInput::Value(input) = input else {
+                continue;
+            };
             // Booleans from another device may be stored differently.
             if let (DType::Bool(expected), DType::Bool(found)) = (*dtype, input.dtype())
                 && expected != found
@@ -227,7 +233,7 @@ impl Executable {
     fn interpret<B>(
         &self,
         device: B::Device,
-        inputs: Vec<DynTensor>,
+        inputs: Vec<ProgramInput>,
         context: &RunContext,
         is_stopped: &dyn Fn() -> bool,
         mut observer: Option<&mut ValueObserver<'_>>,
@@ -237,11 +243,19 @@ impl Executable {
         DispatchTensor: DispatchKindConversion<B>,
     {
         let mut interpreter = TensorInterpreter::<B>::new(device.clone());
-        let given = self.program.inputs.iter().zip(inputs);
+        let mut tables: HashMap<TensorId, Arc<dyn Rows>> = HashMap::new();
         let constants = self.program.constants.iter().map(|(value, _)| value);
-        let constants = constants.zip(self.constants.iter().cloned());
-        for (value, tensor) in given.chain(constants) {
-            interpreter.register_tensor_to_device(tensor_id(*value), handle::<B>(tensor)?);
+        let constants = constants.zip(given(self.constants.clone()));
+        for (value, input) in self.program.inputs.iter().zip(inputs).chain(constants) {
+            let id = tensor_id(*value);
+            match input {
+                ProgramInput::Value(tensor) => {
+                    interpreter.register_tensor_to_device(id, handle::<B>(tensor)?);
+                }
+                ProgramInput::Rows(rows) => {
+                    tables.insert(id, rows);
+                }
+            }
         }
         let is_host = is_host(&self.device);
         // A device other than the CPU runs its queue in parallel to this thread.
@@ -253,6 +267,9 @@ impl Executable {
             }
             if self.checks_indices {
                 indices::check(interpreter, &operation)?;
+            }
+            if !tables.is_empty() {
+                rows::read(interpreter, &mut operation, &tables, &self.device)?;
             }
             Ok::<_, ProgramError>(operation)
         };
@@ -277,6 +294,7 @@ impl Executable {
                         }),
                     }
                 }
+                Step::Free(value) if tables.contains_key(&value.id) => {}
                 Step::Free(value) => interpreter.register_op(OperationIr::Drop((**value).clone())),
                 Step::Random(random) => {
                     let RandomStep {
@@ -370,7 +388,12 @@ fn run_together<B: BackendIr>(
     }
 }
 
-fn handle<B: BackendIr>(tensor: DynTensor) -> Result<HandleKind<B>, ProgramError>
+/// Values as inputs.
+fn given(values: Vec<DynTensor>) -> Vec<ProgramInput> {
+    values.into_iter().map(ProgramInput::Value).collect()
+}
+
+pub(super) fn handle<B: BackendIr>(tensor: DynTensor) -> Result<HandleKind<B>, ProgramError>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {

@@ -83,7 +83,7 @@ where
     in_range(operation, &data, sizes)
 }
 
-fn in_range(
+pub(super) fn in_range(
     operation: &OperationIr,
     data: &TensorData,
     sizes: &[usize],

@@ -6,6 +6,7 @@ mod interpret;
 mod keys;
 mod liveness;
 mod operation;
+mod rows;
 mod stack;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
 pub use keys::initialization_keys;
 pub(crate) use operation::{base, is_view};
+pub use rows::{ProgramInput, Rows, rows_read};
 
 use crate::ProgramError;
 use crate::random::Domain;

@@ -48,6 +48,19 @@ impl Request {
         }
     }
 
+    /// Requests some rows of the whole parameter: those from one number to another, which it must have.
+    #[must_use]
+    pub fn rows(&self, from: u64, to: u64) -> Self {
+        let mut offset = vec![0; self.shape.len()];
+        let mut size = self.shape.clone();
+        (offset[0], size[0]) = (from, to - from);
+        let region = Region::new(offset, size).expect("a part of a region that can be counted");
+        Self {
+            region,
+            ..self.clone()
+        }
+    }
+
     /// Returns the bytes of the requested value.
     pub fn bytes(&self) -> u64 {
         self.region.num_elements() * self.dtype.size() as u64

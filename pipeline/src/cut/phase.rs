@@ -86,7 +86,7 @@ impl Phase {
     }
 
     /// Values that outlive the program.
-    fn leaving(&self, joint: &JointGraph) -> impl Iterator<Item = ValueId> {
+    pub(crate) fn leaving(&self, joint: &JointGraph) -> impl Iterator<Item = ValueId> {
         let carried = self.carried.iter().map(|input| joint.carried()[input]);
         leaving(joint, &self.outputs, &self.gradients, &self.updates).chain(carried)
     }

@@ -64,4 +64,4 @@ pub use replay::{
 };
 pub use restore::{SavedOptimizer, StateFields, StateTensor};
 pub use stage::Stage;
-pub use streamed::{StageStore, Streamed, StreamedBuilder, UpdatedStage};
+pub use streamed::{StageStore, Streamed, StreamedBuilder, StreamedTraining, UpdatedStage};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::Device;
-use tinderbox_deferred::{Executable, ProgramError, RunContext};
+use tinderbox_deferred::{Executable, ProgramError, ProgramInput, RunContext};
 use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
 
 use super::clip::{Change, Clipping, Norms, each, scaled};
@@ -87,7 +87,7 @@ impl RoundState {
 struct Job {
     cut: Arc<CutProgram>,
     executable: Executable,
-    inputs: Vec<DynTensor>,
+    inputs: Vec<ProgramInput>,
     context: RunContext,
     abort: Abort,
 }
@@ -289,7 +289,12 @@ impl<'a> Running<'a> {
         let bindings = phase.inputs.iter();
         let bindings = bindings.zip(executable.program().input_types());
         let inputs = bindings.map(|(binding, (_, dtype))| {
-            Ok(match *binding {
+            let value = match *binding {
+                Binding::Given(Given::Parameter(position))
+                    if let Some(rows) = stage.rows(position, *dtype) =>
+                {
+                    return Ok(rows);
+                }
                 Binding::Given(Given::Input(position))
                     if let Some((carry, at)) = carried(position) =>
                 {
@@ -299,9 +304,10 @@ impl<'a> Running<'a> {
                 Binding::Given(given) => stage.given(given, *dtype, input)?,
                 Binding::Constant(position) => constants[position].clone(),
                 Binding::Value(value) => self.state.take((task.stage, task.micro_batch), value),
-            })
+            };
+            Ok(value.into())
         });
-        let inputs = inputs.collect::<Result<Vec<DynTensor>, ActionError>>()?;
+        let inputs = inputs.collect::<Result<Vec<ProgramInput>, ActionError>>()?;
         Ok(Job {
             cut: input.cut.clone(),
             executable,

@@ -1,6 +1,7 @@
 //! One stage on its rank: parameters, gradients, optimizer and programs.
 
 mod gradients;
+mod streamed;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,7 +23,7 @@ use super::rank::RankSetup;
 use super::restore::SavedOptimizer;
 use super::round::MicroInput;
 use super::step::check_length;
-use super::streamed::{CutBytes, State, States, Values};
+use super::streamed::{CutBytes, RowSource};
 use super::weights::CountProgram;
 use crate::certify::CertifiedPrograms;
 use crate::schedule::{Compute, StageIndex};
@@ -96,6 +97,8 @@ pub struct Stage {
     pub(super) carried: CarriedValues,
     /// The parameters of a stage that is streamed while it runs, by position in the table. It holds no others.
     streamed: HashMap<usize, DynTensor>,
+    /// Where rows of its other parameters are read.
+    rows: Option<RowSource>,
     /// By the number of the cut.
     loaded: BTreeMap<u64, LoadedPrograms>,
 }
@@ -129,12 +132,6 @@ impl Stage {
         let owned = hold(layout.owned(index))?;
         let copies = hold(layout.copies(index))?;
         Ok(Self::with(index, setup, owned, copies))
-    }
-
-    /// A stage without parameters, which get them while it runs ([`attach`](Self::attach)).
-    pub(super) fn streamed(index: StageIndex, setup: &Arc<RankSetup>) -> Self {
-        let none = PartialModule::default;
-        Self::with(index, setup, none(), none())
     }
 
     fn with(
@@ -181,79 +178,9 @@ impl Stage {
             cast: HashMap::new(),
             carried: CarriedValues::default(),
             streamed: HashMap::new(),
+            rows: None,
             loaded: BTreeMap::new(),
         }
-    }
-
-    /// Gives it its values until [`detach`](Self::detach). In a training step it owns its parameters, with the states of their
-    /// optimizer if it updates them; else it only reads them.
-    pub(super) fn attach(&mut self, values: Values, is_training: bool) -> Result<(), ActionError> {
-        let Values {
-            mut parameters,
-            states,
-        } = values;
-        let setup = self.setup.clone();
-        let table = setup.table.iter().as_slice();
-        let path = |position: &usize| &table[*position].path;
-        if is_training {
-            let owned = setup
-                .layout
-                .owned(self.index)
-                .iter()
-                .filter_map(|position| {
-                    let value = parameters.remove(position)?;
-                    Some((path(position).clone(), value))
-                });
-            let owned = PartialModule::new(owned.collect::<Vec<_>>())?;
-            if self.places.is_empty() {
-                let with = Self::with(self.index, &setup, owned, PartialModule::default());
-                let loaded = std::mem::take(&mut self.loaded);
-                let carried = std::mem::take(&mut self.carried);
-                *self = Self {
-                    loaded,
-                    carried,
-                    ..with
-                };
-            } else {
-                self.owned = owned;
-            }
-        }
-        self.streamed = parameters;
-        if !states.is_empty() {
-            let states = states.into_iter();
-            let states = States::new(states.map(|(at, state)| (path(&at).clone(), state)));
-            self.restore_optimizer(&states)
-                .map_err(|source| ActionError::State { source })?;
-        }
-        Ok(())
-    }
-
-    /// Takes its values.
-    pub(super) fn detach(&mut self) -> Values {
-        let mut values = Values {
-            parameters: std::mem::take(&mut self.streamed),
-            states: BTreeMap::new(),
-        };
-        self.cast.clear();
-        let owned = std::mem::take(&mut self.owned);
-        for (position, place) in &self.places {
-            let Place::Owned(index) = place else {
-                continue;
-            };
-            if owned.is_empty() {
-                continue;
-            }
-            values.parameters.insert(*position, owned.value(*index));
-            let piece = self
-                .own_pieces()
-                .iter()
-                .position(|piece| piece.place == *index);
-            let state = piece.and_then(|piece| self.optimizer.as_mut()?.take(piece));
-            values
-                .states
-                .insert(*position, state.map_or(State::None, State::Kept));
-        }
-        values
     }
 
     /// Returns its index in the plan.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::tensor::DType;
 use burn_ir::{FloatOperationIr, OperationIr, TensorIr};
-use tinderbox_fake::{NodeId, ValueId};
+use tinderbox_deferred::rows_read;
+use tinderbox_fake::{NodeId, TensorKind, ValueId};
 
 use crate::cut::{Binding, Phase, StagePrograms, Takes};
 use crate::kept::Kept;
@@ -37,6 +38,8 @@ struct StageBytes {
 struct ProgramBytes {
     /// The parameters, by position in the table, with the dtype in which the program reads them.
     parameters: BTreeMap<usize, DType>,
+    /// The parameters of which it reads few rows, by position in the table, with their dtype and the number of rows.
+    rows: BTreeMap<usize, (DType, u64)>,
     /// The values that other programs computed.
     read: Vec<ValueId>,
     /// Bytes of what it computes for itself.
@@ -97,11 +100,18 @@ impl CutBytes {
 impl ProgramBytes {
     fn of(joint: &JointGraph, phase: &Phase) -> Self {
         let bytes = |value: &ValueId| joint.graph().value(*value).bytes();
-        let inputs = phase.inputs.iter().zip(phase.program.input_types());
-        let parameters = inputs.filter_map(|(binding, (_, dtype))| match binding {
-            Binding::Given(Given::Parameter(position)) => Some((*position, *dtype)),
-            _ => None,
-        });
+        let few = few_rows(joint, phase);
+        let (mut parameters, mut rows) = (BTreeMap::new(), BTreeMap::new());
+        let types = phase.program.input_types().iter();
+        let inputs = phase.inputs.iter().zip(phase.program.inputs()).zip(types);
+        for ((binding, value), (_, dtype)) in inputs {
+            if let Binding::Given(Given::Parameter(position)) = binding {
+                match few.get(value) {
+                    Some(count) => drop(rows.insert(*position, (*dtype, *count))),
+                    None => drop(parameters.insert(*position, *dtype)),
+                }
+            }
+        }
         let read = phase.inputs.iter().filter_map(|binding| match binding {
             Binding::Value(value) => Some(*value),
             _ => None,
@@ -110,7 +120,8 @@ impl ProgramBytes {
         let gradients = phase.gradients.iter();
         let gradients = gradients.filter_map(|position| joint.gradients()[*position]);
         Self {
-            parameters: parameters.collect(),
+            parameters,
+            rows,
             read: read.collect(),
             transient: phase.transient_bytes(joint) + inside.max().unwrap_or(0),
             made: phase
@@ -131,6 +142,32 @@ impl ProgramBytes {
                 .sum(),
         }
     }
+}
+
+/// The tables of which a program reads some rows by index and nothing else, with the most rows that it reads, if these are few.
+fn few_rows(joint: &JointGraph, phase: &Phase) -> HashMap<ValueId, u64> {
+    /// The part of a table: reads of rows are small ones.
+    const FEW: u64 = 8;
+    let mut rows: HashMap<ValueId, Option<u64>> = HashMap::new();
+    for node in phase.nodes.iter().map(|node| joint.graph().node(*node)) {
+        let table = rows_read(node);
+        for input in node.inputs() {
+            let read = rows.entry(*input).or_insert(Some(0));
+            let of_node = table.filter(|(table, _)| table == input);
+            *read = (*read)
+                .zip(of_node)
+                .map(|(read, (_, count))| read + count as u64);
+        }
+    }
+    for value in phase.leaving(joint) {
+        rows.insert(value, None);
+    }
+    let rows = rows.into_iter().filter_map(|(table, count)| {
+        let all = joint.graph().value(table);
+        let is_few = count? > 0 && FEW * count? <= *all.shape.first()? as u64;
+        (is_few && TensorKind::of(all.dtype) == TensorKind::Float).then_some((table, count?))
+    });
+    rows.collect()
 }
 
 /// What operations on the CPU allocate beside their outputs, as far as known: a product of 16-bit numbers converts its operands
@@ -158,6 +195,8 @@ pub(super) struct Visit {
     pub(super) stage: StageIndex,
     /// The parameters that programs read, with the dtype in which they read them.
     pub(super) parameters: BTreeMap<usize, DType>,
+    /// The parameters of which they read few rows, with the dtype in which they read them and the most rows.
+    pub(super) rows: BTreeMap<usize, (DType, u64)>,
     /// Whether the parameters of the stage are updated.
     pub(super) is_update: bool,
     /// The maximum bytes of everything else meanwhile.
@@ -177,6 +216,7 @@ pub(super) fn visits(lists: &StepLists, micro_batches: &[&CutBytes]) -> Vec<Visi
             visits.push(Visit {
                 stage,
                 parameters: BTreeMap::new(),
+                rows: BTreeMap::new(),
                 is_update: false,
                 other_bytes: 0,
             });
@@ -189,6 +229,12 @@ pub(super) fn visits(lists: &StepLists, micro_batches: &[&CutBytes]) -> Vec<Visi
             visit.is_update = true;
             round.update(stage, visit);
         }
+    }
+    for visit in &mut visits {
+        let whole = &visit.parameters;
+        visit
+            .rows
+            .retain(|position, _| !whole.contains_key(position));
     }
     visits
 }
@@ -237,6 +283,10 @@ impl<'a> RoundBytes<'a> {
             return;
         };
         visit.parameters.extend(&program.parameters);
+        for (position, (dtype, count)) in &program.rows {
+            let (_, most) = visit.rows.entry(*position).or_insert((*dtype, 0));
+            *most = (*most).max(*count);
+        }
         let made: u64 = program.made.iter().map(|(_, bytes, _)| bytes).sum();
         // A carried value that is not written in place is copied.
         let leaving = made + program.gradients + program.states + program.carried;

@@ -3,6 +3,7 @@
 mod bytes;
 mod pass;
 mod reader;
+mod rows;
 mod setup;
 mod store;
 mod values;
@@ -10,7 +11,8 @@ mod values;
 use std::fmt;
 use std::sync::Arc;
 
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
+use burn::optim::Optimizer;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Device;
 use tinderbox_deferred::random::Seed;
@@ -21,8 +23,10 @@ use tinderbox_planner::{MemoryBudget, StreamPrediction};
 pub(crate) use bytes::CutBytes;
 pub(super) use pass::{Pass, Passes};
 pub(super) use reader::Streaming;
+pub(super) use rows::{ParameterRows, RowSource};
 pub(super) use setup::StreamedSetup;
-pub use store::{StageStore, UpdatedStage};
+use store::Stored;
+pub use store::{StageStore, StreamedTraining, UpdatedStage};
 pub(super) use values::{State, States, Values};
 
 use super::builder::PipelineBuilder;
@@ -137,8 +141,8 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
     /// The stages run forward and then backward, each for all micro-batches at a time, with their parameters; directly after its
     /// backward, a stage is updated and written. So a step reads every parameter twice, but for what stays, and the optimizer's state
     /// once, and writes both. Values between stages stay in memory from the forward to the backward; gradients do until the update,
-    /// which with a clip by the norm of all gradients, a loss scale, or a check for values that are not finite is after the last
-    /// backward: all of them are in memory then, and updated in another pass over the stages.
+    /// which with a clip by the norm of all gradients is after the last backward: all of them are in memory then, and updated in
+    /// another pass over the stages.
     ///
     /// # Errors
     ///
@@ -154,11 +158,15 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
         let store = store.ok_or(StreamedError::NoStore)?;
         let output = self.pipeline.step(lr, batch)?;
         let step = self.pipeline.steps();
-        store.commit(step).map_err(|source| {
-            // Values in memory are those of the step, and the store's are not.
-            self.pipeline.condition = Condition::Stopped;
-            StreamedError::Commit { step, source }
-        })?;
+        // Until then, values in memory are of the step, and those of the store are not.
+        self.pipeline.condition = Condition::Stopped;
+        match store.commit(step) {
+            Ok(()) => self.pipeline.condition = Condition::Sound,
+            Err(source) => {
+                self.pipeline.resume_at(store.step());
+                return Err(StreamedError::Commit { step, source }.into());
+            }
+        }
         Ok(output)
     }
 
@@ -219,6 +227,20 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         self
     }
 
+    /// Sets the optimizer of a group of parameters ([`PipelineBuilder::optimizer_group`]).
+    #[must_use]
+    pub fn optimizer_group(mut self, group: ParamGroup, optimizer: impl OptimizerConfig) -> Self {
+        self.builder = self.builder.optimizer_group(group, optimizer);
+        self
+    }
+
+    /// Trains with a custom optimizer ([`PipelineBuilder::custom_optimizer`]).
+    #[must_use]
+    pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
+        self.builder = self.builder.custom_optimizer(optimizer);
+        self
+    }
+
     /// Clips gradients ([`PipelineBuilder::clip`]). With the norm of all of them, all are in memory until it is known.
     #[must_use]
     pub fn clip(mut self, clipping: Clipping) -> Self {
@@ -227,7 +249,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     }
 
     /// Sets where the trained parameters and the state of the optimizer are while their stages do not run. All parameters are read
-    /// from its source, and training goes on with the step after the last one that it has.
+    /// from its source, in place of [`source`](Self::source), and training goes on with the step after the last one that it has.
     #[must_use]
     pub fn store(mut self, store: impl StageStore + 'static) -> Self {
         self.builder.store = Some(Arc::new(store));
@@ -248,7 +270,8 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         self
     }
 
-    /// Sets the seed of a replay, if no [source](Self::source) is set. Default: 0.
+    /// Sets the seed of random values of the forward, such as those of dropout, and of a replay, if no [source](Self::source) is
+    /// set. Default: 0.
     #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
         self.builder = self.builder.seed(seed);
@@ -300,9 +323,8 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         builder.budget = Some(self.budget);
         let table = builder.model.parameters().clone();
         let device = builder.devices[0].clone();
-        let committed = builder.store.as_ref().map(|store| store.step());
         if let Some(store) = &builder.store {
-            builder.source = Some(store.source());
+            builder.source = Some(Arc::new(Stored(store.clone())));
         }
         let source = builder.source_of_values();
         let requests = table
@@ -315,12 +337,8 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         })?;
         let is_forward = builder.trace.mode() == Mode::Inference;
         let mut pipeline = builder.launch()?;
-        if let Some(streamed) = &pipeline.streamed {
-            let checked = streamed.check_states(&table, &pipeline.settings, &device);
-            checked.map_err(|source| PipelineError::Restore {
-                rank: RankIndex::new(0),
-                source,
-            })?;
+        if let Some(streamed) = pipeline.streamed.clone() {
+            streamed.start(&mut pipeline)?;
         }
         let micro_batches = pipeline.micro_batches;
         let example = pipeline.programs.example()?;
@@ -341,9 +359,6 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
             passes.pass(mode, &parts[0].lists, &cuts, 0)?;
         }
         pipeline.passes = Some(passes);
-        if let Some(committed) = committed {
-            pipeline.resume_at(committed);
-        }
         Ok(Streamed { pipeline })
     }
 }

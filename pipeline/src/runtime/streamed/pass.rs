@@ -156,26 +156,41 @@ impl Passes {
         let bytes: Vec<_> = cuts.iter().map(|cut| &cut.bytes).collect();
         let mut visits = visits(lists, &bytes);
         let parameters = self.table.iter().as_slice();
-        // Of the stage before, while it is written.
+        // Of the stage that was updated before, while it is written.
         let mut written = 0;
         for visit in &mut visits {
+            let rows = std::mem::take(&mut visit.rows);
+            match is_training {
+                // It holds them whole, to update them.
+                true => {
+                    let whole = rows.into_iter().map(|(at, (dtype, _))| (at, dtype));
+                    visit.parameters.extend(whole);
+                }
+                false => visit.other_bytes += self.bytes_of_rows(&rows),
+            }
             visit.other_bytes += carried_bytes + written;
             let trained = self.trained.get(visit.stage.index());
-            written = 0;
-            let mut largest = 0;
+            let (mut updated, mut largest) = (0, 0);
             for (position, state) in trained.into_iter().flatten().filter(|_| is_training) {
                 let parameter = &parameters[*position];
-                // The stage holds them as they are, to update them.
-                visit.parameters.insert(*position, parameter.dtype);
+                // The stage holds them as they are, to update them, and as programs read them.
+                let read = visit.parameters.insert(*position, parameter.dtype);
+                if let Some(read) = read.filter(|read| *read != parameter.dtype) {
+                    visit.other_bytes += read.size() as u64 * parameter.elements();
+                }
                 if let Some(state) = state.filter(|_| visit.is_update) {
                     // The memory of the old values is free, and not yet used again; while they are written, states are copied.
                     visit.other_bytes += parameter.bytes + 2 * state;
-                    written += parameter.bytes + state;
+                    updated += parameter.bytes + state;
                     largest = largest.max(parameter.bytes);
                 }
             }
             // What an optimizer computes inside, of one parameter at a time.
             visit.other_bytes += UPDATE_VALUES * largest;
+            if updated > 0 {
+                // What was written before is waited for then.
+                written = updated;
+            }
         }
         if let Some(last) = &self.last
             && last.serves(&visits, is_training, self.values_bytes)
@@ -185,6 +200,17 @@ impl Passes {
         let pass = Arc::new(self.plan(visits, is_training)?);
         self.last = Some(pass.clone());
         Ok(pass)
+    }
+
+    /// What reading rows of parameters takes.
+    fn bytes_of_rows(&self, rows: &BTreeMap<usize, (DType, u64)>) -> u64 {
+        let requests = rows.iter().map(|(position, (dtype, count))| {
+            request(&self.table, &self.device, (*position, *dtype)).rows(0, *count)
+        });
+        let requests: Vec<Request> = requests.collect();
+        let bytes: u64 = requests.iter().map(Request::bytes).sum();
+        // In parts, and joined.
+        2 * bytes + self.source.working_bytes(&requests)
     }
 
     /// What the last pass reads and keeps, with the times of reading so many bytes of values per second, and of these visits.

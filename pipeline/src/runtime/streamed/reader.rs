@@ -6,11 +6,12 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use tinderbox_deferred::{
-    Observed, Observer, ParameterPath, Request, Source, SourceError, Uncached, read_values,
+    Observer, ParameterPath, Request, Source, SourceError, Uncached, read_values,
 };
 use tinderbox_planner::{StreamState, StreamStep};
 
 use super::pass::Pass;
+use super::rows::RowSource;
 use super::store::{StageStore, UpdatedStage};
 use super::values::{Item, State, Value, Values};
 use crate::ActionError;
@@ -86,9 +87,14 @@ impl Streaming {
         source: Arc<dyn Source>,
         store: Option<Arc<dyn StageStore>>,
     ) -> Self {
+        let streamed = setup.streamed.as_ref();
+        let is_cached = streamed.is_none_or(|streamed| streamed.is_cached);
         Self {
+            source: match is_cached {
+                true => source,
+                false => Arc::new(Uncached(source)),
+            },
             setup,
-            source,
             store,
             current: None,
             kept: HashMap::new(),
@@ -141,18 +147,8 @@ impl Streaming {
         let (sender, loaded) = unbounded();
         let (pass, setup) = (pass.clone(), self.setup.clone());
         let store = self.store.as_ref();
-        let streamed = self.setup.streamed.as_ref();
-        let observer = streamed.and_then(|streamed| streamed.observer.clone());
-        let parameters = match (store, observer) {
-            (None, _) => self.source.clone(),
-            (Some(store), None) => store.source(),
-            (Some(store), Some(observer)) => Arc::new(Observed::new(store.source(), observer)),
-        };
         let sources = Sources {
-            parameters: match streamed.is_none_or(|streamed| streamed.is_cached) {
-                true => parameters,
-                false => Arc::new(Uncached(parameters)),
-            },
+            parameters: self.source.clone(),
             states: store.and_then(|store| store.optimizer()),
         };
         let own = shared.clone();
@@ -186,7 +182,10 @@ impl Streaming {
             pass.visits[self.visit].stage, stage,
             "stages run in the order of the pass"
         );
-        let mut values = Values::default();
+        let mut values = Values {
+            rows: (!pass.is_training).then(|| RowSource(self.source.clone())),
+            ..Values::default()
+        };
         for item in pass.plan.items_of(self.visit) {
             let item = pass.items[*item];
             if let Some(value) = self.kept.remove(&item) {

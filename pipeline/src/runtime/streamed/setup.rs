@@ -5,31 +5,31 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
-use tinderbox_deferred::{Observer, ParameterTable};
+use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::DeviceLabel;
 use tinderbox_planner::MemoryBudget;
 
 use super::pass::{Trained, is_cached};
-use super::store::{StageStore, UpdatedStage};
+use super::store::{StageStore, StreamedTraining, UpdatedStage};
 use crate::batch::Batch;
 use crate::cut::Layout;
 use crate::runtime::builder::PipelineBuilder;
 use crate::runtime::optimizer::OptimizerState;
+use crate::runtime::pipeline::Pipeline;
 use crate::runtime::settings::Settings;
 use crate::runtime::stage::Stage;
-use crate::schedule::StageIndex;
+use crate::schedule::{RankIndex, StageIndex};
 use crate::trace::JointGraph;
-use crate::{ActionError, RestoreError};
+use crate::{ActionError, PipelineError, RestoreError, StreamedError};
 
 /// What a rank with streamed stages needs to know.
 pub(in crate::runtime) struct StreamedSetup {
     /// Where values are between steps, if it trains.
     pub(in crate::runtime) store: Option<Arc<dyn StageStore>>,
-    /// Is notified of what is read from it.
-    pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) trained: Trained,
     /// Whether the system's cache of files can hold all values.
     pub(super) is_cached: bool,
+    device: Device,
 }
 
 impl StreamedSetup {
@@ -67,16 +67,48 @@ impl StreamedSetup {
             is_cached: is_cached(bytes, budget, &builder.devices[0]),
             trained,
             store,
-            observer: builder.observer.clone(),
+            device: builder.devices[0].clone(),
         }
     }
 
+    /// Begins or continues the training of a pipeline with its store, if it has one.
+    pub(super) fn start<M: Module + Sync + 'static, B: Batch>(
+        &self,
+        pipeline: &mut Pipeline<M, B>,
+    ) -> Result<(), PipelineError> {
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        let table = pipeline.model.parameters().clone();
+        let stages = self.trained.iter().enumerate();
+        let trained = stages.map(|(stage, parameters)| {
+            let changed = parameters.iter().filter(|(_, state)| state.is_some());
+            let paths =
+                changed.map(|(position, _)| table.iter().as_slice()[*position].path.clone());
+            (StageIndex::new(stage), paths.collect::<Vec<_>>())
+        });
+        let started = store.start(&StreamedTraining {
+            seed: pipeline.settings.seed,
+            plan: &pipeline.plan,
+            micro_batches: pipeline.micro_batches,
+            trained: trained.filter(|(_, paths)| !paths.is_empty()).collect(),
+            keeps_state: pipeline.keeps_optimizer_state(),
+        });
+        started.map_err(|source| StreamedError::Store { source })?;
+        let checked = self.check_states(&table, &pipeline.settings);
+        checked.map_err(|source| PipelineError::Restore {
+            rank: RankIndex::new(0),
+            source,
+        })?;
+        pipeline.resume_at(store.step());
+        Ok(())
+    }
+
     /// Checks that the optimizers can go on with the states that the store has. Reads no values.
-    pub(super) fn check_states(
+    fn check_states(
         &self,
         table: &ParameterTable,
         settings: &Settings,
-        device: &Device,
     ) -> Result<(), RestoreError> {
         let states = self.store.as_ref().and_then(|store| store.optimizer());
         let (Some(states), Some(optimizers)) = (states, &settings.optimizers) else {
@@ -91,11 +123,8 @@ impl StreamedSetup {
             let parameter = &table.iter().as_slice()[*position];
             let rule = optimizers.of(&parameter.path).clone();
             let place = (0, &parameter.path, &*parameter.shape);
-            OptimizerState::new(vec![rule]).check(
-                place,
-                &states.fields(&parameter.path),
-                device,
-            )?;
+            let fields = states.fields(&parameter.path);
+            OptimizerState::new(vec![rule]).check(place, &fields, &self.device)?;
         }
         Ok(())
     }

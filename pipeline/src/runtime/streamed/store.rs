@@ -3,9 +3,11 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use tinderbox_deferred::{ParameterPath, Source};
+use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{Observer, ParameterPath, ParameterTable, Request, Source, SourceError};
 use tinderbox_fake::DynTensor;
 
+use crate::Plan;
 use crate::runtime::optimizer::SavedState;
 use crate::runtime::restore::SavedOptimizer;
 use crate::schedule::StageIndex;
@@ -21,16 +23,44 @@ pub struct UpdatedStage {
     pub optimizer: SavedState,
 }
 
+/// What is trained, from a start on.
+#[derive(Debug)]
+pub struct StreamedTraining<'a> {
+    /// The seed of random values of the forward, such as those of dropout.
+    pub seed: Seed,
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The number of micro-batches of a step.
+    pub micro_batches: usize,
+    /// The stages that a step may change, with the parameters and running states that it may change.
+    pub trained: Vec<(StageIndex, Vec<ParameterPath>)>,
+    /// Whether the optimizer keeps a state.
+    pub keeps_state: bool,
+}
+
 /// Keeps the parameters and the state of the optimizer of a model that is trained with less memory than they need, such as in
 /// files.
 ///
 /// A step reads the values of the last committed step, gives new ones stage by stage, and commits them.
 pub trait StageStore: Send + Sync {
+    /// Begins or continues a training. Of an earlier one that has failed, nothing is written any more.
+    ///
+    /// # Errors
+    ///
+    /// When what the store has can't be the beginning of it; nothing changes then.
+    fn start(&self, training: &StreamedTraining<'_>) -> Result<(), Box<dyn Error + Send + Sync>>;
+
     /// Returns the number of committed steps.
     fn step(&self) -> u64;
 
     /// Returns a source of the parameters of the last committed step, or before the first one, of those that training begins with.
     fn source(&self) -> Arc<dyn Source>;
+
+    /// Returns the bytes, as far as known, that a later source of this store temporarily needs to load some values, in addition to
+    /// them. By default those of the current one.
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        self.source().working_bytes(requests)
+    }
 
     /// Returns the optimizer's state of the last committed step; `None` before the first one.
     fn optimizer(&self) -> Option<Arc<dyn SavedOptimizer>>;
@@ -50,4 +80,37 @@ pub trait StageStore: Send + Sync {
     ///
     /// When that fails; the last committed step stays.
     fn commit(&self, step: u64) -> Result<(), Box<dyn Error + Send + Sync>>;
+}
+
+/// The parameters of the last committed step, whichever that is.
+pub(super) struct Stored(pub(super) Arc<dyn StageStore>);
+
+impl Source for Stored {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.0.source().load(requests, observer)
+    }
+
+    fn load_uncached(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.0.source().load_uncached(requests, observer)
+    }
+
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        self.0.source().check(model, requests)
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        self.0.working_bytes(requests)
+    }
+
+    fn describe(&self) -> String {
+        self.0.source().describe()
+    }
 }

@@ -9,6 +9,7 @@ use burn::tensor::TensorData;
 use tinderbox_deferred::{Observer, ParameterPath};
 use tinderbox_fake::DynTensor;
 
+use super::rows::RowSource;
 use crate::runtime::restore::{SavedOptimizer, StateFields};
 
 /// A value that is read when it is needed: a parameter, or the optimizer's state of one, by position in the table.
@@ -43,6 +44,8 @@ pub(in crate::runtime) struct Values {
     pub(in crate::runtime) parameters: HashMap<usize, DynTensor>,
     /// The optimizer's states of trained parameters, by position in the table.
     pub(in crate::runtime) states: BTreeMap<usize, State>,
+    /// Where rows of other parameters are read.
+    pub(in crate::runtime) rows: Option<RowSource>,
 }
 
 impl Values {
