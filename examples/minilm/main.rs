@@ -101,7 +101,12 @@ fn run(flags: &Flags) -> Result<()> {
     })?;
 
     // 2. PyTorch's names and layouts, converted to those of this model. The pooler is not used.
-    let options = LoadOptions::default()
+    let options = match flags.values {
+        // Each thread that reads needs memory, too.
+        Some(_) => LoadOptions::default().threads(1),
+        None => LoadOptions::default(),
+    };
+    let options = options
         .rename(Regex::new(r"\.self\.")?, ".self_attention.")
         .rename(Regex::new(r"\.LayerNorm\.")?, ".layer_norm.")
         .pytorch(model.parameters())

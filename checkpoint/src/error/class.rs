@@ -45,6 +45,7 @@ impl LoadError {
             Self::NotUsable { source, .. } => source.class(),
             Self::OtherCheckpoint { .. }
             | Self::NoCast { .. }
+            | Self::Overflow { .. }
             | Self::Renamed { .. }
             | Self::OutOfMemory { .. }
             | Self::Region { .. }

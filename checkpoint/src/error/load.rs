@@ -118,6 +118,22 @@ pub enum LoadError {
         /// Name of the tensor.
         tensor: String,
     },
+    /// A finite number would become infinite in the requested dtype.
+    #[error(
+        "tensor `{tensor}` of {} has {value:e}, which is out of the range of the requested dtype: read it in {stored}, or in one with \
+         its range",
+        .path.display()
+    )]
+    Overflow {
+        /// The file or directory.
+        path: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+        /// The first such value.
+        value: f64,
+        /// Its dtype in the file.
+        stored: StoredDType,
+    },
     /// A tensor entry does not belong to this checkpoint.
     #[error("the entry of tensor `{tensor}` does not belong to {}", .path.display())]
     OtherCheckpoint {

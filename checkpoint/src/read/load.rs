@@ -18,7 +18,7 @@ use tinderbox_pages::{Memory, Part};
 use super::{
     Checkpoint,
     shard::ShardFile,
-    transfer::{InvalidBoolean, Transfer},
+    transfer::{InvalidValue, Transfer},
     transpose::put_transposed,
 };
 use crate::{
@@ -29,6 +29,8 @@ use crate::{
 /// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
 /// enough that all threads finish together.
 pub(super) const SPAN_BYTES: u64 = 8 << 20;
+/// Maximum number of bytes that a thread transposes at a time: with the place to which they go, they fit in the cache of a core.
+pub(super) const PIECE_BYTES: u64 = 1 << 20;
 /// More threads do not increase read throughput.
 const MAX_THREADS: usize = 8;
 
@@ -89,7 +91,7 @@ pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], thre
         one.region.num_elements().saturating_mul(size)
     });
     let piece = pieces.max().unwrap_or(0);
-    let of_thread = unit.max().unwrap_or(0) + piece.min(SPAN_BYTES);
+    let of_thread = unit.max().unwrap_or(0) + piece.min(PIECE_BYTES);
     of_thread.saturating_mul(uncached_threads(wanted, threads) as u64)
 }
 
@@ -122,7 +124,7 @@ enum Item<'a, 'out> {
 /// Reads the wanted regions, in order; the caller has announced their bytes to the progress observer. Each
 /// block that contains an element is read once and checked.
 ///
-/// Memory: the regions; per thread up to one block, and a piece of up to 8 MiB to transpose.
+/// Memory: the regions; per thread up to one block, and a piece of up to 1 MiB to transpose.
 pub(super) fn load(
     checkpoint: &Checkpoint,
     wanted: &[Wanted<'_>],
@@ -317,7 +319,7 @@ fn transpose(
     progress: &dyn Observer,
     out: &mut [u8],
 ) -> Result<(), LoadError> {
-    let most = SPAN_BYTES / one.dtype.size() as u64;
+    let most = PIECE_BYTES / one.dtype.size() as u64;
     let mut piece_bytes = std::mem::take(&mut held.piece);
     for chunk in &one.tensor.chunks {
         let Some(shared) = chunk.region.intersection(&one.region) else {
@@ -427,14 +429,24 @@ impl<'a> ChunkReader<'a> {
                 let from = (source - span.start) as usize..(stop - span.start) as usize;
                 let held = &self.held.memory[self.held.range.clone()];
                 let copied = self.transfer.copy(&held[from], place);
-                copied.map_err(|InvalidBoolean| LoadError::InvalidBoolean {
-                    path: self.shard.path.clone(),
-                    tensor: self.tensor.name.clone(),
-                })?;
+                copied.map_err(|invalid| self.invalid(invalid))?;
             }
             (source, target) = (stop, target + len);
         }
         Ok(())
+    }
+
+    fn invalid(&self, value: InvalidValue) -> LoadError {
+        let (path, tensor) = (self.shard.path.clone(), self.tensor.name.clone());
+        match value {
+            InvalidValue::Boolean => LoadError::InvalidBoolean { path, tensor },
+            InvalidValue::Overflow(value) => LoadError::Overflow {
+                path,
+                tensor,
+                value,
+                stored: self.tensor.dtype,
+            },
+        }
     }
 
     /// Reads a span.

@@ -16,9 +16,14 @@ pub(super) enum Transfer {
     Float(StoredDType, StoredDType),
 }
 
-/// The error of a boolean that is neither 0 nor 1, which would be undefined behaviour as a `bool`.
+/// A value that the wanted type does not have.
 #[derive(Debug)]
-pub(super) struct InvalidBoolean;
+pub(super) enum InvalidValue {
+    /// A boolean that is neither 0 nor 1, which would be undefined behaviour as a `bool`.
+    Boolean,
+    /// A finite number that would become infinite.
+    Overflow(f64),
+}
 
 impl Transfer {
     /// Returns the conversion from a stored type to a Burn dtype; `None` if there is none.
@@ -38,17 +43,22 @@ impl Transfer {
     }
 
     /// Converts elements.
-    pub(super) fn copy(self, from: &[u8], to: &mut [u8]) -> Result<(), InvalidBoolean> {
+    pub(super) fn copy(self, from: &[u8], to: &mut [u8]) -> Result<(), InvalidValue> {
         match self {
             Self::Same => to.copy_from_slice(from),
-            Self::Bool(_) if from.iter().any(|b| *b > 1) => return Err(InvalidBoolean),
+            Self::Bool(_) if from.iter().any(|b| *b > 1) => return Err(InvalidValue::Boolean),
             Self::Bool(BoolStore::U32) => {
                 for (from, to) in from.iter().zip(to.chunks_exact_mut(4)) {
                     to.copy_from_slice(&u32::from(*from).to_le_bytes());
                 }
             }
             Self::Bool(BoolStore::Native | BoolStore::U8) => to.copy_from_slice(from),
-            Self::Float(from_type, to_type) => cast(from_type, to_type, from, to),
+            Self::Float(from_type, to_type) => {
+                cast(from_type, to_type, from, to);
+                if let Some(value) = overflow(from_type, to_type, from, to) {
+                    return Err(InvalidValue::Overflow(value));
+                }
+            }
         }
         Ok(())
     }
@@ -64,7 +74,65 @@ fn is_float(dtype: StoredDType) -> bool {
     matches!(dtype, D::F64 | D::F32 | D::F16 | D::BF16)
 }
 
-/// Every pair of types through the wider of the two, so that there is one rounding.
+/// Returns the first finite value that is not finite after a cast.
+fn overflow(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &[u8]) -> Option<f64> {
+    use StoredDType as D;
+    let is_narrower = matches!(
+        (from_type, to_type),
+        (D::F64, _) | (D::F32, D::F16 | D::BF16) | (D::BF16, D::F16)
+    );
+    if !is_narrower || is_finite(to_type, to) {
+        return None;
+    }
+    let values = |dtype: StoredDType, bytes: &[u8]| {
+        let mut values = vec![0; bytes.len() / dtype.size_bytes() as usize * size_of::<f64>()];
+        match dtype {
+            StoredDType::F64 => values.copy_from_slice(bytes),
+            _ => cast(dtype, StoredDType::F64, bytes, &mut values),
+        }
+        values
+    };
+    let (from, to) = (values(from_type, from), values(to_type, to));
+    let value = |bytes: &[u8; size_of::<f64>()]| f64::from_le_bytes(*bytes);
+    let pairs = from.as_chunks().0.iter().zip(to.as_chunks().0);
+    let mut pairs = pairs.map(|(from, to)| (value(from), value(to)));
+    let (from, _) = pairs.find(|(from, to)| from.is_finite() && !to.is_finite())?;
+    Some(from)
+}
+
+/// Whether all elements are finite: no exponent has all its bits.
+fn is_finite(dtype: StoredDType, bytes: &[u8]) -> bool {
+    fn below<const N: usize>(bytes: &[u8], high: u16) -> bool {
+        let elements = bytes.as_chunks::<N>().0.iter();
+        let mut high_bits =
+            elements.map(|element| u16::from_le_bytes([element[N - 2], element[N - 1]]));
+        high_bits.all(|bits| bits & high != high)
+    }
+    match dtype {
+        StoredDType::F64 => below::<8>(bytes, 0x7ff0),
+        StoredDType::F16 => below::<2>(bytes, 0x7c00),
+        StoredDType::BF16 => below::<2>(bytes, 0x7f80),
+        _ => below::<4>(bytes, 0x7f80),
+    }
+}
+
+/// Rounds a value so that rounding the result to fewer bits gives what rounding the value would: to the neighbour with an odd last
+/// bit, unless it is exact (Boldo and Melquiond, doi:10.1109/TC.2007.70819).
+fn to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    if nearest.is_nan() || f64::from(nearest) == value {
+        return nearest;
+    }
+    let bits = nearest.to_bits();
+    // Toward zero: the bits of a larger magnitude are a larger number.
+    let bits = match f64::from(nearest).abs() > value.abs() {
+        true => bits - 1,
+        false => bits,
+    };
+    f32::from_bits(bits | 1)
+}
+
+/// Every pair of types with one rounding.
 fn cast(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &mut [u8]) {
     use StoredDType as D;
     macro_rules! each {
@@ -79,8 +147,8 @@ fn cast(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &mut [u8]
     }
     match (from_type, to_type) {
         (D::F64, D::F32) => each!(f64, f32, |x| x as f32),
-        (D::F64, D::F16) => each!(f64, f16, f16::from_f64),
-        (D::F64, D::BF16) => each!(f64, bf16, bf16::from_f64),
+        (D::F64, D::F16) => each!(f64, f16, |x| f16::from_f32(to_odd(x))),
+        (D::F64, D::BF16) => each!(f64, bf16, |x| bf16::from_f32(to_odd(x))),
         (D::F32, D::F64) => each!(f32, f64, f64::from),
         (D::F32, D::F16) => each!(f32, f16, f16::from_f32),
         (D::F32, D::BF16) => each!(f32, bf16, bf16::from_f32),
@@ -118,6 +186,72 @@ mod tests {
         assert_eq!(to(BoolStore::Native, &[1, 0]), Some(vec![1, 0]));
         assert_eq!(to(BoolStore::U8, &[2]), None);
         assert_eq!(copied(StoredDType::U8, DType::U8, &[2]), Some(vec![2]));
+    }
+
+    fn cast_f64(value: f64, to: DType) -> f64 {
+        let cast = copied(StoredDType::F64, to, &value.to_le_bytes()).unwrap();
+        TensorData::from_bytes_vec(cast, [1], to)
+            .iter::<f64>()
+            .next()
+            .unwrap()
+    }
+
+    /// With two roundings, each of these would be a neighbour.
+    #[test]
+    fn a_cast_of_64_bits_rounds_once() {
+        let two = |power: i32| 2_f64.powi(power);
+        for (value, to, expected) in [
+            (1.0 + two(-11) + two(-40), DType::F16, 1.0 + two(-10)),
+            (1.0 + two(-11), DType::F16, 1.0),
+            (1.0 + 3.0 * two(-11) - two(-40), DType::F16, 1.0 + two(-10)),
+            (65_519.999_999_9, DType::F16, 65_504.0),
+            (two(-25) * (1.0 + two(-40)), DType::F16, two(-24)),
+            (two(-25), DType::F16, 0.0),
+            (1.0 + two(-8) + two(-40), DType::BF16, 1.0 + two(-7)),
+            (1.0 + two(-8), DType::BF16, 1.0),
+        ] {
+            assert_eq!(cast_f64(value, to), expected, "{value} to {to:?}");
+            assert_eq!(cast_f64(-value, to), -expected, "{value} to {to:?}");
+        }
+        for value in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+            assert_eq!(
+                cast_f64(value, DType::F16).to_bits() >> 52,
+                value.to_bits() >> 52
+            );
+        }
+    }
+
+    #[test]
+    fn a_value_that_the_type_does_not_have_is_found() {
+        let overflows = |from: StoredDType, to: DType, bytes: &[u8]| {
+            let mut out = vec![0; bytes.len() / from.size_bytes() as usize * to.size()];
+            match Transfer::between(from, to).unwrap().copy(bytes, &mut out) {
+                Err(InvalidValue::Overflow(value)) => Some(value),
+                _ => None,
+            }
+        };
+        let f32s = |values: &[f32]| -> Vec<u8> {
+            values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect()
+        };
+        let large = f32s(&[1.0, f32::INFINITY, f32::NAN, -1e6]);
+        assert_eq!(overflows(StoredDType::F32, DType::F16, &large), Some(-1e6));
+        assert_eq!(overflows(StoredDType::F32, DType::BF16, &large), None);
+        let most = f32s(&[f32::MAX]);
+        assert_eq!(
+            overflows(StoredDType::F32, DType::BF16, &most),
+            Some(f64::from(f32::MAX))
+        );
+        assert_eq!(
+            overflows(StoredDType::F64, DType::F32, &1e300_f64.to_le_bytes()),
+            Some(1e300)
+        );
+        assert_eq!(
+            overflows(StoredDType::F64, DType::F32, &f64::NAN.to_le_bytes()),
+            None
+        );
     }
 
     #[test]

@@ -4,7 +4,22 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-/// Returns where in `scratch` the bytes from an offset of the file are; `None` where there are no such reads.
+/// Opens a file again, for reads around the cache; `None` where there are none.
+#[cfg(target_os = "linux")]
+pub(super) fn open(file: &File) -> Option<File> {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    // The file itself, whatever is at its path now.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mut options = File::options();
+    options.read(true);
+    options.custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
+    options.open(path).ok()
+}
+
+/// Returns where in `scratch` the bytes from an offset of a file are that was [opened](open) for this; `None` where there are no such
+/// reads.
 ///
 /// The system copies from the disk to the memory of the process, so that a model larger than the memory is read at the speed of
 /// the disk, and evicts nothing.
@@ -15,20 +30,11 @@ pub(super) fn read(
     start: u64,
     bytes: usize,
 ) -> io::Result<Option<Range<usize>>> {
-    use std::os::fd::AsRawFd;
-    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    use std::os::unix::fs::FileExt;
 
     /// Offsets, lengths and addresses are multiples of this: at least the block of usual disks.
     const ALIGN: usize = 4096;
 
-    // The file itself, whatever is at its path now.
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let mut options = File::options();
-    options.read(true);
-    options.custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
-    let Ok(file) = options.open(path) else {
-        return Ok(None);
-    };
     let before = (start % ALIGN as u64) as usize;
     let all = (before + bytes).next_multiple_of(ALIGN);
     if scratch.len() < all + ALIGN {
@@ -44,11 +50,23 @@ pub(super) fn read(
             Ok(more) => read += more,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             // The device has larger blocks, or the file system has no direct reads.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+                ) =>
+            {
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         }
     }
     Ok(Some(first + before..first + before + bytes))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn open(_file: &File) -> Option<File> {
+    None
 }
 
 #[cfg(not(target_os = "linux"))]

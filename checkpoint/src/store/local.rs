@@ -5,6 +5,7 @@ use std::{
     io::{self, BufWriter, Write},
     ops::Range,
     path::{Path, PathBuf},
+    sync::OnceLock,
     time::SystemTime,
 };
 
@@ -108,6 +109,7 @@ impl Store for LocalStore {
         let (file, metadata) = open_plain(&self.at(path), self.follow)?;
         Ok(Box::new(LocalRead {
             bytes: metadata.len(),
+            direct: OnceLock::new(),
             file,
         }))
     }
@@ -303,6 +305,8 @@ fn found(path: &Path, metadata: &Metadata) -> Found {
 #[derive(Debug)]
 struct LocalRead {
     file: File,
+    /// For reads around the cache, once one was asked for, where there are any.
+    direct: OnceLock<Option<File>>,
     bytes: u64,
 }
 
@@ -335,7 +339,12 @@ impl ReadFile for LocalRead {
         start: u64,
         bytes: usize,
     ) -> io::Result<Range<usize>> {
-        match direct::read(&self.file, scratch, start, bytes)? {
+        let file = self
+            .direct
+            .get_or_init(|| direct::open(&self.file))
+            .as_ref();
+        let read = file.map(|file| direct::read(file, scratch, start, bytes));
+        match read.transpose()?.flatten() {
             Some(range) => Ok(range),
             None => read_into(self, scratch, start, bytes),
         }

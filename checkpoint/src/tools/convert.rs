@@ -1,7 +1,7 @@
 //! Parameters saved again as a checkpoint: cast, renamed, for any number of ranks.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::tensor::DType;
@@ -9,7 +9,6 @@ use regex::Regex;
 use tinderbox_deferred::Observer;
 
 use super::{SaveOptions, ToolError, save_tensors};
-use crate::read::renamed;
 use crate::{Checkpoint, CheckpointMeta, Role, Run, SaveTensor};
 
 /// Options of a conversion.
@@ -35,8 +34,9 @@ pub struct ConvertOptions {
 ///
 /// # Errors
 ///
-/// Returns an error if there are no parameters, two would have one name, the memory limit is too low, the step exists and is not to
-/// be replaced, or an I/O operation fails. Nothing is published then.
+/// Returns an error if there are no parameters, two would have one name, a pattern matches none, a finite value would become infinite,
+/// the memory limit is too low, the step exists and is not to be replaced or has a state of the optimizer, or an I/O operation fails.
+/// Nothing is published then.
 pub fn convert(
     from: &Checkpoint,
     to: &Run,
@@ -44,13 +44,27 @@ pub fn convert(
     options: &ConvertOptions,
     progress: &dyn Observer,
 ) -> Result<PathBuf, ToolError> {
+    let has_more = from.tensors(Role::State).next().is_some()
+        || !from.scalars().is_empty()
+        || from.manifest().data_position > 0;
+    if has_more && meta.step == from.step() && is_same(&to.step_place(meta.step), from.dir()) {
+        return Err(ToolError::LosesState {
+            path: from.dir().to_owned(),
+        });
+    }
     let shared = Arc::new(from.clone());
+    let mut unused: Vec<&Regex> = options.renames.iter().map(|(pattern, _)| pattern).collect();
     let mut names: BTreeMap<String, &str> = BTreeMap::new();
     let mut tensors = Vec::new();
     for entry in from.tensors(Role::Model) {
         let mut tensor = SaveTensor::of_checkpoint(&shared, entry, options.dtype);
         for name in std::iter::once(&mut tensor.name).chain(&mut tensor.tied) {
-            *name = renamed(&options.renames, name);
+            for (pattern, replacement) in &options.renames {
+                if pattern.is_match(name) {
+                    unused.retain(|unused| unused.as_str() != pattern.as_str());
+                    *name = pattern.replace(name, replacement).into_owned();
+                }
+            }
         }
         for (was, name) in std::iter::once(&entry.name)
             .chain(&entry.tied)
@@ -71,5 +85,18 @@ pub fn convert(
             path: from.dir().to_owned(),
         });
     }
+    if let Some(pattern) = unused.first() {
+        return Err(ToolError::NoMatch {
+            pattern: pattern.as_str().to_owned(),
+        });
+    }
     save_tensors(&tensors, to, meta, &options.save, progress)
+}
+
+/// Whether two paths are of one directory. Of a bucket, the text is compared.
+fn is_same(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => one == other,
+    }
 }

@@ -23,9 +23,12 @@ pub(super) struct Division<'a> {
     tensors: &'a [SaveTensor],
     scalars: &'a BTreeMap<String, Scalar>,
     world_size: u32,
-    cut: Cut,
     owners: Owners<'a>,
     ranks: BTreeMap<Group<'a>, u32>,
+    /// The tensors of which every rank has rows.
+    cut: Vec<usize>,
+    /// The other tensors of each rank that has any.
+    whole: BTreeMap<u32, Vec<usize>>,
 }
 
 impl<'a> Division<'a> {
@@ -38,34 +41,43 @@ impl<'a> Division<'a> {
         let parameters = tensors.iter().filter(|tensor| tensor.role == Role::Model);
         let owners = Owners::of(parameters.map(|tensor| (&*tensor.name, &*tensor.tied)));
         let mut groups: BTreeMap<Group<'_>, u64> = BTreeMap::new();
-        for tensor in tensors {
-            if !is_cut(tensor, world_size, cut) {
-                let group = owners.group(tensor.role, &tensor.name);
-                *groups.entry(group).or_default() += tensor.bytes();
-            }
+        let (cut, others): (Vec<usize>, Vec<usize>) =
+            (0..tensors.len()).partition(|at| is_cut(&tensors[*at], world_size, cut));
+        for tensor in others.iter().map(|at| &tensors[*at]) {
+            let group = owners.group(tensor.role, &tensor.name);
+            *groups.entry(group).or_default() += tensor.bytes();
+        }
+        let ranks = balance(&groups, world_size);
+        let mut whole: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for at in others {
+            let group = owners.group(tensors[at].role, &tensors[at].name);
+            whole.entry(ranks[&group]).or_default().push(at);
         }
         Self {
-            ranks: balance(&groups, world_size),
+            ranks,
             tensors,
             scalars,
             world_size,
-            cut,
             owners,
+            cut,
+            whole,
         }
     }
 
     pub(super) fn of_rank(&self, rank: u32) -> RankSave {
         let mut ours = RankSave::default();
-        for tensor in self.tensors {
-            if is_cut(tensor, self.world_size, self.cut) {
-                let rows = rows_of(&tensor.shape, rank, self.world_size);
-                ours.tensors.push(tensor.clone().in_region(rows));
-                continue;
-            }
-            let group = self.owners.group(tensor.role, &tensor.name);
-            if self.ranks.get(&group) == Some(&rank) {
-                ours.tensors.push(tensor.clone());
-            }
+        let whole = self.whole.get(&rank).into_iter().flatten();
+        let mut positions: Vec<usize> = whole.chain(&self.cut).copied().collect();
+        positions.sort_unstable();
+        for at in positions {
+            let tensor = self.tensors[at].clone();
+            ours.tensors.push(match self.cut.binary_search(&at) {
+                Ok(_) => {
+                    let rows = rows_of(&tensor.shape, rank, self.world_size);
+                    tensor.in_region(rows)
+                }
+                Err(_) => tensor,
+            });
         }
         let scalars = self.scalars.iter();
         let scalars = scalars.filter(|(name, _)| self.rank_of_scalar(name) == rank);

@@ -16,6 +16,27 @@ pub enum ToolError {
     /// The new checkpoint can't be saved, or a file can't be written.
     #[error(transparent)]
     Save(#[from] SaveError),
+    /// The system does not tell how much memory the process has.
+    #[error(
+        "a limit of memory can't be kept, because the system does not tell how much the process has"
+    )]
+    UnknownMemory,
+    /// A pattern of a rename matches no name.
+    #[error("the pattern `{pattern}` matches no tensor: nothing would be renamed by it")]
+    NoMatch {
+        /// The pattern.
+        pattern: String,
+    },
+    /// A conversion would replace a checkpoint that has more than parameters.
+    #[error(
+        "{} has a state of the optimizer or a position in the data, which a conversion does not keep: save another step, or to \
+         another run",
+        .path.display()
+    )]
+    LosesState {
+        /// The checkpoint.
+        path: PathBuf,
+    },
     /// The memory limit is too low.
     #[error("{} are allowed, and at least {} are needed: `{tensor}` is written in pieces that need most", human_bytes_distinct(*.memory_bytes, *.least_bytes), human_bytes_distinct(*.least_bytes, *.memory_bytes))]
     Memory {

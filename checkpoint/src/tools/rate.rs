@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use burn::tensor::{DType, Device, TensorData};
 use tinderbox_fake::DynTensor;
 
 use super::ToolError;
-use crate::{CheckpointMeta, Role, Run, SaveTensor};
+use crate::{CheckpointMeta, Role, Run, SaveError, SaveTensor};
 
 /// Bytes of a tensor.
 const TENSOR_BYTES: usize = 32 << 20;
@@ -24,7 +24,16 @@ const TENSORS: usize = 16;
 ///
 /// Returns an error if the directory can't be written to or read.
 pub fn read_rate(dir: &Path) -> Result<u64, ToolError> {
-    let place = Removed(dir.join(format!(".tinderbox-rate-{}", std::process::id())));
+    // Also in a directory that other machines share.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let (id, now) = (std::process::id(), now.unwrap_or_default().as_nanos());
+    let place = Removed(dir.join(format!(".tinderbox-rate-{id}-{now}")));
+    // The directory exists, and is not created.
+    fs::create_dir(&place.0).map_err(|source| SaveError::Io {
+        action: "create",
+        path: place.0.clone(),
+        source,
+    })?;
     let run = Run::local(&place.0);
     // No zeros, which some file systems do not store.
     let words = (1..=TENSOR_BYTES as u64 / 8).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15));

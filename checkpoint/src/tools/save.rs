@@ -9,7 +9,7 @@ use tinderbox_deferred::{Observer, process_bytes};
 use super::ToolError;
 use super::division::{Cut, Division};
 use crate::format::MAX_WORLD_SIZE;
-use crate::{CheckpointMeta, RankSave, Run, SaveError, SaveSize, SaveTensor, Scalar};
+use crate::{BlockSize, CheckpointMeta, RankSave, Run, SaveError, SaveSize, SaveTensor, Scalar};
 
 /// Never reached, because all parts exist before the wait begins.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -60,16 +60,19 @@ pub(super) fn save(
     options: &SaveOptions,
     progress: &dyn Observer,
 ) -> Result<PathBuf, ToolError> {
-    let threads = match options.memory_bytes {
-        Some(limit) => threads_within(limit, tensors)?,
-        None => MAX_THREADS,
-    };
     let division = Division::of(tensors, scalars, meta.world_size, options.cut);
     let mut size = SaveSize::default();
     // An invalid number of ranks is rejected when the attempt begins.
     for rank in 0..meta.world_size.min(MAX_WORLD_SIZE) {
         size.add_rank(&division.of_rank(rank));
     }
+    let threads = match options.memory_bytes {
+        Some(limit) => {
+            let manifest = size.manifest_bytes(&meta, BlockSize::default());
+            threads_within(limit, tensors, manifest)?
+        }
+        None => MAX_THREADS,
+    };
     let meta = CheckpointMeta {
         size: Some(size),
         ..meta
@@ -95,16 +98,25 @@ pub(super) fn save(
 }
 
 /// Returns how many files can be written at a time within a memory limit.
-fn threads_within(limit_bytes: u64, tensors: &[SaveTensor]) -> Result<usize, ToolError> {
+fn threads_within(
+    limit_bytes: u64,
+    tensors: &[SaveTensor],
+    manifest_bytes: u64,
+) -> Result<usize, ToolError> {
     /// Of a file.
     const BUFFER_BYTES: u64 = 1 << 20;
+    /// The manifest exists in parts, merged, as text and as it is read again.
+    const MANIFESTS: u64 = 8;
     let needs = tensors
         .iter()
         .map(|tensor| (tensor.working_bytes(), &*tensor.name));
     let (most, tensor) = needs.max().unwrap_or_default();
     let each = most.saturating_add(BUFFER_BYTES);
-    // Several times: the manifest, while it is made.
-    let besides = process_bytes().unwrap_or(0) + SPARE_BYTES;
+    let of_process = process_bytes().ok_or(ToolError::UnknownMemory)?;
+    let manifests = MANIFESTS.saturating_mul(manifest_bytes);
+    let besides = of_process
+        .saturating_add(SPARE_BYTES)
+        .saturating_add(manifests);
     let threads = limit_bytes.saturating_sub(besides) / each;
     if threads == 0 {
         return Err(ToolError::Memory {

@@ -85,7 +85,7 @@ impl SaveSize {
     }
 
     /// Returns an upper bound on the size of the manifest.
-    fn manifest_bytes(&self, meta: &CheckpointMeta, block: BlockSize) -> u64 {
+    pub(crate) fn manifest_bytes(&self, meta: &CheckpointMeta, block: BlockSize) -> u64 {
         // Two consecutive files together exceed the file size limit.
         let files = 2 * (self.data_bytes / meta.file_bytes.max(1) + u64::from(meta.world_size));
         let files = files.min(self.chunks);

@@ -57,7 +57,46 @@ pub(crate) fn rename(text: &str) -> Result<(Regex, String), String> {
         let reason = reason.trim_start_matches("error: ");
         format!("`{pattern}` is not a regular expression: {reason}")
     })?;
+    let unknown = groups_of(replacement).find(|group| match group.parse::<usize>() {
+        Ok(index) => index >= pattern.captures_len(),
+        Err(_) => !pattern.capture_names().flatten().any(|name| name == *group),
+    });
+    if let Some(group) = unknown {
+        let hint = match group.split_once(|c: char| !c.is_ascii_digit()) {
+            Some((digits, _)) if !digits.is_empty() => {
+                let rest = &group[digits.len()..];
+                format!("; a group before other characters is written `${{{digits}}}{rest}`")
+            }
+            _ => String::new(),
+        };
+        return Err(format!("the pattern has no group `{group}`{hint}"));
+    }
     Ok((pattern, replacement.to_owned()))
+}
+
+/// The groups that a replacement refers to, as the regular expressions read it.
+fn groups_of(replacement: &str) -> impl Iterator<Item = &str> {
+    let mut rest = replacement;
+    std::iter::from_fn(move || {
+        loop {
+            rest = rest.split_once('$')?.1;
+            if let Some(after) = rest.strip_prefix('$') {
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix('{') {
+                let (group, after) = after.split_once('}')?;
+                rest = after;
+                return Some(group);
+            } else {
+                let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+                if end > 0 {
+                    let (group, after) = rest.split_at(end);
+                    rest = after;
+                    return Some(group);
+                }
+            }
+        }
+    })
 }
 
 /// The files.

@@ -19,7 +19,8 @@ use crate::{
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// A safetensors or burnpack file, a directory with model.safetensors or model.safetensors.index.json, or a step or run
-    /// directory
+    /// directory. Layouts are kept: a linear weight of PyTorch stays [out, in], and the program that loads it says so
+    /// (LoadOptions::pytorch)
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
     /// Step to save as [default: that of the checkpoint, or 0]
@@ -49,6 +50,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             true => manifest.modules(),
             false => ModuleTypes::default(),
         },
+        metadata: manifest.metadata(),
         ..flags.save.meta(flags.step.unwrap_or(manifest.step))
     };
     let to = flags.save.saved.run()?;

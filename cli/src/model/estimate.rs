@@ -83,19 +83,20 @@ struct Parameter {
 
 impl Source {
     fn open(from: &Path) -> anyhow::Result<Self> {
-        let mut first = [0; 1];
-        if from.is_file() && std::fs::File::open(from)?.read(&mut first)? == 1 {
-            match from.extension().and_then(|end| end.to_str()) {
-                _ if first == *b"{" => {
-                    let text = crate::terminal::read_text(from)?;
-                    return Ok(Self::Plan(Box::new(PlanFile::from_json(&text)?)));
-                }
-                // The header of these is a length or a name.
-                Some("safetensors" | "bpk") => {}
-                _ => return Ok(Self::Parameters(of_recording(&RecordedModel::load(from)?))),
-            }
+        let name = from.file_name().and_then(|name| name.to_str());
+        let of_weights = [".safetensors", ".bpk", ".safetensors.index.json"];
+        let is_of_weights =
+            name.is_some_and(|name| of_weights.iter().any(|end| name.ends_with(end)));
+        if !from.is_file() || is_of_weights {
+            return Ok(Self::Parameters(of_checkpoint(&open_weights(from)?)));
         }
-        Ok(Self::Parameters(of_checkpoint(&open_weights(from)?)))
+        let mut first = [0; 1];
+        let read = std::fs::File::open(from)?.read(&mut first)?;
+        if read == 1 && first == *b"{" {
+            let text = crate::terminal::read_text(from)?;
+            return Ok(Self::Plan(Box::new(PlanFile::from_json(&text)?)));
+        }
+        Ok(Self::Parameters(of_recording(&RecordedModel::load(from)?)))
     }
 }
 
@@ -155,6 +156,10 @@ impl Parts {
     }
 }
 
+/// The values of a parameter that the update of Burn's optimizers has at a time beside the parameter, its gradient and its state: with
+/// AdamW, a process whose limit allowed 4 was a hundredth above it.
+const UPDATE_VALUES: u64 = 6;
+
 /// The estimate from sizes.
 #[derive(Serialize)]
 struct Estimate {
@@ -166,6 +171,10 @@ struct Estimate {
     /// Of the rank with the most bytes.
     largest_rank: Parts,
     inference_bytes: u64,
+    /// Of the rank with the most parameters.
+    largest_rank_inference_bytes: u64,
+    /// What an optimizer computes at a time: some values of the largest parameter that it updates.
+    update_bytes: u64,
     training_bytes: u64,
     largest_parameter: String,
     /// The bytes of the largest parameter: a streamed model needs at least these for values.
@@ -192,7 +201,10 @@ impl Estimate {
             let least = loads.iter_mut().min_by_key(|load| load.training());
             least.expect("there is a rank").add(parts);
         }
-        let largest_rank = loads.into_iter().max_by_key(|load| load.training());
+        let most = loads.iter().map(|load| load.parameters).max();
+        let largest_rank = loads.iter().max_by_key(|load| load.training()).copied();
+        let updated = parameters.iter().map(|parameter| of(parameter).gradients);
+        let update_bytes = updated.max().unwrap_or(0).saturating_mul(UPDATE_VALUES);
         let largest = parameters
             .iter()
             .max_by_key(|parameter| of(parameter).parameters);
@@ -201,7 +213,9 @@ impl Estimate {
             parameters: parameters.iter().map(|parameter| parameter.elements).sum(),
             ranks,
             inference_bytes: all.parameters,
-            training_bytes: all.training(),
+            largest_rank_inference_bytes: most.unwrap_or(0),
+            update_bytes,
+            training_bytes: all.training().saturating_add(update_bytes),
             all,
             largest_rank: largest_rank.unwrap_or_default(),
             largest_parameter: largest.map_or(String::new(), |of| of.name.clone()),
@@ -220,29 +234,37 @@ impl Estimate {
             _ => vec!["", "all ranks", "largest rank"],
         };
         let mut columns = Columns::new(&header, &[1, 2][..header.len() - 1]);
-        for (name, part) in [
-            ("parameters", (|parts| parts.parameters) as fn(Parts) -> u64),
-            ("gradients", |parts| parts.gradients),
-            ("optimizer", |parts| parts.optimizer),
-            ("inference", |parts| parts.parameters),
-            ("training", Parts::training),
+        let (all, largest, update) = (self.all, self.largest_rank, self.update_bytes);
+        let most = self.largest_rank_inference_bytes;
+        for (name, of_all, of_largest) in [
+            ("parameters", all.parameters, largest.parameters),
+            ("gradients", all.gradients, largest.gradients),
+            ("optimizer", all.optimizer, largest.optimizer),
+            ("update", update, update),
+            ("inference", self.inference_bytes, most),
+            (
+                "training",
+                self.training_bytes,
+                largest.training().saturating_add(update),
+            ),
         ] {
-            let mut row = vec![name.to_owned(), human_bytes(part(self.all))];
+            let mut row = vec![name.to_owned(), human_bytes(of_all)];
             if self.ranks > 1 {
-                row.push(human_bytes(part(self.largest_rank)));
+                row.push(human_bytes(of_largest));
             }
             columns.push(row);
         }
         columns.show(out)?;
         writeln!(
             out,
-            "streamed from a disk: at least {} for values, the bytes of {}",
+            "evaluation, streamed from a disk: at least {} for values, the bytes of {}",
             human_bytes(self.streamed_bytes),
             visible(&self.largest_parameter)
         )?;
         writeln!(
             out,
-            "activations are not counted: a plan has them (model estimate plan.json)"
+            "gradients and the optimizer's state have the dtype of the parameters; activations are not counted: a plan has them \
+             (model estimate plan.json)"
         )
     }
 }
@@ -328,7 +350,7 @@ impl Planned {
         columns.show(out)?;
         writeln!(
             out,
-            "streamed from a disk: at least {} for values, the largest stage",
+            "evaluation, streamed from a disk: at least {} for values, the largest stage",
             human_bytes(self.streamed_bytes)
         )
     }

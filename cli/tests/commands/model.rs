@@ -186,7 +186,9 @@ fn memory_is_estimated_from_sizes() {
         "gradients    2.41 KiB",
         "optimizer    4.81 KiB",
         "inference    2.41 KiB",
-        "training     9.62 KiB",
+        // Six values of the embedding.
+        "update       9.38 KiB",
+        "training     19.0 KiB",
         "at least 1.56 KiB for values, the bytes of embedding.weight",
     ];
     check_contains(&out, &rows);
@@ -204,7 +206,8 @@ fn memory_is_estimated_from_sizes() {
         "schema": 1, "tensors": 7, "parameters": 616, "ranks": 2,
         "all": {"parameters": 1232, "gradients": 1232, "optimizer": 1232},
         "largest_rank": {"parameters": 800, "gradients": 800, "optimizer": 800},
-        "inference_bytes": 1232, "training_bytes": 3696,
+        "inference_bytes": 1232, "largest_rank_inference_bytes": 800,
+        "update_bytes": 4800, "training_bytes": 8496,
         "largest_parameter": "embedding.weight", "streamed_bytes": 800,
     });
     assert_eq!(json, expected);
@@ -216,6 +219,58 @@ fn memory_is_estimated_from_sizes() {
     let plain = dir.path().join("plain");
     ckpt(&["export", text(&run), "--to", text(&plain)]).ends(0);
     check_contains(&model(&["estimate", text(&plain)]).ends(0), &rows);
+    // A file whose length of the header begins with the byte of `{`.
+    let header = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let header = format!("{header:<length$}", length = usize::from(b'{'));
+    let length = (header.len() as u64).to_le_bytes();
+    let file = [&length[..], header.as_bytes(), &[0; 4]].concat();
+    let of_brace = dir.path().join("brace.safetensors");
+    fs::write(&of_brace, file).unwrap();
+    let out = model(&["estimate", text(&of_brace)]).ends(0);
+    check_contains(&out, &["1 parameters in 1 tensors"]);
+}
+
+/// What would lose values, or do nothing, is refused.
+#[test]
+fn conversion_refuses_to_lose_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    Sample::new().save(&run, 0);
+    let convert = |from: &Path, to: &Path, flags: &[&str]| {
+        model(&[&["convert", text(from), "--to", text(to)], flags].concat())
+    };
+    let other = dir.path().join("other");
+    for (rename, expected) in [
+        ("^(em)bed=$1_new", "written `${1}_new`"),
+        ("^(em)bed=$2", "has no group `2`"),
+        ("^(em)bed=${first}", "has no group `first`"),
+        ("^layr=x", "the pattern `^layr` matches no tensor"),
+    ] {
+        let error = convert(&run, &other, &["--rename", rename]).fails(2);
+        check_contains(&error, &[expected]);
+    }
+    let named = ["--rename", "^(?<first>em)bed=${first}$$1"];
+    convert(&run, &other, &named).ends(0);
+    let names = parameters(&other).into_iter().map(|(name, _)| name);
+    let names: Vec<String> = names.collect();
+    assert!(names.contains(&"em$1.weight".to_owned()), "{names:?}");
+
+    // The optimizer's state would be gone.
+    let error = convert(&run, &run, &["--replace"]).fails(2);
+    check_contains(&error, &["has a state of the optimizer"]);
+    convert(&run, &run, &["--step", "1"]).ends(0);
+
+    let large = dir.path().join("large.safetensors");
+    let values: Vec<u8> = [1.0_f32, 1e6]
+        .iter()
+        .flat_map(|x| x.to_le_bytes())
+        .collect();
+    fs::write(&large, plain("w", StoredDType::F32, &values)).unwrap();
+    let halves = dir.path().join("halves");
+    let error = convert(&large, &halves, &["--dtype", "f16"]).fails(2);
+    check_contains(&error, &["tensor `w`", "1e6", "out of the range"]);
+    assert!(!halves.exists() || self::names(&halves).is_empty());
+    convert(&large, &halves, &["--dtype", "bf16"]).ends(0);
 }
 
 #[test]
