@@ -1,13 +1,20 @@
-"""Prints the median seconds of a pass of accelerate's disk offload: directory, layers, width, samples, turns."""
+"""Prints the median seconds of a pass of accelerate's disk offload: file, layers, width, samples, turns."""
 
+import os
 import statistics
 import sys
 import time
 
 import torch
-from accelerate import init_empty_weights, load_checkpoint_and_dispatch
+from accelerate import dispatch_model, init_empty_weights
+from accelerate.utils import set_module_tensor_to_device
+from safetensors import safe_open
 
-directory = sys.argv[1]
+file = sys.argv[1]
+with open(file, "rb") as opened:
+    # Pages that are in the cache already are not of this control group.
+    os.fsync(opened.fileno())
+    os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 layers, width, samples, turns = map(int, sys.argv[2:6])
 
 
@@ -20,12 +27,17 @@ class Net(torch.nn.ModuleList):
 
 with init_empty_weights():
     net = Net([torch.nn.Linear(width, width, bias=False) for _ in range(layers)])
-net = load_checkpoint_and_dispatch(
+# It does not dispatch a model that is on the disk as a whole.
+with safe_open(file, framework="pt") as weights:
+    set_module_tensor_to_device(net, "0.weight", "cpu", weights.get_tensor("0.weight"))
+names = [f"{layer}.weight" for layer in range(1, layers)]
+net = dispatch_model(
     net,
-    directory,
-    # It does not load a model that is on the disk as a whole.
-    device_map={str(layer): "disk" if layer else "cpu" for layer in range(layers)},
-    offload_folder=directory + "-offloaded",
+    {str(layer): "disk" if layer else "cpu" for layer in range(layers)},
+    # The weights are read from the file itself.
+    offload_index={
+        name: {"safetensors_file": file, "weight_name": name, "dtype": "float32"} for name in names
+    },
 )
 x = torch.ones(samples, width)
 times = []

@@ -76,7 +76,7 @@ fn accelerate(dir: &Path, own_s: f64) {
     let sizes = [model::LAYERS, model::WIDTH, model::SAMPLES, turns()];
     command
         .arg(script)
-        .arg(dir.join(model::PYTORCH))
+        .arg(dir.join(model::PYTORCH).join("model.safetensors"))
         .args(sizes.map(|size| size.to_string()));
     match seconds_of(command) {
         Some(seconds) => {

@@ -1,6 +1,7 @@
 //! The measured process: a pass, and its bound.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use burn::nn::Linear;
@@ -14,16 +15,34 @@ use tinderbox::{
 use crate::figures::{figure, median, turns};
 use crate::{BUDGET, model, raw};
 
-/// Gives one value for every parameter, so that a pass only computes.
-pub struct OneValue(pub DynTensor);
+/// Gives a few values in turn for the parameters, so that a pass only computes, with weights that are not in the cache of a core.
+pub struct FewValues {
+    values: Vec<DynTensor>,
+    next: AtomicUsize,
+}
 
-impl Source for OneValue {
+impl FewValues {
+    pub fn read(source: &dyn Source, requests: &[Request]) -> Self {
+        let values = read_values(requests, source, &());
+        Self {
+            values: values.expect("the weights are read"),
+            next: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Source for FewValues {
     fn load(&self, requests: &[Request], _: &dyn Observer) -> Result<Vec<DynTensor>, SourceError> {
-        Ok(vec![self.0.clone(); requests.len()])
+        let next = |_| self.next.fetch_add(1, Ordering::Relaxed) % self.values.len();
+        Ok(requests
+            .iter()
+            .map(next)
+            .map(|at| self.values[at].clone())
+            .collect())
     }
 
     fn describe(&self) -> String {
-        "one value".to_owned()
+        "a few values".to_owned()
     }
 }
 
@@ -102,7 +121,6 @@ fn measure_source<S: Source + Clone + 'static>(
     let requests = model.parameters().iter().map(|of| Request::of(of, &device));
     let requests: Vec<Request> = requests.collect();
     let bytes: u64 = requests.iter().map(Request::bytes).sum();
-    let first = read_values(&requests[..1], source, &()).expect("the weights are read");
     let start = |source: Box<dyn Source>| {
         let started = Streamed::new(model, &traced, &plan)
             .memory(budget)
@@ -110,7 +128,6 @@ fn measure_source<S: Source + Clone + 'static>(
             .start();
         started.expect("the limit suffices")
     };
-    let mut computing = start(Box::new(OneValue(first[0].clone())));
     let evaluate = |streamed: &mut Streamed<_, _>| {
         streamed.evaluate(model::batch()).expect("a pass succeeds");
     };
@@ -128,7 +145,11 @@ fn measure_source<S: Source + Clone + 'static>(
                 read.expect("the weights are read");
             }
         });
-        let compute = seconds(|| evaluate(&mut computing));
+        let compute = {
+            let mut computing = start(Box::new(FewValues::read(source, &requests[..8])));
+            evaluate(&mut computing);
+            seconds(|| evaluate(&mut computing))
+        };
         // What it holds would be in the way of what is read alone, so it is started anew; its first pass reads everything.
         let mut streamed = start(Box::new(source.clone()));
         evaluate(&mut streamed);

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use burn::nn::Linear;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use tinderbox::deferred::{peak_process_bytes, read_values};
+use tinderbox::deferred::peak_process_bytes;
 use tinderbox::{
     Deferred, MemoryBudget, Outputs, Plan, Planner, Request, Run, SavedOptimizer, Source,
     StageStore, Streamed, StreamedTraining, Trace, Traceable, UpdatedStage, WorkingDir, calibrate,
 };
 
 use crate::figures::{figure, median};
-use crate::pass::{OneValue, seconds};
+use crate::pass::{FewValues, seconds};
 use crate::{BUDGET, model, raw};
 
 /// Each reads and writes four times fourteen GiB, and what one leaves in the process' memory is in the way of the next.
@@ -74,8 +74,6 @@ pub fn measure(dir: &Path) {
     let device = Device::flex();
     let requests = model.parameters().iter().map(|of| Request::of(of, &device));
     let requests: Vec<Request> = requests.collect();
-    let first = read_values(&requests[..1], &checkpoint, &()).expect("the weights are read");
-    let one = Arc::new(OneValue(first[0].clone()));
     let checkpoint = Arc::new(checkpoint);
     // The parameters, and twice their bytes of state.
     let written = 3 * model.parameters().bytes();
@@ -92,7 +90,8 @@ pub fn measure(dir: &Path) {
         drop(streamed);
         // The disk may have no room for both.
         fs::remove_dir_all(dir.join("work")).expect("the directory is removed");
-        let mut computing = start(&model, &traced, &plan, Nothing(one.clone()));
+        let few = Arc::new(FewValues::read(&checkpoint, &requests[..1]));
+        let mut computing = start(&model, &traced, &plan, Nothing(few));
         step(&mut computing);
         computes.push(seconds(|| step(&mut computing)));
         drop(computing);

@@ -116,6 +116,21 @@ fn files(store: &dyn Store) -> Result<(), Violation> {
             true,
         )?;
     }
+    const PAGE: usize = 4096;
+    let mut memory = vec![0; 3 * PAGE];
+    let aligned = memory.as_ptr().align_offset(PAGE);
+    for (place, start, len) in [(0, PAGE, PAGE), (1, PAGE, PAGE), (0, 1, PAGE), (0, 0, 5)] {
+        let into = &mut memory[aligned + place..][..len];
+        let is_read = done(
+            "memory is filled around the cache, or that is not possible",
+            file.read_direct(into, start as u64),
+        )?;
+        expect(
+            "memory that was filled around the cache has the bytes that were written",
+            !is_read || *into == bytes[start..start + len],
+            true,
+        )?;
+    }
     let (last, ended) = (bytes.len() as u64 - 1, |kind| {
         kind == ErrorKind::UnexpectedEof
     });

@@ -78,6 +78,7 @@ mod in_order;
 pub mod kinds {}
 mod materialize;
 mod memory;
+mod memory_group;
 mod module;
 mod observer;
 mod options;

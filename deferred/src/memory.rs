@@ -5,7 +5,9 @@ use burn_dispatch::DispatchDevice;
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 use tinderbox_fake::{DeviceLabel, is_host};
 
-use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device};
+use crate::{
+    MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device, memory_group,
+};
 
 /// Rejects requests to a device that does not exist, and those whose values, with the working memory of the source,
 /// do not fit.
@@ -75,8 +77,8 @@ fn host_bytes() -> Option<u64> {
     let memory = MemoryRefreshKind::everything();
     let system = System::new_with_specifics(RefreshKind::nothing().with_memory(memory));
     let mut available = system.available_memory() + system.free_swap();
-    if let Some(group) = system.cgroup_limits() {
-        available = available.min(group.free_memory + group.free_swap);
+    if let Some(left) = memory_group::available_bytes() {
+        available = available.min(left);
     }
     Some(available.min(address_space_left().unwrap_or(u64::MAX)))
 }

@@ -191,4 +191,24 @@ impl SavedOptimizer for State {
         let names: Vec<&String> = tensors.map(|tensor| &tensor.name).collect();
         Ok(self.0.state_with(&names, observer)?)
     }
+
+    fn read_uncached(
+        &self,
+        paths: &[&ParameterPath],
+        observer: &dyn Observer,
+    ) -> Result<Vec<Vec<TensorData>>, Box<dyn Error + Send + Sync>> {
+        let names = paths.iter().map(|path| {
+            let tensors = self.tensors(path, &Self::prefix(path)).into_iter();
+            tensors.map(|tensor| &tensor.name).collect()
+        });
+        let names: Vec<Vec<&String>> = names.collect();
+        let mut read = self
+            .0
+            .state_uncached(&names.concat(), observer)?
+            .into_iter();
+        let of_each = names
+            .iter()
+            .map(|names| read.by_ref().take(names.len()).collect());
+        Ok(of_each.collect())
+    }
 }

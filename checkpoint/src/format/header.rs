@@ -26,6 +26,12 @@ const MAX_JSON_BYTES: u64 = 100_000_000;
 /// Alignment of the data section, as in the format's reference implementation: the size of the widest
 /// element.
 const ALIGN_BYTES: usize = 8;
+/// Alignment of the data of a large file: large values can be read around the cache of the system into their own memory.
+const PAGE_BYTES: usize = 4096;
+/// The bytes of data from which a file is large.
+const PAGED_BYTES: u64 = 1 << 20;
+/// Bytes of the length of the header.
+const LENGTH_BYTES: usize = size_of::<u64>();
 const METADATA_KEY: &str = "__metadata__";
 
 /// A decoded header.
@@ -96,7 +102,12 @@ pub fn encode_header(
         start = end;
     }
     json.push(b'}');
-    json.resize(json.len().next_multiple_of(ALIGN_BYTES), b' ');
+    let align = match start >= PAGED_BYTES {
+        true => PAGE_BYTES,
+        false => ALIGN_BYTES,
+    };
+    let header = (LENGTH_BYTES + json.len()).next_multiple_of(align);
+    json.resize(header - LENGTH_BYTES, b' ');
     let len = json.len() as u64;
     if len > MAX_JSON_BYTES {
         return Err(HeaderError::TooLarge {

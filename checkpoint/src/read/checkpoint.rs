@@ -288,6 +288,29 @@ impl Checkpoint {
         names: &[S],
         observer: &dyn Observer,
     ) -> Result<Vec<TensorData>, LoadError> {
+        self.state_in(names, Reading::default(), observer)
+    }
+
+    /// As [`state_with`](Self::state_with), around the cache of the system, for values that are read again and again, of which the
+    /// cache can't hold all.
+    ///
+    /// # Errors
+    ///
+    /// See [`state`](Self::state).
+    pub fn state_uncached<S: AsRef<str>>(
+        &self,
+        names: &[S],
+        observer: &dyn Observer,
+    ) -> Result<Vec<TensorData>, LoadError> {
+        self.state_in(names, Reading::uncached(), observer)
+    }
+
+    fn state_in<S: AsRef<str>>(
+        &self,
+        names: &[S],
+        reading: Reading,
+        observer: &dyn Observer,
+    ) -> Result<Vec<TensorData>, LoadError> {
         let mut wanted = Vec::with_capacity(names.len());
         let mut missing = Vec::new();
         for name in names {
@@ -307,7 +330,7 @@ impl Checkpoint {
                 names: missing,
             });
         }
-        load(self, &wanted, Reading::default(), observer)
+        load(self, &wanted, reading, observer)
     }
 
     /// Returns the saved state tensors whose names start with a prefix, sorted by name. Reads nothing. Cost:
@@ -366,10 +389,7 @@ impl Checkpoint {
             dtype: tensor.dtype.burn(),
             transposed: false,
         });
-        let reading = Reading {
-            uncached: true,
-            ..Reading::default()
-        };
+        let reading = Reading::uncached();
         let wanted: Vec<Wanted<'_>> = wanted.collect();
         wanted
             .chunks(2)

@@ -31,6 +31,9 @@ use crate::{
 pub(super) const SPAN_BYTES: u64 = 8 << 20;
 /// Maximum number of bytes that a thread transposes at a time: with the place to which they go, they fit in the cache of a core.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
+/// The alignment of values that are read around the cache of the system, of which whole blocks go directly into their memory. Burn
+/// copies them if it needs them as a `Vec`.
+const DIRECT_ALIGN: usize = 4096;
 /// More threads do not increase read throughput.
 const MAX_THREADS: usize = 8;
 
@@ -66,6 +69,16 @@ impl Default for Reading {
         Self {
             threads: default_threads(),
             uncached: false,
+        }
+    }
+}
+
+impl Reading {
+    /// With the default number of threads, around the cache.
+    pub(super) fn uncached() -> Self {
+        Self {
+            uncached: true,
+            ..Self::default()
         }
     }
 }
@@ -147,7 +160,11 @@ pub(super) fn load(
             found: tensor.dtype,
             expected: tinderbox_fake::dtype_name(one.dtype).to_owned(),
         })?);
-        outs.push(memory(one)?);
+        let align = match reading.uncached {
+            true => DIRECT_ALIGN,
+            false => one.dtype.size(),
+        };
+        outs.push(memory(one, align)?);
     }
     let block_bytes = checkpoint.manifest().block_bytes.bytes();
     let mut items = Vec::new();
@@ -171,16 +188,16 @@ pub(super) fn load(
 }
 
 /// Allocates memory for a region; returns an error instead of aborting the process.
-fn memory(one: &Wanted<'_>) -> Result<Memory, LoadError> {
+fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
     // The region is inside its tensor, whose size was computed without overflow.
     let elements = stored_len(one.region.size(), one.tensor.dtype)
         .map_or(u64::MAX, |bytes| bytes / one.tensor.dtype.size_bytes());
     let element = one.dtype.size();
     let bytes = elements.saturating_mul(element as u64);
-    // Aligned for the elements, because Burn copies unaligned bytes.
+    // At least aligned for the elements, because Burn copies unaligned bytes.
     let memory = usize::try_from(bytes)
         .ok()
-        .and_then(|bytes| Memory::new(bytes, element));
+        .and_then(|bytes| Memory::new(bytes, align.max(element)));
     memory.ok_or_else(|| LoadError::OutOfMemory {
         tensor: one.tensor.name.clone(),
         bytes,
@@ -404,7 +421,7 @@ impl<'a> ChunkReader<'a> {
     }
 
     /// Copies a run to `out`. A block that is entirely in the run and needs no conversion is read directly
-    /// into `out`, unless the cache is bypassed, which needs aligned memory.
+    /// into `out`; if the cache is bypassed, only where both are aligned.
     fn read(&mut self, run: ElementRun, out: &mut [u8]) -> Result<(), LoadError> {
         let stored = self.tensor.dtype.size_bytes();
         // Positions fit, because the sizes of chunk and region in bytes were checked.
@@ -418,11 +435,8 @@ impl<'a> ChunkReader<'a> {
             let stop = end.min(span.end);
             let len = (stop - source) / stored * self.element;
             let place = &mut out[target as usize..(target + len) as usize];
-            let is_whole = source == span.start && stop == span.end;
-            if is_whole && self.transfer.is_copy() && !self.held.uncached {
-                self.shard
-                    .read_block(self.tensor, self.chunk, span.start, place)?;
-            } else {
+            let is_whole = source == span.start && stop == span.end && self.transfer.is_copy();
+            if !(is_whole && self.read_into(span.start, place)?) {
                 if self.held_span.as_ref() != Some(&span) {
                     self.hold(&span)?;
                 }
@@ -434,6 +448,16 @@ impl<'a> ChunkReader<'a> {
             (source, target) = (stop, target + len);
         }
         Ok(())
+    }
+
+    /// Reads a span directly to its place, if that is possible.
+    fn read_into(&self, start: u64, place: &mut [u8]) -> Result<bool, LoadError> {
+        let (shard, tensor, chunk) = (&self.shard, self.tensor, self.chunk);
+        if self.held.uncached {
+            return shard.read_block_direct(tensor, chunk, start, place);
+        }
+        shard.read_block(tensor, chunk, start, place)?;
+        Ok(true)
     }
 
     fn invalid(&self, value: InvalidValue) -> LoadError {

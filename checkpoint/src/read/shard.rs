@@ -111,6 +111,23 @@ impl ShardFile {
         self.check_block(tensor, chunk, start, into)
     }
 
+    /// As [`read_block`](Self::read_block), around the cache of the system; returns `false` where that is not possible for this
+    /// memory.
+    pub(super) fn read_block_direct(
+        &self,
+        tensor: &TensorEntry,
+        chunk: &Chunk,
+        start: u64,
+        into: &mut [u8],
+    ) -> Result<bool, LoadError> {
+        let read = self.file.read_direct(into, chunk.start_bytes + start);
+        let is_read = read.map_err(|source| self.unreadable(source))?;
+        if is_read {
+            self.check_block(tensor, chunk, start, into)?;
+        }
+        Ok(is_read)
+    }
+
     /// As [`read_block`](Self::read_block), around the cache of the system; returns where in `scratch` the span is.
     pub(super) fn read_block_uncached(
         &self,

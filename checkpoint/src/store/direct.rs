@@ -4,6 +4,10 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
+/// Offsets, lengths and addresses are multiples of this: at least the block of usual disks.
+#[cfg(target_os = "linux")]
+const ALIGN: usize = 4096;
+
 /// Opens a file again, for reads around the cache; `None` where there are none.
 #[cfg(target_os = "linux")]
 pub(super) fn open(file: &File) -> Option<File> {
@@ -30,38 +34,53 @@ pub(super) fn read(
     start: u64,
     bytes: usize,
 ) -> io::Result<Option<Range<usize>>> {
-    use std::os::unix::fs::FileExt;
-
-    /// Offsets, lengths and addresses are multiples of this: at least the block of usual disks.
-    const ALIGN: usize = 4096;
-
     let before = (start % ALIGN as u64) as usize;
     let all = (before + bytes).next_multiple_of(ALIGN);
     if scratch.len() < all + ALIGN {
         scratch.resize(all + ALIGN, 0);
     }
     let first = scratch.as_ptr().align_offset(ALIGN);
-    let mut read = 0;
-    // The last part may be shorter, at the end of the file.
-    while read < before + bytes {
-        let into = &mut scratch[first + read..first + all];
-        match file.read_at(into, start - before as u64 + read as u64) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(more) => read += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The device has larger blocks, or the file system has no direct reads.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
-                ) =>
-            {
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        }
+    let into = &mut scratch[first..first + all];
+    if !read_aligned(file, into, start - before as u64, before + bytes)? {
+        return Ok(None);
     }
     Ok(Some(first + before..first + before + bytes))
+}
+
+/// Fills memory from an offset of a file that was [opened](open) for this; returns `false` where that is not possible.
+#[cfg(target_os = "linux")]
+pub(super) fn fill(file: &File, into: &mut [u8], start: u64) -> io::Result<bool> {
+    let places = [into.as_ptr().addr(), into.len(), start as usize];
+    match places.iter().all(|place| place.is_multiple_of(ALIGN)) {
+        true => read_aligned(file, into, start, into.len()),
+        false => Ok(false),
+    }
+}
+
+/// Reads at least so many bytes; returns `false` if the device has larger blocks, or the file system has no direct reads.
+#[cfg(target_os = "linux")]
+fn read_aligned(file: &File, into: &mut [u8], start: u64, least: usize) -> io::Result<bool> {
+    use std::os::unix::fs::FileExt;
+
+    let mut read = 0;
+    // The last part may be shorter, at the end of the file.
+    while read < least {
+        match file.read_at(&mut into[read..], start + read as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(more) => read += more,
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => return Ok(false),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn fill(_file: &File, _into: &mut [u8], _start: u64) -> io::Result<bool> {
+    Ok(false)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -349,6 +349,14 @@ impl ReadFile for LocalRead {
             None => read_into(self, scratch, start, bytes),
         }
     }
+
+    fn read_direct(&self, into: &mut [u8], start: u64) -> io::Result<bool> {
+        let file = self
+            .direct
+            .get_or_init(|| direct::open(&self.file))
+            .as_ref();
+        file.map_or(Ok(false), |file| direct::fill(file, into, start))
+    }
 }
 
 #[derive(Debug)]

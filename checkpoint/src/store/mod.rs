@@ -296,6 +296,16 @@ pub trait ReadFile: fmt::Debug + Send + Sync {
     ) -> io::Result<Range<usize>> {
         read_into(self, scratch, start, bytes)
     }
+
+    /// Fills a buffer from an offset in the file, around the cache of the system; returns `false` where that is not possible for this
+    /// buffer and offset. By default it never is.
+    ///
+    /// # Errors
+    ///
+    /// Returns `UnexpectedEof` if the file ends before the buffer is full.
+    fn read_direct(&self, _into: &mut [u8], _start: u64) -> io::Result<bool> {
+        Ok(false)
+    }
 }
 
 /// Reads bytes to the begin of a buffer, which grows as needed.

@@ -124,6 +124,10 @@ impl ReadFile for RetryingFile {
         retried(&self.place, || self.file.read_exact_at(into, start))
     }
 
+    fn read_direct(&self, into: &mut [u8], start: u64) -> io::Result<bool> {
+        retried(&self.place, || self.file.read_direct(into, start))
+    }
+
     fn read_uncached(
         &self,
         scratch: &mut Vec<u8>,

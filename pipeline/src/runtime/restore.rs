@@ -39,6 +39,21 @@ pub trait SavedOptimizer: Send + Sync {
         path: &ParameterPath,
         observer: &dyn Observer,
     ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>>;
+
+    /// As [`read`](Self::read) of each parameter, for values that are read again and again, of which the system's cache of files can't
+    /// hold all: one with files reads around it. By default the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    fn read_uncached(
+        &self,
+        paths: &[&ParameterPath],
+        observer: &dyn Observer,
+    ) -> Result<Vec<Vec<TensorData>>, Box<dyn Error + Send + Sync>> {
+        let read = paths.iter().map(|path| self.read(path, observer));
+        read.collect()
+    }
 }
 
 /// The saved fields of an optimizer's state for one parameter. Names are `optimizer.<path>.<field>`.

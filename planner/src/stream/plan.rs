@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::StreamError;
 
+/// The time of reading a value of fewer bytes is mostly that until its first byte.
+const SMALL_BYTES: u64 = 256 << 10;
+
 /// A value that is read when it is needed, such as a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StreamItem {
@@ -29,10 +32,10 @@ pub struct StreamVisit {
 /// Which values stay in memory from one visit to their next one.
 ///
 /// The visits repeat: the first follows the last. A value that is not in memory is read, and while a visit runs, the values
-/// of the next visit that reads any are read, if there is room for them. The rest of the memory is for values that stay: those
-/// of most visits first, of these the largest, whose own visits need the memory anyway, and of equal ones those that are far
-/// apart, so that the reader does not idle while one visit after the other has its values. Last, values stay for single gaps
-/// between two visits, the shortest first.
+/// of the next visit that reads any are read, if there is room for them. The rest of the memory is for values that stay: small ones
+/// first, such as biases and adapters, because to read each takes as long as to read many of their bytes; then those of most visits,
+/// of these the largest, whose own visits need the memory anyway, and of equal ones those that are far apart, so that the reader does
+/// not idle while one visit after the other has its values. Last, values stay for single gaps between two visits, the shortest first.
 ///
 /// With values of one size, in one pass after the other as in an evaluation, or forth and back as in training, the best choice
 /// reads at most one value less, as a search over all choices shows for up to six values. For an order that is known, the best is
@@ -185,8 +188,9 @@ impl StreamPlan {
         let mut candidates: Vec<Vec<&Gap>> = of_items;
         candidates.retain(|gaps| !gaps.is_empty());
         candidates.sort_by_key(|gaps| {
-            let largest_first = Reverse(self.items[gaps[0].item].bytes);
-            (Reverse(gaps.len()), largest_first, apart(gaps[0].visit))
+            let bytes = self.items[gaps[0].item].bytes;
+            let order = (Reverse(gaps.len()), Reverse(bytes), apart(gaps[0].visit));
+            (bytes > SMALL_BYTES, order)
         });
         let mut single: Vec<&Gap> = gaps.iter().collect();
         single.sort_by_key(|gap| (gap.length, apart(gap.visit)));

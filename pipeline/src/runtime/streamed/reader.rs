@@ -73,6 +73,7 @@ impl Drop for Reader {
 pub(in crate::runtime) struct Streaming {
     setup: Arc<RankSetup>,
     source: Arc<dyn Source>,
+    is_cached: bool,
     store: Option<Arc<dyn StageStore>>,
     current: Option<(Arc<Pass>, Reader)>,
     /// The values that stay.
@@ -90,6 +91,7 @@ impl Streaming {
         let streamed = setup.streamed.as_ref();
         let is_cached = streamed.is_none_or(|streamed| streamed.is_cached);
         Self {
+            is_cached,
             source: match is_cached {
                 true => source,
                 false => Arc::new(Uncached(source)),
@@ -150,6 +152,7 @@ impl Streaming {
         let sources = Sources {
             parameters: self.source.clone(),
             states: store.and_then(|store| store.optimizer()),
+            is_cached: self.is_cached,
         };
         let own = shared.clone();
         let thread = std::thread::Builder::new().name("reader".into());
@@ -240,6 +243,8 @@ impl Streaming {
 struct Sources {
     parameters: Arc<dyn Source>,
     states: Option<Arc<dyn SavedOptimizer>>,
+    /// Whether the system's cache of files can hold all values.
+    is_cached: bool,
 }
 
 impl Sources {
@@ -264,29 +269,48 @@ impl Sources {
             .map(Item::Parameter)
             .zip(read.into_iter().map(Value::Parameter));
         let mut read: Vec<(Item, Value)> = read.collect();
-        for item in items {
-            if let Item::State(position) = item {
-                let path = &setup.table.iter().as_slice()[*position].path;
-                read.push((*item, Value::State(self.state(path, observer)?)));
-            }
-        }
+        let states = items.iter().filter_map(|item| match item {
+            Item::State(position) => Some(*position),
+            Item::Parameter(_) => None,
+        });
+        let states: Vec<usize> = states.collect();
+        let paths = states
+            .iter()
+            .map(|at| &setup.table.iter().as_slice()[*at].path);
+        let values = self.states(&paths.collect::<Vec<_>>(), observer)?;
+        let states = states.into_iter().map(Item::State);
+        read.extend(states.zip(values.into_iter().map(Value::State)));
         Ok(read)
     }
 
-    fn state(&self, path: &ParameterPath, observer: &dyn Observer) -> Result<State, SourceError> {
+    /// Reads the optimizer's states of some parameters.
+    fn states(
+        &self,
+        paths: &[&ParameterPath],
+        observer: &dyn Observer,
+    ) -> Result<Vec<State>, SourceError> {
         let Some(states) = &self.states else {
-            return Ok(State::None);
+            return Ok(paths.iter().map(|_| State::None).collect());
         };
-        let fields = states.fields(path);
-        if fields.is_empty() {
-            return Ok(State::None);
-        }
-        let data = states.read(path, observer);
-        let data = data.map_err(|source| SourceError::Failed {
-            described: format!("the optimizer's state of `{path}`"),
+        let read = match self.is_cached {
+            true => paths
+                .iter()
+                .map(|path| states.read(path, observer))
+                .collect(),
+            false => states.read_uncached(paths, observer),
+        };
+        let read = read.map_err(|source| SourceError::Failed {
+            described: "the optimizer's state".to_owned(),
             source,
         })?;
-        Ok(State::Read(fields, data))
+        let states = paths.iter().zip(read).map(|(path, data)| {
+            let fields = states.fields(path);
+            match fields.is_empty() {
+                true => State::None,
+                false => State::Read(fields, data),
+            }
+        });
+        Ok(states.collect())
     }
 }
 

@@ -60,6 +60,25 @@ fn the_largest_value_needs_its_memory_anyway() {
     assert_eq!(reads(&head), [1, 1, 1, 1, 0]);
 }
 
+/// Many reads of few bytes take longer than one of many.
+#[test]
+fn small_values_stay_first() {
+    let large = 4 << 20;
+    let visits = (0..4)
+        .map(|layer| visit(&[2 * layer, 2 * layer + 1]))
+        .collect();
+    let plan = plan(
+        &[large, 64, large, 64, large, 64, large, 64],
+        visits,
+        3 * large,
+    );
+    let read: Vec<usize> = (0..4).flat_map(|visit| plan.reads(visit)).collect();
+    assert!(
+        !read.is_empty() && read.iter().all(|item| item % 2 == 0),
+        "{read:?}"
+    );
+}
+
 #[test]
 fn a_value_of_two_visits_is_read_once_if_it_stays() {
     let tied = plan(&[2, 1, 1, 1], order(&[0, 1, 2, 3, 0]), 4);
