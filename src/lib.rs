@@ -193,7 +193,8 @@
 //!    action of a stage the rank takes those of the stage before and waits for those of this one. A thread reads them in the
 //!    order of the pass, which is known: the order in which forwards run stage by stage. What stays from one pass to the next,
 //!    and when there is room to read ahead, is decided by a pure state machine of the planner
-//!    ([`planner::StreamState`]) that the prediction runs too. In a training step a stage also gets the state of its optimizer, and
+//!    ([`planner::StreamState`]) that the prediction runs too. A table of which a forward reads few rows is no value of a pass: its
+//!    program has the table's source as an input, and the operation that reads rows gets a small table of them. In a training step a stage also gets the state of its optimizer, and
 //!    what it has after its update goes to a [`StageStore`] before it gives its values back: a [`WorkingDir`] writes it as the part
 //!    of one rank of a checkpoint, which is published when all stages are there. The visits of a pass and the memory beside
 //!    parameters follow from the list of actions, so a schedule needs nothing for it. Everything else, so every bit, is the

@@ -50,6 +50,7 @@ fn main() {
     );
     let dir = tempfile::tempdir_in("target").expect("a directory for the model");
     model::write(dir.path());
+    pass::plan(dir.path());
     let measure = |role: &str| {
         let own = std::env::current_exe().expect("this program is a file");
         let mut command = Command::new(own);

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use burn::nn::Linear;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use tinderbox::deferred::{Uncached, peak_process_bytes, read_values};
 use tinderbox::{
-    Deferred, DynTensor, LoadOptions, Machine, MemoryBudget, Observer, Planner, Pretrained,
-    Request, Run, Source, SourceError, Streamed, Traceable, calibrate,
+    Deferred, DynTensor, LoadOptions, MemoryBudget, Observer, Plan, Planner, Pretrained, Profiler,
+    Request, Run, Source, SourceError, Streamed, Trace, Traceable, calibrate,
 };
 
 use crate::figures::{figure, median, turns};
@@ -52,18 +52,39 @@ pub fn seconds(run: impl FnOnce()) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-pub fn measure(dir: &Path) {
+/// The file of the plan.
+const PLAN: &str = "plan.json";
+
+/// Measures the blocks of the model, and writes its plan.
+pub fn plan(dir: &Path) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let machine = calibrate(&Device::flex(), 1, threads).expect("the device is measured");
+    let traced = traced(&model::deferred());
+    let profile = Profiler::new(&traced).threads_per_rank(threads).measure();
+    let times = profile.expect("the model is measured").times(&traced);
+    let planner = Planner::new(&traced, &machine).times(times.expect("it is of this model"));
+    let plan = planner.streamed(MemoryBudget::Bytes(BUDGET)).plan();
+    let plan = plan.expect("the model is planned");
+    plan.save(dir.join(PLAN)).expect("the plan is written");
+}
+
+fn traced(model: &Deferred<Vec<Linear>>) -> Trace<Tensor<2>> {
+    let traced = model.trace_forward(&model::batch(), model::forward);
+    traced.expect("the forward is traced")
+}
+
+pub fn measure(dir: &Path) {
+    let plan = Plan::load(dir.join(PLAN)).expect("it was written");
     let model = model::deferred();
     let checkpoint = Run::local(dir.join(model::RUN)).open(0);
     let checkpoint = checkpoint.expect("it was written");
-    let found = measure_source(&model, &machine, &checkpoint, &dir.join(model::RUN));
+    let found = measure_source(&model, &plan, &checkpoint, &dir.join(model::RUN));
     figure("model_vs_budget", found.bytes / BUDGET as f64, "ratio");
     figure("kept_share", 1.0 - found.read_part, "ratio");
     figure("read_s", found.read_s, "s");
     figure("load_s", found.load_s, "s");
     figure("compute_s", found.compute_s, "s");
+    figure("predicted_s", found.predicted_s, "s");
     figure("pass_s", found.pass_s, "s");
     figure("pass_vs_bound", found.vs_bound(), "ratio");
     figure(
@@ -75,7 +96,7 @@ pub fn measure(dir: &Path) {
     let weights = Pretrained::open(dir.join(model::PYTORCH)).expect("they were written");
     let options = LoadOptions::default().pytorch(model.parameters());
     let transposed = weights.source(options).expect("no two have one name");
-    let found = measure_source(&model, &machine, &transposed, &dir.join(model::PYTORCH));
+    let found = measure_source(&model, &plan, &transposed, &dir.join(model::PYTORCH));
     figure("transposed_load_s", found.load_s, "s");
     figure("transposed_pass_s", found.pass_s, "s");
     figure("transposed_pass_vs_bound", found.vs_bound(), "ratio");
@@ -108,21 +129,18 @@ impl Found {
 /// Measures a pass, what it reads alone, and its computation alone, in turn.
 fn measure_source<S: Source + Clone + 'static>(
     model: &Deferred<Vec<Linear>>,
-    machine: &Machine,
+    plan: &Plan,
     source: &S,
     dir: &Path,
 ) -> Found {
-    let traced = model.trace_forward(&model::batch(), model::forward);
-    let traced = traced.expect("the forward is traced");
+    let traced = traced(model);
     let budget = MemoryBudget::Bytes(BUDGET);
-    let plan = Planner::new(&traced, machine).streamed(budget).plan();
-    let plan = plan.expect("the model is planned");
     let device = Device::flex();
     let requests = model.parameters().iter().map(|of| Request::of(of, &device));
     let requests: Vec<Request> = requests.collect();
     let bytes: u64 = requests.iter().map(Request::bytes).sum();
     let start = |source: Box<dyn Source>| {
-        let started = Streamed::new(model, &traced, &plan)
+        let started = Streamed::new(model, &traced, plan)
             .memory(budget)
             .source(source)
             .start();

@@ -78,7 +78,6 @@ mod in_order;
 pub mod kinds {}
 mod materialize;
 mod memory;
-mod memory_group;
 mod module;
 mod observer;
 mod options;

@@ -10,8 +10,8 @@ use burn_store::{BurnToPyTorchAdapter, BurnpackStore, ModuleSnapshot, Safetensor
 use tinderbox::random::Seed;
 use tinderbox::{
     Checkpoint, Checkpoints, Deferred, DynTensor, Evaluation, LoadOptions, Machine, MemoryBudget,
-    MixedPrecision, Observer, Outputs, Pipeline, PipelineError, Plan, Pretrained, Request, Run,
-    Source, SourceError, Streamed, StreamedError, Trace, Traceable,
+    MixedPrecision, Observer, Outputs, Pipeline, PipelineError, Plan, Planner, Pretrained, Request,
+    Run, Source, SourceError, Streamed, StreamedError, Trace, Traceable,
 };
 
 use crate::command_line::example;
@@ -341,6 +341,36 @@ fn a_streamed_model_in_mixed_precision() {
     }
     drop(streamed);
     assert_eq!(read.bytes(), model.parameters().bytes() / 2);
+}
+
+/// The plan alone says what a pass reads and how long it takes.
+#[test]
+fn a_plan_predicts_a_pass() {
+    let model = Deferred::new(tower).unwrap();
+    let traced = traced(&model);
+    let mut machine = Machine::local(1).unwrap();
+    machine.disk_bytes_per_s = Some(1_000_000);
+    let planner = Planner::new(&traced, &machine).streamed(FINE);
+    let plan = planner.plan().unwrap();
+    let all = model.parameters().bytes();
+    let least = plan.file().streamed(0).unwrap_err().least_bytes;
+    let mut most = all;
+    for part in 0..=4 {
+        let limit = least + all * part / 4;
+        let predicted = plan.file().streamed(limit).unwrap();
+        assert!(predicted.peak_bytes <= limit);
+        assert_eq!(predicted.read_bytes + predicted.kept_bytes, all);
+        assert_eq!(predicted.read_ns, predicted.read_bytes * 1000);
+        assert!(predicted.pass_ns >= predicted.read_ns.max(predicted.compute_ns));
+        assert!(predicted.read_bytes <= most, "limit {limit}");
+        most = predicted.read_bytes;
+        // A started model keeps parameters and not whole stages; constants and the batch need some bytes.
+        let builder = Streamed::new(&model, &traced, &plan).seed(1);
+        let builder = builder.memory(MemoryBudget::Values(limit + 1024));
+        let started = builder.start().unwrap().predict(1_000_000).unwrap();
+        assert!(started.read_bytes <= predicted.read_bytes, "limit {limit}");
+    }
+    assert_eq!(most, 0);
 }
 
 /// The text of an error with its causes.

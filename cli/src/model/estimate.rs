@@ -9,9 +9,9 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tinderbox_checkpoint::{Checkpoint, Role};
 use tinderbox_deferred::{RecordedModel, human_bytes};
-use tinderbox_planner::{PlanFile, RankMemory};
+use tinderbox_planner::{PlanFile, RankMemory, StreamPrediction};
 
-use super::flags::FloatType;
+use super::flags::{FloatType, size};
 use crate::{
     ckpt::open_weights,
     outcome::Outcome,
@@ -33,6 +33,10 @@ pub(crate) struct Flags {
     /// Number of ranks that share the parameters, as whole tensors [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: Option<u32>,
+    /// Of a plan: also predict a pass over the model, read from a disk, with so much memory for parameters and activations, such as
+    /// 600MiB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
 }
 
 /// The optimizers, by the values that they keep for each trainable one.
@@ -56,10 +60,13 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
                     "a plan has its own dtypes, optimizer and ranks: leave out --dtype, --optimizer and --ranks"
                 );
             }
-            let planned = Planned::of(&plan);
+            let planned = Planned::of(&plan, flags.memory)?;
             out.answer(&planned, |out| planned.show(out))?;
         }
         Source::Parameters(parameters) => {
+            if flags.memory.is_some() {
+                bail!("a pass is predicted from a plan: leave out --memory, or give a plan file");
+            }
             let estimate = Estimate::of(&parameters, flags);
             out.answer(&estimate, |out| estimate.show(out))?;
         }
@@ -277,6 +284,10 @@ struct Planned {
     ranks: Vec<PlannedRank>,
     /// The bytes of the stage with the most parameters: a streamed model needs at least these for values.
     streamed_bytes: u64,
+    disk_bytes_per_s: Option<u64>,
+    /// A pass within a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    streamed: Option<StreamPrediction>,
 }
 
 #[derive(Serialize)]
@@ -289,7 +300,7 @@ struct PlannedRank {
 }
 
 impl Planned {
-    fn of(plan: &PlanFile) -> Self {
+    fn of(plan: &PlanFile, memory_bytes: Option<u64>) -> anyhow::Result<Self> {
         let ranks = plan.prediction.ranks.iter().map(|rank| PlannedRank {
             rank: rank.rank.index(),
             memory: rank.memory,
@@ -302,12 +313,15 @@ impl Planned {
         });
         let stages = plan.stages.iter();
         let stages = stages.map(|stage| stage.parameter_bytes + stage.copy_bytes);
-        Self {
+        let streamed = memory_bytes.map(|bytes| plan.streamed(bytes));
+        Ok(Self {
             schedule: plan.step.schedule.to_string(),
             micro_batches: plan.step.micro_batches,
             ranks: ranks.collect(),
             streamed_bytes: stages.max().unwrap_or(0),
-        }
+            disk_bytes_per_s: plan.machine.disk_bytes_per_s,
+            streamed: streamed.transpose()?,
+        })
     }
 
     fn show(&self, out: &mut Output) -> io::Result<()> {
@@ -352,6 +366,32 @@ impl Planned {
             out,
             "evaluation, streamed from a disk: at least {} for values, the largest stage",
             human_bytes(self.streamed_bytes)
-        )
+        )?;
+        let Some(pass) = &self.streamed else {
+            return Ok(());
+        };
+        let seconds = |nanoseconds: u64| format!("{:.3} s", nanoseconds as f64 / 1e9);
+        writeln!(
+            out,
+            "a pass reads {}, and {} stay; {} at its peak",
+            human_bytes(pass.read_bytes),
+            human_bytes(pass.kept_bytes),
+            human_bytes(pass.peak_bytes)
+        )?;
+        match self.disk_bytes_per_s {
+            Some(rate) => writeln!(
+                out,
+                "it takes {}: {} of computing, {} of reading at {:.2} GB/s",
+                seconds(pass.pass_ns),
+                seconds(pass.compute_ns),
+                seconds(pass.read_ns),
+                rate as f64 / 1e9
+            ),
+            None => writeln!(
+                out,
+                "it takes at least {} of computing: the disk of the plan's machine was not measured (calibrate --disk)",
+                seconds(pass.compute_ns)
+            ),
+        }
     }
 }

@@ -230,6 +230,27 @@ fn memory_is_estimated_from_sizes() {
     check_contains(&out, &["1 parameters in 1 tensors"]);
 }
 
+#[test]
+fn a_pass_is_predicted_from_a_plan() {
+    let plan = crate::plan::golden();
+    let out = model(&["estimate", text(&plan), "--memory", "1TiB"]).ends(0);
+    check_contains(
+        &out,
+        &["a pass reads 0 B", "was not measured (calibrate --disk)"],
+    );
+    let error = model(&["estimate", text(&plan), "--memory", "1B"]).fails(2);
+    check_contains(&error, &["the limit is 1 bytes"]);
+    let mut file: serde_json::Value = serde_json::from_slice(&fs::read(plan).unwrap()).unwrap();
+    file["machine"]["disk_bytes_per_s"] = 2_000_000_000_u64.into();
+    let dir = tempfile::tempdir().unwrap();
+    let measured = dir.path().join("plan.json");
+    fs::write(&measured, file.to_string()).unwrap();
+    let out = model(&["estimate", text(&measured), "--memory", "1TiB"]).ends(0);
+    check_contains(&out, &["of reading at 2.00 GB/s"]);
+    let json = model(&["estimate", text(&measured), "--memory", "1TiB", "--json"]).json(0);
+    assert_eq!(json["streamed"]["read_bytes"], 0);
+}
+
 /// What would lose values, or do nothing, is refused.
 #[test]
 fn conversion_refuses_to_lose_values() {

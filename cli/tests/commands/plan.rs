@@ -16,7 +16,7 @@ fn fails(code: i32, arguments: &[&str]) -> String {
 }
 
 /// Returns the path of a plan with four stages.
-fn golden() -> PathBuf {
+pub fn golden() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     root.join("planner/tests/golden/plan-version-2.json")
 }

@@ -111,7 +111,7 @@ impl PlanStage {
     }
 
     /// Returns the bytes of the parameters that the stage holds, copies included.
-    pub(super) const fn held_bytes(&self) -> u64 {
+    pub(crate) const fn held_bytes(&self) -> u64 {
         self.parameter_bytes.saturating_add(self.copy_bytes)
     }
 }

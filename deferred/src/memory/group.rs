@@ -23,7 +23,7 @@ const SECOND: Files = Files {
 };
 
 /// Returns the bytes that the groups of this process leave; `None` without a limit.
-pub(crate) fn available_bytes() -> Option<u64> {
+pub(super) fn available_bytes() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     available_in(&groups, Path::new("/sys/fs/cgroup"))
 }

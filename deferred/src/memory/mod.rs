@@ -1,13 +1,13 @@
 //! Checks of the device and its memory, before anything is allocated.
 
+mod group;
+
 use burn::tensor::Device;
 use burn_dispatch::DispatchDevice;
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 use tinderbox_fake::{DeviceLabel, is_host};
 
-use crate::{
-    MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device, memory_group,
-};
+use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device};
 
 /// Rejects requests to a device that does not exist, and those whose values, with the working memory of the source,
 /// do not fit.
@@ -77,7 +77,7 @@ fn host_bytes() -> Option<u64> {
     let memory = MemoryRefreshKind::everything();
     let system = System::new_with_specifics(RefreshKind::nothing().with_memory(memory));
     let mut available = system.available_memory() + system.free_swap();
-    if let Some(left) = memory_group::available_bytes() {
+    if let Some(left) = group::available_bytes() {
         available = available.min(left);
     }
     Some(available.min(address_space_left().unwrap_or(u64::MAX)))

@@ -1,0 +1,40 @@
+//! The prediction of a pass from a plan alone.
+
+use super::{StreamItem, StreamPlan, StreamPrediction, StreamVisit};
+use crate::{PlanFile, PlanStage, StreamError};
+
+impl PlanFile {
+    /// Predicts a pass over the model, streamed with this plan within so many bytes for parameters and activations, at the disk's rate
+    /// of its [machine](crate::Machine::disk_bytes_per_s): a disk that was not measured takes no time.
+    ///
+    /// Parameters stay as whole stages, and one of several stages counts for each of them; of a table of which few rows are read, all
+    /// bytes count. So a model that is started reads less.
+    ///
+    /// # Errors
+    ///
+    /// When the limit is too low for a stage: the error has the least one.
+    pub fn streamed(&self, values_bytes: u64) -> Result<StreamPrediction, StreamError> {
+        let read_ns = |bytes: u64| {
+            let rate = self.machine.disk_bytes_per_s.unwrap_or(u64::MAX).max(1);
+            let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
+            u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+        };
+        let items = self.stages.iter().map(PlanStage::held_bytes);
+        let items = items.map(|bytes| StreamItem {
+            bytes,
+            read_ns: read_ns(bytes),
+        });
+        let micro_batches = self.step.micro_batches.max(1) as u64;
+        let visits = self.stages.iter().enumerate().map(|(index, stage)| {
+            let values = [&stage.live_in, &stage.live_out, &stage.bypassing];
+            let values = values.into_iter().flatten().map(|value| value.bytes);
+            let kept = values.sum::<u64>().saturating_mul(micro_batches);
+            StreamVisit {
+                items: vec![index],
+                other_bytes: kept.saturating_add(stage.costs.transient_bytes),
+                compute_ns: stage.costs.forward.saturating_mul(micro_batches),
+            }
+        });
+        Ok(StreamPlan::new(items.collect(), visits.collect(), values_bytes)?.predict())
+    }
+}
