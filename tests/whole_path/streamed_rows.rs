@@ -239,8 +239,7 @@ fn rows_of_a_trained_table() {
         .optimizer(AdamWConfig::new())
         .store(store.unwrap())
         .observer(read.clone())
-        // Not for both tables at a time.
-        .memory(MemoryBudget::Values(24 * TABLE))
+        .memory(MemoryBudget::Values(64 * TABLE))
         .start()
         .unwrap();
     for step in 0..2 {

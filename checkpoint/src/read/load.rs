@@ -155,12 +155,13 @@ pub(super) fn load(
                 source,
             })?;
         let transfer = Transfer::between(tensor.dtype, one.dtype);
-        transfers.push(transfer.ok_or_else(|| LoadError::NoCast {
+        let transfer = transfer.ok_or_else(|| LoadError::NoCast {
             tensor: tensor.name.clone(),
             found: tensor.dtype,
             expected: tinderbox_fake::dtype_name(one.dtype).to_owned(),
-        })?);
-        let align = match reading.uncached {
+        })?;
+        transfers.push(transfer);
+        let align = match reading.uncached && transfer.is_copy() && !one.transposed {
             true => DIRECT_ALIGN,
             false => one.dtype.size(),
         };
@@ -262,7 +263,7 @@ fn run(
     let mut scratch = std::mem::take(&mut *checkpoint.scratch.lock());
     scratch.resize_with(threads.max(1), Held::default);
     let results = parallel_with(&mut scratch, items, |held, item| {
-        held.uncached = uncached;
+        held.uncached = uncached && item.is_copy();
         if failed.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -275,6 +276,12 @@ fn run(
 }
 
 impl Item<'_, '_> {
+    /// Whether its bytes are in the file as in memory. Only these are read around the cache: while others are converted, the system
+    /// reads ahead.
+    fn is_copy(&self) -> bool {
+        matches!(self, Self::Span(_, transfer, ..) if transfer.is_copy())
+    }
+
     fn run(
         self,
         checkpoint: &Checkpoint,
