@@ -46,8 +46,8 @@ pub use plan::{
     PlanProgram, PlanStage, PlanValue, TieGroup,
 };
 pub use predict::{
-    PartitionCosts, Predicted, Prediction, RankMemory, RankPrediction, StageBytes, lower_bound,
-    partition_costs, predict, predict_costs,
+    PartitionCosts, Predicted, Prediction, RankMemory, RankPrediction, StageBytes, UPDATE_VALUES,
+    lower_bound, partition_costs, predict, predict_costs,
 };
 pub use step::{Partition, Step};
 pub use stream::{

@@ -299,13 +299,19 @@ impl StageStore for WorkingDir {
         if !state.writing.as_ref().is_some_and(is_begun) {
             state.writing = Some(self.begin(&state, step)?);
         }
-        let writing = state.writing.as_mut().expect("it has begun");
-        let taken = writing.stages.as_ref().map(|stages| stages.send(part));
-        match taken {
-            Some(Ok(())) => Ok(()),
-            // The thread has ended with an error.
-            _ => writing.finish().map(drop),
+        let writing = state.writing.as_ref();
+        let stages = writing.and_then(|writing| writing.stages.clone());
+        // What is read meanwhile needs the lock.
+        drop(state);
+        if let Some(Ok(())) = stages.map(|stages| stages.send(part)) {
+            return Ok(());
         }
+        // The thread has ended with an error.
+        let mut state = self.inner.lock();
+        state
+            .writing
+            .as_mut()
+            .map_or(Ok(()), |writing| writing.finish().map(drop))
     }
 
     fn commit(&self, step: u64) -> Result<(), Failed> {

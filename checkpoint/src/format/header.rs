@@ -26,8 +26,9 @@ const MAX_JSON_BYTES: u64 = 100_000_000;
 /// Alignment of the data section, as in the format's reference implementation: the size of the widest
 /// element.
 const ALIGN_BYTES: usize = 8;
-/// Alignment of the data of a large file: large values can be read around the cache of the system into their own memory.
-const PAGE_BYTES: usize = 4096;
+/// Alignment of the data of a large file, and of offsets, lengths and addresses of reads around the cache of the system: at least the
+/// block of usual disks.
+pub(crate) const PAGE_BYTES: usize = 4096;
 /// The bytes of data from which a file is large.
 const PAGED_BYTES: u64 = 1 << 20;
 /// Bytes of the length of the header.

@@ -24,7 +24,7 @@ pub use modules::ModuleTypes;
 pub use scalar::Scalar;
 
 pub(crate) use burnpack::{burnpack_len, decode_burnpack, encode_burnpack, is_burnpack, padded};
-pub(crate) use header::{Texts, header_len};
+pub(crate) use header::{PAGE_BYTES, Texts, header_len};
 pub(crate) use index::encode_index;
 pub(crate) use json::Json;
 pub(crate) use lists::NamedScalar;

@@ -22,7 +22,9 @@ use super::{
     transpose::put_transposed,
 };
 use crate::{
-    BlockSize, Chunk, LoadError, TensorEntry, format::stored_len, layout::pieces,
+    BlockSize, Chunk, LoadError, TensorEntry,
+    format::{PAGE_BYTES, stored_len},
+    layout::pieces,
     parallel::parallel_with,
 };
 
@@ -31,9 +33,6 @@ use crate::{
 pub(super) const SPAN_BYTES: u64 = 8 << 20;
 /// Maximum number of bytes that a thread transposes at a time: with the place to which they go, they fit in the cache of a core.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
-/// The alignment of values that are read around the cache of the system, of which whole blocks go directly into their memory. Burn
-/// copies them if it needs them as a `Vec`.
-const DIRECT_ALIGN: usize = 4096;
 /// More threads do not increase read throughput.
 const MAX_THREADS: usize = 8;
 
@@ -51,8 +50,8 @@ pub(super) struct Wanted<'a> {
 impl Wanted<'_> {
     /// Whether its elements are consecutive in the whole tensor.
     fn is_rows(&self) -> bool {
-        let inner = self.region.size().iter().zip(&self.tensor.shape).skip(1);
-        !self.transposed && inner.into_iter().all(|(size, all)| size == all)
+        let inner = self.region.size().iter().skip(1);
+        !self.transposed && inner.eq(self.tensor.shape.iter().skip(1))
     }
 }
 
@@ -161,8 +160,9 @@ pub(super) fn load(
             expected: tinderbox_fake::dtype_name(one.dtype).to_owned(),
         })?;
         transfers.push(transfer);
+        // Of values that are read around the cache, whole blocks go directly into their memory. Burn copies them if it needs a `Vec`.
         let align = match reading.uncached && transfer.is_copy() && !one.transposed {
-            true => DIRECT_ALIGN,
+            true => PAGE_BYTES,
             false => one.dtype.size(),
         };
         outs.push(memory(one, align)?);

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-/// Offsets, lengths and addresses are multiples of this: at least the block of usual disks.
 #[cfg(target_os = "linux")]
-const ALIGN: usize = 4096;
+use crate::format::PAGE_BYTES as ALIGN;
 
 /// Opens a file again, for reads around the cache; `None` where there are none.
 #[cfg(target_os = "linux")]

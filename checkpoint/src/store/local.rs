@@ -310,6 +310,13 @@ struct LocalRead {
     bytes: u64,
 }
 
+impl LocalRead {
+    fn direct(&self) -> Option<&File> {
+        let opened = self.direct.get_or_init(|| direct::open(&self.file));
+        opened.as_ref()
+    }
+}
+
 impl ReadFile for LocalRead {
     fn bytes(&self) -> u64 {
         self.bytes
@@ -339,11 +346,9 @@ impl ReadFile for LocalRead {
         start: u64,
         bytes: usize,
     ) -> io::Result<Range<usize>> {
-        let file = self
-            .direct
-            .get_or_init(|| direct::open(&self.file))
-            .as_ref();
-        let read = file.map(|file| direct::read(file, scratch, start, bytes));
+        let read = self
+            .direct()
+            .map(|file| direct::read(file, scratch, start, bytes));
         match read.transpose()?.flatten() {
             Some(range) => Ok(range),
             None => read_into(self, scratch, start, bytes),
@@ -351,11 +356,8 @@ impl ReadFile for LocalRead {
     }
 
     fn read_direct(&self, into: &mut [u8], start: u64) -> io::Result<bool> {
-        let file = self
-            .direct
-            .get_or_init(|| direct::open(&self.file))
-            .as_ref();
-        file.map_or(Ok(false), |file| direct::fill(file, into, start))
+        self.direct()
+            .map_or(Ok(false), |file| direct::fill(file, into, start))
     }
 }
 

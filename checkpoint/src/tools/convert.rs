@@ -9,6 +9,7 @@ use regex::Regex;
 use tinderbox_deferred::Observer;
 
 use super::{SaveOptions, ToolError, save_tensors};
+use crate::read::renamed;
 use crate::{Checkpoint, CheckpointMeta, Role, Run, SaveTensor};
 
 /// Options of a conversion.
@@ -53,18 +54,12 @@ pub fn convert(
         });
     }
     let shared = Arc::new(from.clone());
-    let mut unused: Vec<&Regex> = options.renames.iter().map(|(pattern, _)| pattern).collect();
     let mut names: BTreeMap<String, &str> = BTreeMap::new();
     let mut tensors = Vec::new();
     for entry in from.tensors(Role::Model) {
         let mut tensor = SaveTensor::of_checkpoint(&shared, entry, options.dtype);
         for name in std::iter::once(&mut tensor.name).chain(&mut tensor.tied) {
-            for (pattern, replacement) in &options.renames {
-                if pattern.is_match(name) {
-                    unused.retain(|unused| unused.as_str() != pattern.as_str());
-                    *name = pattern.replace(name, replacement).into_owned();
-                }
-            }
+            *name = renamed(&options.renames, name);
         }
         for (was, name) in std::iter::once(&entry.name)
             .chain(&entry.tied)
@@ -85,12 +80,24 @@ pub fn convert(
             path: from.dir().to_owned(),
         });
     }
-    if let Some(pattern) = unused.first() {
+    if let Some(pattern) = without_match(from, &options.renames) {
         return Err(ToolError::NoMatch {
             pattern: pattern.as_str().to_owned(),
         });
     }
     save_tensors(&tensors, to, meta, &options.save, progress)
+}
+
+/// Returns the first pattern that matches no name, as the renames before it have left them.
+fn without_match<'a>(from: &Checkpoint, renames: &'a [(Regex, String)]) -> Option<&'a Regex> {
+    let patterns = renames.iter().enumerate();
+    let mut unused = patterns.filter(|(at, (pattern, _))| {
+        let tensors = from.tensors(Role::Model);
+        let mut names =
+            tensors.flat_map(|tensor| std::iter::once(&tensor.name).chain(&tensor.tied));
+        !names.any(|name| pattern.is_match(&renamed(&renames[..*at], name)))
+    });
+    unused.next().map(|(_, (pattern, _))| pattern)
 }
 
 /// Whether two paths are of one directory. Of a bucket, the text is compared.

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tinderbox_checkpoint::{Checkpoint, Role};
 use tinderbox_deferred::{RecordedModel, human_bytes};
-use tinderbox_planner::{PlanFile, RankMemory, StreamPrediction};
+use tinderbox_planner::{PlanFile, RankMemory, StreamPrediction, UPDATE_VALUES};
 
 use super::flags::{FloatType, size};
 use crate::{
@@ -163,10 +163,6 @@ impl Parts {
     }
 }
 
-/// The values of a parameter that the update of Burn's optimizers has at a time beside the parameter, its gradient and its state: with
-/// AdamW, a process whose limit allowed 4 was a hundredth above it.
-const UPDATE_VALUES: u64 = 6;
-
 /// The estimate from sizes.
 #[derive(Serialize)]
 struct Estimate {
@@ -270,8 +266,8 @@ impl Estimate {
         )?;
         writeln!(
             out,
-            "gradients and the optimizer's state have the dtype of the parameters; activations are not counted: a plan has them \
-             (model estimate plan.json)"
+            "gradients and the optimizer's state have the dtype of the parameters\n\
+             activations are not counted: a plan has them (model estimate plan.json)"
         )
     }
 }

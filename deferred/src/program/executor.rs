@@ -243,10 +243,12 @@ impl Executable {
         DispatchTensor: DispatchKindConversion<B>,
     {
         let mut interpreter = TensorInterpreter::<B>::new(device.clone());
+        for ((value, _), tensor) in self.program.constants.iter().zip(&self.constants) {
+            let handle = handle::<B>(tensor.clone())?;
+            interpreter.register_tensor_to_device(tensor_id(*value), handle);
+        }
         let mut tables: HashMap<TensorId, Arc<dyn Rows>> = HashMap::new();
-        let constants = self.program.constants.iter().map(|(value, _)| value);
-        let constants = constants.zip(given(self.constants.clone()));
-        for (value, input) in self.program.inputs.iter().zip(inputs).chain(constants) {
+        for (value, input) in self.program.inputs.iter().zip(inputs) {
             let id = tensor_id(*value);
             match input {
                 ProgramInput::Value(tensor) => {

@@ -48,7 +48,11 @@ impl Request {
         }
     }
 
-    /// Requests some rows of the whole parameter: those from one number to another, which it must have.
+    /// Requests some rows of the whole parameter: those from one number up to another, exclusive.
+    ///
+    /// # Panics
+    ///
+    /// When the parameter has no dimension, or the second number is less than the first.
     #[must_use]
     pub fn rows(&self, from: u64, to: u64) -> Self {
         let mut offset = vec![0; self.shape.len()];

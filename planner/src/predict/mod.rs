@@ -7,7 +7,7 @@ mod schedule;
 
 pub use bound::lower_bound;
 pub use costs::{PartitionCosts, StageBytes, partition_costs};
-pub use memory::RankMemory;
+pub use memory::{RankMemory, UPDATE_VALUES};
 pub(crate) use schedule::schedule_of;
 
 use serde::{Deserialize, Serialize};

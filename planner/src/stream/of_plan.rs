@@ -14,16 +14,8 @@ impl PlanFile {
     ///
     /// When the limit is too low for a stage: the error has the least one.
     pub fn streamed(&self, values_bytes: u64) -> Result<StreamPrediction, StreamError> {
-        let read_ns = |bytes: u64| {
-            let rate = self.machine.disk_bytes_per_s.unwrap_or(u64::MAX).max(1);
-            let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
-            u64::try_from(nanoseconds).unwrap_or(u64::MAX)
-        };
         let items = self.stages.iter().map(PlanStage::held_bytes);
-        let items = items.map(|bytes| StreamItem {
-            bytes,
-            read_ns: read_ns(bytes),
-        });
+        let items = items.map(|bytes| StreamItem { bytes, read_ns: 0 });
         let micro_batches = self.step.micro_batches.max(1) as u64;
         let visits = self.stages.iter().enumerate().map(|(index, stage)| {
             let values = [&stage.live_in, &stage.live_out, &stage.bypassing];
@@ -32,9 +24,13 @@ impl PlanFile {
             StreamVisit {
                 items: vec![index],
                 other_bytes: kept.saturating_add(stage.costs.transient_bytes),
-                compute_ns: stage.costs.forward.saturating_mul(micro_batches),
+                compute_ns: 0,
             }
         });
-        Ok(StreamPlan::new(items.collect(), visits.collect(), values_bytes)?.predict())
+        let plan = StreamPlan::new(items.collect(), visits.collect(), values_bytes)?;
+        let rate = self.machine.disk_bytes_per_s.unwrap_or(u64::MAX);
+        let forward = |stage: usize| self.stages[stage].costs.forward;
+        let plan = plan.with_times(rate, |stage| forward(stage).saturating_mul(micro_batches));
+        Ok(plan.predict())
     }
 }

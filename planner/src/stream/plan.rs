@@ -239,15 +239,13 @@ impl StreamPlan {
         gaps
     }
 
-    /// Returns the plan with other times, of each value and of each visit, in nanoseconds.
+    /// Returns the plan with other times: of values that are read with so many bytes per second, and in nanoseconds of each visit.
     #[must_use]
-    pub fn with_times(
-        mut self,
-        read_ns: impl Fn(&StreamItem) -> u64,
-        compute_ns: impl Fn(usize) -> u64,
-    ) -> Self {
+    pub fn with_times(mut self, read_bytes_per_s: u64, compute_ns: impl Fn(usize) -> u64) -> Self {
         for item in &mut self.items {
-            item.read_ns = read_ns(item);
+            let nanoseconds =
+                u128::from(item.bytes) * 1_000_000_000 / u128::from(read_bytes_per_s.max(1));
+            item.read_ns = u64::try_from(nanoseconds).unwrap_or(u64::MAX);
         }
         for (index, visit) in self.visits.iter_mut().enumerate() {
             visit.compute_ns = compute_ns(index);

@@ -106,9 +106,10 @@ impl ProgramBytes {
         let inputs = phase.inputs.iter().zip(phase.program.inputs()).zip(types);
         for ((binding, value), (_, dtype)) in inputs {
             if let Binding::Given(Given::Parameter(position)) = binding {
-                match few.get(value) {
-                    Some(count) => drop(rows.insert(*position, (*dtype, *count))),
-                    None => drop(parameters.insert(*position, *dtype)),
+                if let Some(count) = few.get(value) {
+                    rows.insert(*position, (*dtype, *count));
+                } else {
+                    parameters.insert(*position, *dtype);
                 }
             }
         }
@@ -144,30 +145,38 @@ impl ProgramBytes {
     }
 }
 
-/// The tables of which a program reads some rows by index and nothing else, with the most rows that it reads, if these are few.
+/// The parameters of which a program reads some rows by index and nothing else, with the most rows that it reads, if these are few.
 fn few_rows(joint: &JointGraph, phase: &Phase) -> HashMap<ValueId, u64> {
     /// The part of a table: reads of rows are small ones.
     const FEW: u64 = 8;
-    let mut rows: HashMap<ValueId, Option<u64>> = HashMap::new();
+    let inputs = phase.inputs.iter().zip(phase.program.inputs());
+    let parameters = inputs.filter_map(|(binding, value)| match binding {
+        Binding::Given(Given::Parameter(_)) => Some((*value, 0)),
+        _ => None,
+    });
+    let mut rows: HashMap<ValueId, u64> = parameters.collect();
     for node in phase.nodes.iter().map(|node| joint.graph().node(*node)) {
-        let table = rows_read(node);
+        let read = rows_read(node);
         for input in node.inputs() {
-            let read = rows.entry(*input).or_insert(Some(0));
-            let of_node = table.filter(|(table, _)| table == input);
-            *read = (*read)
-                .zip(of_node)
-                .map(|(read, (_, count))| read + count as u64);
+            match read.filter(|(table, _)| table == input) {
+                Some((_, count)) => {
+                    rows.entry(*input).and_modify(|rows| *rows += count as u64);
+                }
+                None => {
+                    rows.remove(input);
+                }
+            }
         }
     }
     for value in phase.leaving(joint) {
-        rows.insert(value, None);
+        rows.remove(&value);
     }
-    let rows = rows.into_iter().filter_map(|(table, count)| {
-        let all = joint.graph().value(table);
-        let is_few = count? > 0 && FEW * count? <= *all.shape.first()? as u64;
-        (is_few && TensorKind::of(all.dtype) == TensorKind::Float).then_some((table, count?))
+    rows.retain(|table, count| {
+        let all = joint.graph().value(*table);
+        let most = all.shape.first().map_or(0, |all| *all as u64 / FEW);
+        *count > 0 && *count <= most && TensorKind::of(all.dtype) == TensorKind::Float
     });
-    rows.collect()
+    rows
 }
 
 /// What operations on the CPU allocate beside their outputs, as far as known: a product of 16-bit numbers converts its operands

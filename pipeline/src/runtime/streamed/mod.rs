@@ -186,8 +186,8 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
     }
 
     /// Predicts the last pass, every time but the first: what it reads and keeps, and how long it takes if the source reads so many
-    /// bytes of values per second; of a training step, the bytes alone are those of the step. The times of the stages are those of the plan, which was made with the
-    /// [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None` before the first evaluation of
+    /// bytes of values per second; of a training step, the bytes alone are those of the step. The times of the stages are those of the
+    /// plan, which was made with the [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None` before the first evaluation of
     /// a model that was traced for training.
     pub fn predict(&self, read_bytes_per_s: u64) -> Option<StreamPrediction> {
         let stages = self.pipeline.plan.stages();

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device};
 use tinderbox_deferred::{ParameterTable, Request, Source, available_bytes, process_bytes};
 use tinderbox_fake::Mode;
 use tinderbox_planner::{
-    MemoryBudget, StreamError, StreamItem, StreamPlan, StreamPrediction, StreamVisit,
+    MemoryBudget, StreamError, StreamItem, StreamPlan, StreamPrediction, StreamVisit, UPDATE_VALUES,
 };
 
 use super::bytes::{Visit, visits};
@@ -21,9 +21,6 @@ use crate::schedule::StageIndex;
 /// Bytes that the process may need in addition to all that is counted: stacks of threads, small allocations, and memory that
 /// the allocator can't reuse.
 const SPARE_BYTES: u64 = 8 << 20;
-/// The values that the update of a parameter has at a time beside the parameter, its gradient and the optimizer's state: with 4, a
-/// process that trained with Adam was a hundredth above its limit.
-const UPDATE_VALUES: u64 = 6;
 /// The part of the counted bytes that the allocator may not be able to reuse.
 const SPARE_PART: u64 = 32;
 
@@ -220,16 +217,9 @@ impl Passes {
         compute_ns: impl Fn(StageIndex) -> u64,
     ) -> Option<StreamPrediction> {
         let pass = self.last.as_ref()?;
-        let read_ns = |bytes: u64| {
-            let nanoseconds =
-                u128::from(bytes) * 1_000_000_000 / u128::from(read_bytes_per_s.max(1));
-            u64::try_from(nanoseconds).unwrap_or(u64::MAX)
-        };
         let plan = StreamPlan::clone(&pass.plan);
-        let plan = plan.with_times(
-            |item| read_ns(item.bytes),
-            |visit| compute_ns(pass.visits[visit].stage),
-        );
+        let of_visit = |visit: usize| compute_ns(pass.visits[visit].stage);
+        let plan = plan.with_times(read_bytes_per_s, of_visit);
         Some(plan.predict())
     }
 
