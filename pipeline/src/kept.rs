@@ -9,6 +9,9 @@ use crate::schedule::{MicroBatchIndex, StageIndex};
 /// The stage and the micro-batch of a value.
 pub(crate) type Location = (StageIndex, MicroBatchIndex);
 
+/// The stages that keep a value of a micro-batch, each with the number of its remaining uses.
+pub(crate) type Holders = Vec<(StageIndex, usize)>;
+
 /// Values, each with the number of its remaining uses.
 #[derive(Debug)]
 pub(crate) struct Kept<V> {
@@ -40,6 +43,17 @@ impl<V: Clone> Kept<V> {
         }
         let (value, _) = self.values.remove(&(at, id))?;
         Some((value, true))
+    }
+
+    /// Takes a value of a micro-batch from all stages that keep it, if there are any.
+    pub(crate) fn take_all(&mut self, k: MicroBatchIndex, id: ValueId) -> Option<(V, Holders)> {
+        let holds = |(location, of): &(Location, ValueId)| location.1 == k && *of == id;
+        let held = self.values.extract_if(|key, _| holds(key));
+        let (mut held, mut holders) = (held.peekable(), Holders::new());
+        let value = held.peek().map(|(_, (value, _))| value.clone())?;
+        holders.extend(held.map(|((location, _), (_, uses))| (location.0, uses)));
+        holders.sort_unstable();
+        Some((value, holders))
     }
 
     /// Drops the values of a stage and micro-batch.

@@ -291,6 +291,10 @@ impl StageStore for WorkingDir {
         Some(Arc::new(State::of(self.checkpoint()?)))
     }
 
+    fn scratch_dir(&self) -> Option<PathBuf> {
+        Some(self.inner.run.place())
+    }
+
     /// Returns when a thread writes it, and has written what was given before.
     fn write(&self, step: u64, updated: UpdatedStage) -> Result<(), Failed> {
         let mut state = self.inner.lock();

@@ -25,6 +25,8 @@ mod replays;
 mod replicas;
 mod resume;
 mod streamed;
+mod streamed_activations;
+mod streamed_host;
 mod streamed_rows;
 mod streamed_training;
 mod summary_example;

@@ -52,7 +52,7 @@ fn bits(output: &Evaluation) -> (Vec<u64>, Vec<(String, Vec<TensorData>)>) {
 }
 
 /// The least limit of a model and a plan.
-fn least<M, B>(started: Result<Streamed<M, B>, PipelineError>) -> u64 {
+pub fn least<M, B>(started: Result<Streamed<M, B>, PipelineError>) -> u64 {
     match started.map(drop) {
         Err(PipelineError::Streamed(StreamedError::Budget { least_bytes, .. })) => least_bytes,
         other => panic!("the limit is not too low: {other:?}"),

@@ -9,7 +9,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tinderbox_checkpoint::{Checkpoint, Role};
 use tinderbox_deferred::{RecordedModel, human_bytes};
-use tinderbox_planner::{PlanFile, RankMemory, StreamPrediction, UPDATE_VALUES};
+use tinderbox_planner::{PlanFile, RankMemory, Step, StreamPrediction, UPDATE_VALUES};
+use tinderbox_schedule::ScheduleKind;
 
 use super::flags::{FloatType, size};
 use crate::{
@@ -27,9 +28,15 @@ pub(crate) struct Flags {
     /// Float parameters have this dtype [default: their own]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
-    /// The optimizer: its state is a multiple of the trainable parameters [default: adam]
+    /// The optimizer: its state is a multiple of the trainable parameters [default: adam, or that of the plan]
     #[arg(long, value_enum)]
     optimizer: Option<Optimizer>,
+    /// Of a plan: another schedule, by name or alias (`tinderbox schedule list`)
+    #[arg(long, value_name = "NAME")]
+    schedule: Option<ScheduleKind>,
+    /// Of a plan: another number of micro-batches, of the same size
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    micro_batches: Option<u32>,
     /// Number of ranks that share the parameters, as whole tensors [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: Option<u32>,
@@ -51,21 +58,32 @@ enum Optimizer {
     Adam,
 }
 
+impl Optimizer {
+    const fn states(self) -> u64 {
+        match self {
+            Self::Sgd => 0,
+            Self::Momentum => 1,
+            Self::Adam => 2,
+        }
+    }
+}
+
 /// Prints the estimate.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     match Source::open(&flags.from)? {
         Source::Plan(plan) => {
-            if flags.dtype.is_some() || flags.optimizer.is_some() || flags.ranks.is_some() {
-                bail!(
-                    "a plan has its own dtypes, optimizer and ranks: leave out --dtype, --optimizer and --ranks"
-                );
+            if flags.dtype.is_some() || flags.ranks.is_some() {
+                bail!("a plan has its own dtypes and ranks: leave out --dtype and --ranks");
             }
-            let planned = Planned::of(&plan, flags.memory)?;
+            let planned = Planned::of(&plan, flags)?;
             out.answer(&planned, |out| planned.show(out))?;
         }
         Source::Parameters(parameters) => {
-            if flags.memory.is_some() {
-                bail!("a pass is predicted from a plan: leave out --memory, or give a plan file");
+            if flags.memory.is_some() || flags.schedule.is_some() || flags.micro_batches.is_some() {
+                bail!(
+                    "a step and a pass are predicted from a plan: leave out --memory, --schedule and --micro-batches, or give a \
+                     plan file"
+                );
             }
             let estimate = Estimate::of(&parameters, flags);
             out.answer(&estimate, |out| estimate.show(out))?;
@@ -186,11 +204,7 @@ struct Estimate {
 
 impl Estimate {
     fn of(parameters: &[Parameter], flags: &Flags) -> Self {
-        let states = match flags.optimizer.unwrap_or_default() {
-            Optimizer::Sgd => 0,
-            Optimizer::Momentum => 1,
-            Optimizer::Adam => 2,
-        };
+        let states = flags.optimizer.unwrap_or_default().states();
         let dtype = flags.dtype.map(FloatType::burn);
         let of = |parameter: &Parameter| Parts::of(parameter, dtype, states);
         let ranks = flags.ranks.unwrap_or(1);
@@ -296,23 +310,54 @@ struct PlannedRank {
 }
 
 impl Planned {
-    fn of(plan: &PlanFile, memory_bytes: Option<u64>) -> anyhow::Result<Self> {
-        let ranks = plan.prediction.ranks.iter().map(|rank| PlannedRank {
-            rank: rank.rank.index(),
-            memory: rank.memory,
-            inference_bytes: rank
-                .memory
-                .parameters
-                .saturating_add(rank.memory.transient)
-                .saturating_add(rank.memory.buffers),
-            training_bytes: rank.memory.total(),
-        });
+    fn of(plan: &PlanFile, flags: &Flags) -> anyhow::Result<Self> {
+        let step = Step {
+            schedule: flags.schedule.unwrap_or(plan.step.schedule),
+            micro_batches: flags
+                .micro_batches
+                .map_or(plan.step.micro_batches, |count| count as usize),
+            optimizer_states: flags
+                .optimizer
+                .map_or(plan.step.optimizer_states, Optimizer::states),
+            ..plan.step.clone()
+        };
+        let is_other = step.schedule != plan.step.schedule;
+        if is_other && step.lists(&plan.stage_to_rank()).is_none() {
+            bail!(
+                "the schedule {} does not run {} stages on {} ranks as the plan places them, in {} micro-batches",
+                step.schedule,
+                plan.stages.len(),
+                plan.ranks(),
+                step.micro_batches
+            );
+        }
+        let ranks = match step == plan.step {
+            true => plan
+                .prediction
+                .ranks
+                .iter()
+                .map(|rank| rank.memory)
+                .collect(),
+            false => plan.memory_with(&step)?,
+        };
+        let ranks = ranks
+            .into_iter()
+            .enumerate()
+            .map(|(rank, memory)| PlannedRank {
+                rank,
+                memory,
+                inference_bytes: memory
+                    .parameters
+                    .saturating_add(memory.transient)
+                    .saturating_add(memory.buffers),
+                training_bytes: memory.total(),
+            });
         let stages = plan.stages.iter();
         let stages = stages.map(|stage| stage.parameter_bytes + stage.copy_bytes);
-        let streamed = memory_bytes.map(|bytes| plan.streamed(bytes));
+        let streamed = flags.memory.map(|bytes| plan.streamed(bytes));
         Ok(Self {
-            schedule: plan.step.schedule.to_string(),
-            micro_batches: plan.step.micro_batches,
+            schedule: step.schedule.to_string(),
+            micro_batches: step.micro_batches,
             ranks: ranks.collect(),
             streamed_bytes: stages.max().unwrap_or(0),
             disk_bytes_per_s: plan.machine.disk_bytes_per_s,

@@ -251,6 +251,46 @@ fn a_pass_is_predicted_from_a_plan() {
     assert_eq!(json["streamed"]["read_bytes"], 0);
 }
 
+#[test]
+fn another_step_of_a_plan_is_estimated() {
+    let plan = crate::plan::golden();
+    let ranks = |flags: &[&str]| -> Vec<serde_json::Value> {
+        let json = model(&[&["estimate", text(&plan), "--json"], flags].concat()).json(0);
+        json["ranks"].as_array().unwrap().clone()
+    };
+    let (planned, none, more) = (
+        ranks(&[]),
+        ranks(&["--optimizer", "sgd"]),
+        ranks(&["--schedule", "gpipe", "--micro-batches", "16"]),
+    );
+    for ((planned, none), more) in planned.iter().zip(none).zip(more) {
+        assert_eq!(none["optimizer"], 0);
+        for part in ["parameters", "gradients", "activations", "transient"] {
+            assert_eq!(none[part], planned[part]);
+        }
+        // All micro-batches are in flight on every rank.
+        assert!(more["activations"].as_u64() >= planned["activations"].as_u64());
+        assert_eq!(more["optimizer"], planned["optimizer"]);
+    }
+    let same = [
+        "--schedule",
+        "zb-h1",
+        "--micro-batches",
+        "8",
+        "--optimizer",
+        "adam",
+    ];
+    assert_eq!(ranks(&same), planned);
+    let error = model(&["estimate", text(&plan), "--schedule", "zbv"]).fails(2);
+    check_contains(&error, &["does not run", "as the plan places them"]);
+    let error = model(&["estimate", text(&plan), "--ranks", "2"]).fails(2);
+    check_contains(&error, &["leave out --dtype and --ranks"]);
+    let dir = tempfile::tempdir().unwrap();
+    Sample::new().save(dir.path(), 0);
+    let error = model(&["estimate", text(dir.path()), "--micro-batches", "2"]).fails(2);
+    check_contains(&error, &["are predicted from a plan"]);
+}
+
 /// What would lose values, or do nothing, is refused.
 #[test]
 fn conversion_refuses_to_lose_values() {

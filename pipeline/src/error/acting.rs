@@ -1,6 +1,8 @@
 //! Errors of an action of a rank.
 
 use std::error::Error;
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tinderbox_deferred::{ParameterPath, ProgramError, SourceError};
@@ -111,6 +113,14 @@ pub enum ActionError {
     Write {
         /// The cause.
         source: Box<dyn Error + Send + Sync>,
+    },
+    /// Activations of a [streamed](crate::Streamed) step that do not fit in memory could not be written.
+    #[error("activations that do not fit in memory could not be written to {}", path.display())]
+    Spill {
+        /// The directory.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
     },
     /// The state of the optimizer of a [streamed](crate::Streamed) stage is of another optimizer.
     #[error("the state of the optimizer does not fit")]

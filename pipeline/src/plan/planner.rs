@@ -58,8 +58,8 @@ pub struct Planner<'a, B> {
     partitioner: Partitioner,
     cuts: Option<Vec<Cut>>,
     stage_to_rank: Option<Vec<RankIndex>>,
-    /// The bytes of parameters that a stage should have at most, for many small stages.
-    stage_bytes: Option<u64>,
+    /// The bytes of parameters that a stage should have at most, and what it should keep for backwards, for many small stages.
+    stage_bytes: Option<(u64, u64)>,
     /// Whether the schedule was set.
     is_scheduled: bool,
     recompute: Option<Box<dyn Fn(usize) -> bool + 'a>>,
@@ -236,9 +236,10 @@ impl<'a, B: Batch> Planner<'a, B> {
     }
 
     /// Cuts into many small stages on one rank, for a model that is [streamed](crate::Streamed) with this memory limit, instead
-    /// of by a partitioner. A stage has at most 64 MiB of parameters and a sixteenth of the limit, or one block with more:
-    /// operations that stay together, such as a linear layer. Sets the number of micro-batches to 1 and the schedule to
-    /// [`LoopedBfs`](ScheduleKind::LoopedBfs), in which each stage runs all micro-batches in turn.
+    /// of by a partitioner. A stage has at most 64 MiB of parameters and a sixteenth of the limit, and keeps as much for backwards, or
+    /// it has one block with more: operations that stay together, such as a linear layer. For training, it has a fourth of the
+    /// parameters, because gradients, the optimizer's state and new values are there too. Sets the number of micro-batches to 1
+    /// and the schedule to [`LoopedBfs`](ScheduleKind::LoopedBfs), in which each stage runs all micro-batches in turn.
     #[must_use]
     pub fn streamed(mut self, budget: MemoryBudget) -> Self {
         // Of a stage that is updated, gradients, the optimizer's state and new values are there too.
@@ -246,7 +247,7 @@ impl<'a, B: Batch> Planner<'a, B> {
             Mode::Training => 4,
             Mode::Inference => 1,
         };
-        self.stage_bytes = Some(budget.stage_bytes() / parts);
+        self.stage_bytes = Some((budget.stage_bytes() / parts, budget.stage_bytes()));
         self.step.schedule = ScheduleKind::LoopedBfs;
         self.micro_batches(1)
     }
@@ -461,9 +462,11 @@ impl<'a, B: Batch> Planner<'a, B> {
                 };
                 (partition, choice)
             }
-            (None, Some(stage_bytes)) => {
-                let partition = fine(planning.work()?, stage_bytes);
-                let reason = format!("stages of at most {stage_bytes} bytes, or of one block");
+            (None, Some((stage_bytes, kept_bytes))) => {
+                let partition = fine(planning.work()?, stage_bytes, kept_bytes);
+                let reason = format!(
+                    "stages of at most {stage_bytes} bytes of parameters and {kept_bytes} for backwards, or of one block"
+                );
                 let choice = Choice {
                     partitioner: "fine".to_owned(),
                     reasons: vec![reason],

@@ -59,6 +59,8 @@ pub struct PipelineBuilder<M, B> {
     pub(super) backups: Option<Arc<Backups>>,
     /// The memory limit of streamed stages.
     pub(super) budget: Option<MemoryBudget>,
+    /// The bytes of parameters that may stay in the memory of the host then.
+    pub(super) host_bytes: u64,
     /// Where streamed values are between steps.
     pub(super) store: Option<Arc<dyn StageStore>>,
     /// Whether the same was started before.
@@ -94,6 +96,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             recovery: None,
             backups: None,
             budget: None,
+            host_bytes: 0,
             store: None,
             is_restart: false,
         }
@@ -543,6 +546,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             recovery: None,
             backups: None,
             budget: None,
+            host_bytes: 0,
             store: None,
             is_restart: true,
         }

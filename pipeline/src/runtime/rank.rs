@@ -13,7 +13,7 @@ use super::progress::{RankProgress, Watch};
 use super::round::{Round, RoundReport};
 use super::settings::Settings;
 use super::stage::Stage;
-use super::step::Running;
+use super::step::{RoundState, Running};
 use super::streamed::{Pass, StreamedSetup, Streaming};
 use crate::cut::Layout;
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
@@ -141,14 +141,22 @@ impl Rank {
         }
     }
 
-    /// Gives a streamed stage its parameters, after those of the stage before were taken.
-    pub(super) fn enter(&mut self, step: u32, stage: StageIndex) -> Result<(), ActionError> {
+    /// Gives a streamed stage its parameters and activations, after those of the stage before were taken.
+    pub(super) fn enter(
+        &mut self,
+        step: u32,
+        stage: StageIndex,
+        state: &mut RoundState,
+    ) -> Result<(), ActionError> {
         if self.streaming.is_none() || self.entered == Some(stage) {
             return Ok(());
         }
-        self.leave(step)?;
+        self.leave(step, state)?;
         if let Some(streaming) = &mut self.streaming {
-            let values = streaming.enter(stage)?;
+            let mut values = streaming.enter(stage)?;
+            for (activation, value, holders) in values.activations.drain(..) {
+                state.put_back(activation, &value, holders);
+            }
             let is_training = streaming.is_training();
             self.stage_mut(stage).attach(values, is_training)?;
             self.entered = Some(stage);
@@ -156,8 +164,9 @@ impl Rank {
         Ok(())
     }
 
-    /// Takes the parameters of the streamed stage that has run, after those that it has updated are written.
-    pub(super) fn leave(&mut self, step: u32) -> Result<(), ActionError> {
+    /// Takes the parameters of the streamed stage that has run, after those that it has updated are written, and activations that
+    /// do not stay in memory.
+    pub(super) fn leave(&mut self, step: u32, state: &mut RoundState) -> Result<(), ActionError> {
         let Some(stage) = self.entered.take() else {
             return Ok(());
         };
@@ -172,6 +181,11 @@ impl Rank {
         }
         let values = self.stage_mut(stage).detach();
         if let Some(streaming) = &mut self.streaming {
+            for activation in streaming.spilled() {
+                if let Some((value, holders)) = state.take_all(activation) {
+                    streaming.spill(activation, value, holders)?;
+                }
+            }
             streaming.leave(values);
         }
         Ok(())

@@ -13,8 +13,9 @@ use super::link::{Abort, Link, LinkMessage, Tag};
 use super::rank::{Rank, action_error, caught};
 use super::round::{Part, Round, RoundReport};
 use super::stage::{CutProgram, Stage};
+use super::streamed::Activation;
 use crate::cut::{Binding, Phase, StagePrograms};
-use crate::kept::{Kept, Location};
+use crate::kept::{Holders, Kept, Location};
 use crate::schedule::{
     Action, Compute, Edge, Message, MicroBatchIndex, RankIndex, RankTimeline, Span, StageIndex,
     Task,
@@ -59,6 +60,23 @@ impl RoundState {
             self.bytes += value.bytes();
         }
         self.kept.put(location, id, value, uses);
+    }
+
+    /// Takes a value from all stages that keep it; `None` if none does.
+    pub(super) fn take_all(&mut self, (k, id): Activation) -> Option<(DynTensor, Holders)> {
+        let (value, holders) = self.kept.take_all(k, id)?;
+        if self.epoch.is_some() {
+            let bytes = value.bytes() * holders.len() as u64;
+            self.bytes = self.bytes.saturating_sub(bytes);
+        }
+        Some((value, holders))
+    }
+
+    /// Gives a value back to the stages that kept it.
+    pub(super) fn put_back(&mut self, (k, id): Activation, value: &DynTensor, holders: Holders) {
+        for (stage, uses) in holders {
+            self.put((stage, k), id, value.clone(), uses);
+        }
     }
 
     /// Uses a value of a stage and micro-batch.
@@ -153,7 +171,8 @@ impl<'a> Running<'a> {
             self.rank.setup.progress.begin_action(round.round, *action);
             self.named(action, |running| {
                 let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
-                running.rank.enter(round.step, action.stage())?;
+                let state = &mut running.state;
+                running.rank.enter(round.step, action.stage(), state)?;
                 running.act(action)
             })?;
             self.rank.setup.progress.report();
@@ -171,7 +190,9 @@ impl<'a> Running<'a> {
             }
         }
         if let Some(last) = actions.last() {
-            self.named(last, |running| running.rank.leave(round.step))?;
+            self.named(last, |running| {
+                running.rank.leave(round.step, &mut running.state)
+            })?;
         }
         debug_assert_eq!(
             self.state.kept.left(),

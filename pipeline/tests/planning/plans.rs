@@ -1,7 +1,8 @@
 //! Plans as files and tables, and their balance.
 
 use burn::tensor::{Device, Tensor};
-use tinderbox_pipeline::{Cut, Machine, Outputs, Plan, Traceable};
+use tinderbox_pipeline::schedule::{RankIndex, ScheduleKind};
+use tinderbox_pipeline::{Cut, Machine, Outputs, Plan, Planner, Traceable};
 
 use crate::models::{Mlp, gpt_trace, mlp, mlp_trace};
 use crate::support::floats;
@@ -9,6 +10,42 @@ use crate::support::floats;
 fn three_stages() -> Plan {
     let cuts = [Cut::before("layers.1"), Cut::after("layers.2")];
     Plan::manual(&mlp_trace(4, 8), &cuts).unwrap()
+}
+
+/// From a plan with another step: as if the same stages were planned for it.
+#[test]
+fn the_memory_of_another_step() {
+    let (trace, machine) = (gpt_trace(4), Machine::local(2).unwrap());
+    let cuts = [
+        Cut::before("blocks.1"),
+        Cut::before("blocks.2"),
+        Cut::before("blocks.3"),
+    ];
+    let memory = |plan: &Plan| {
+        let ranks = plan.file().prediction.ranks.iter();
+        ranks.map(|rank| rank.memory).collect::<Vec<_>>()
+    };
+    let mut compared = 0;
+    for kind in ScheduleKind::ALL {
+        let planned = |count: usize, states: u64| {
+            let planner = Planner::new(&trace, &machine).schedule(kind).cuts(&cuts);
+            let planner = planner.micro_batches(count).optimizer_states(states);
+            let [first, second] = [0, 1].map(RankIndex::new);
+            let looped = planner.on_ranks(&[first, second, first, second]);
+            looped.without_programs().plan().ok()
+        };
+        let plans = [(4, 2), (8, 2), (4, 0), (6, 1)].map(|(count, states)| planned(count, states));
+        let plans: Vec<Plan> = plans.into_iter().flatten().collect();
+        for (from, to) in plans
+            .iter()
+            .flat_map(|from| plans.iter().map(move |to| (from, to)))
+        {
+            let found = from.file().memory_with(&to.file().step).unwrap();
+            assert_eq!(found, memory(to), "{kind}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 16, "{compared}");
 }
 
 #[test]

@@ -4,12 +4,13 @@ use tinderbox_schedule::RankIndex;
 
 use crate::{Partition, Work};
 
-/// Cuts the work into contiguous stages of few bytes of parameters, all on one rank: a stage ends before the block whose
-/// parameters would exceed `stage_bytes`, where the fewest bytes cross. A block with larger parameters is a stage of its own.
+/// Cuts the work into contiguous stages of few bytes, all on one rank: a stage ends before the block with which its parameters
+/// would exceed `stage_bytes`, or what it makes and keeps for backwards `kept_bytes`, where the fewest bytes cross. A block with
+/// more is a stage of its own, with the blocks without parameters after it.
 ///
 /// Cost: linear in the work.
 #[must_use]
-pub fn fine(work: &Work, stage_bytes: u64) -> Partition {
+pub fn fine(work: &Work, stage_bytes: u64, kept_bytes: u64) -> Partition {
     let blocks = work.blocks.len();
     let mut owned = vec![0_u64; blocks];
     for parameter in &work.parameters {
@@ -19,7 +20,11 @@ pub fn fine(work: &Work, stage_bytes: u64) -> Partition {
     }
     // A value crosses every cut between its maker and its last reader.
     let mut change = vec![0_i128; blocks + 1];
+    let mut made = vec![0_u64; blocks];
     for value in &work.values {
+        if !value.keepers.is_empty() {
+            made[value.maker] = made[value.maker].saturating_add(value.bytes);
+        }
         if let Some(last) = value.readers.last() {
             change[value.maker + 1] += i128::from(value.bytes);
             change[last + 1] -= i128::from(value.bytes);
@@ -31,13 +36,23 @@ pub fn fine(work: &Work, stage_bytes: u64) -> Partition {
     });
     let crossing: Vec<i128> = crossing.collect();
     let mut starts = vec![0];
+    // Of what each block and those before it make.
+    let made = made.into_iter().scan(0_u64, |sum, bytes| {
+        *sum = sum.saturating_add(bytes);
+        Some(*sum)
+    });
+    let made: Vec<u64> = made.collect();
+    let made_before = |block: usize| block.checked_sub(1).map_or(0, |before| made[before]);
     let (mut held, mut last) = (0_u64, 0);
     for (block, bytes) in owned.into_iter().enumerate() {
         if bytes == 0 {
             continue;
         }
         held = held.saturating_add(bytes);
-        if held > stage_bytes && held > bytes {
+        let start = starts.last().copied().unwrap_or(0);
+        let kept = made[block] - made_before(start);
+        let is_large = held > stage_bytes || kept > kept_bytes;
+        if is_large && held > bytes {
             // Of equal places the last, so that an activation function stays with what it follows.
             let places = (last + 1..=block).rev();
             starts.extend(places.min_by_key(|place| crossing[*place]));
@@ -57,6 +72,14 @@ mod tests {
 
     /// Blocks with these bytes of parameters, of which each but the last makes a value of so many bytes for the next.
     fn starts(bytes: &[u64], values: &[u64], stage_bytes: u64) -> Vec<usize> {
+        starts_with(bytes, values, (stage_bytes, u64::MAX))
+    }
+
+    fn starts_with(
+        bytes: &[u64],
+        values: &[u64],
+        (stage_bytes, kept_bytes): (u64, u64),
+    ) -> Vec<usize> {
         let work = Work {
             blocks: vec![Block::default(); bytes.len()],
             parameters: bytes
@@ -76,11 +99,12 @@ mod tests {
                     bytes: *bytes,
                     maker,
                     readers: vec![maker + 1],
+                    keepers: vec![maker],
                     ..Value::default()
                 })
                 .collect(),
         };
-        let partition = fine(&work, stage_bytes);
+        let partition = fine(&work, stage_bytes, kept_bytes);
         assert!(partition.stage_to_rank.iter().all(|rank| rank.index() == 0));
         let of = &partition.stage_of;
         let starts = (0..of.len()).filter(|at| *at == 0 || of[*at] != of[at - 1]);
@@ -106,5 +130,15 @@ mod tests {
         // Of equal places the last.
         assert_eq!(starts(&[4, 0, 0, 4], &[2, 2, 2], 4), [0, 3]);
         assert_eq!(starts(&[0, 4, 0, 4, 0], &[1, 1, 1, 1], 4), [0, 3]);
+    }
+
+    #[test]
+    fn stages_keep_few_bytes_for_their_backwards() {
+        let kept =
+            |kept_bytes| starts_with(&[1, 0, 1, 1, 0, 1], &[2, 2, 2, 2, 2], (100, kept_bytes));
+        assert_eq!(kept(100), [0]);
+        assert_eq!(kept(6), [0, 3]);
+        assert_eq!(kept(4), [0, 2, 5]);
+        assert_eq!(kept(0), [0, 2, 3, 5]);
     }
 }

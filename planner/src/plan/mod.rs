@@ -21,6 +21,7 @@ mod file;
 mod html;
 mod model;
 mod modules;
+mod other_step;
 mod program;
 mod show;
 mod tables;

@@ -15,7 +15,10 @@ impl PlanFile {
     /// When the limit is too low for a stage: the error has the least one.
     pub fn streamed(&self, values_bytes: u64) -> Result<StreamPrediction, StreamError> {
         let items = self.stages.iter().map(PlanStage::held_bytes);
-        let items = items.map(|bytes| StreamItem { bytes, read_ns: 0 });
+        let items = items.map(|bytes| StreamItem {
+            bytes,
+            ..StreamItem::default()
+        });
         let micro_batches = self.step.micro_batches.max(1) as u64;
         let visits = self.stages.iter().enumerate().map(|(index, stage)| {
             let values = [&stage.live_in, &stage.live_out, &stage.bypassing];

@@ -1,6 +1,7 @@
 //! The choice of what stays.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,10 @@ pub struct StreamItem {
     pub bytes: u64,
     /// The nanoseconds of reading it.
     pub read_ns: u64,
+    /// Whether each pass makes it anew, in its first visit that has it, and no longer needs it after the last one: such as an
+    /// activation. Between two visits it is written and read again, if it does not stay.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_made: bool,
 }
 
 /// A part of a pass that needs some values at the same time, such as the forward of a stage.
@@ -34,7 +39,8 @@ pub struct StreamVisit {
 /// The visits repeat: the first follows the last. A value that is not in memory is read, and while a visit runs, the values
 /// of the next visit that reads any are read, if there is room for them. The rest of the memory is for values that stay: small ones
 /// first, such as biases and adapters, because to read each takes as long as to read many of their bytes; then those of most visits,
-/// of these the largest, whose own visits need the memory anyway, and of equal ones those that are far apart, so that the reader does
+/// of these the largest, whose own visits need the memory anyway (a value that a pass makes saves a write and a read, as one of two
+/// visits saves two reads), and of equal ones those that are far apart, so that the reader does
 /// not idle while one visit after the other has its values. Last, values stay for single gaps between two visits, the shortest first.
 ///
 /// With values of one size, in one pass after the other as in an evaluation, or forth and back as in training, the best choice
@@ -47,6 +53,8 @@ pub struct StreamPlan {
     pub(super) budget_bytes: u64,
     /// Whether each value of each visit stays until its next visit.
     pub(super) stays: Vec<Vec<bool>>,
+    /// The first and the last visit of each value.
+    ends: Vec<(usize, usize)>,
 }
 
 /// The time between two uses of a value.
@@ -76,9 +84,13 @@ impl Room {
             bytes.sum::<u64>()
         };
         let own: Vec<u64> = plan.visits.iter().map(bytes).collect();
+        let read = plan.visits.iter().enumerate().map(|(index, visit)| {
+            let read = visit.items.iter().filter(|item| !plan.makes(index, **item));
+            read.map(|item| plan.items[*item].bytes).sum()
+        });
         Self {
             kept: vec![0; own.len()],
-            read: own.clone(),
+            read: read.collect(),
             own,
         }
     }
@@ -158,7 +170,15 @@ impl StreamPlan {
                 least_bytes,
             });
         }
+        let mut ends = vec![(usize::MAX, 0); items.len()];
+        for (index, visit) in visits.iter().enumerate() {
+            for item in &visit.items {
+                let (first, last) = &mut ends[*item];
+                (*first, *last) = ((*first).min(index), index);
+            }
+        }
         let mut plan = Self {
+            ends,
             stays: visits.iter().map(|v| vec![false; v.items.len()]).collect(),
             items,
             visits,
@@ -169,12 +189,14 @@ impl StreamPlan {
     }
 
     fn choose(&mut self) {
+        let gaps = self.gaps();
         let others = self.visits.iter().map(|visit| visit.other_bytes).max();
         if self.bytes().saturating_add(others.unwrap_or(0)) <= self.budget_bytes {
-            self.stays.iter_mut().for_each(|stays| stays.fill(true));
+            for gap in gaps {
+                self.stays[gap.visit][gap.place] = true;
+            }
             return;
         }
-        let gaps = self.gaps();
         let mut of_items: Vec<Vec<&Gap>> = vec![Vec::new(); self.items.len()];
         for gap in &gaps {
             of_items[gap.item].push(gap);
@@ -189,7 +211,9 @@ impl StreamPlan {
         candidates.retain(|gaps| !gaps.is_empty());
         candidates.sort_by_key(|gaps| {
             let bytes = self.items[gaps[0].item].bytes;
-            let order = (Reverse(gaps.len()), Reverse(bytes), apart(gaps[0].visit));
+            // One gap less is read; of a value that is made, one is written too.
+            let saved = gaps.len() + usize::from(self.items[gaps[0].item].is_made);
+            let order = (Reverse(saved), Reverse(bytes), apart(gaps[0].visit));
             (bytes > SMALL_BYTES, order)
         });
         let mut single: Vec<&Gap> = gaps.iter().collect();
@@ -219,12 +243,14 @@ impl StreamPlan {
         let mut next: Vec<Option<usize>> = vec![None; self.items.len()];
         for (index, visit) in self.visits.iter().enumerate().rev() {
             for item in &visit.items {
-                next[*item] = Some(count + index);
+                let is_made = self.items[*item].is_made;
+                next[*item] = (!is_made).then_some(count + index);
             }
         }
         let mut gaps = Vec::new();
         for (index, visit) in self.visits.iter().enumerate().rev() {
             for (place, item) in visit.items.iter().enumerate() {
+                // Of one that is made, the last visit has none.
                 if let Some(later) = next[*item].replace(index) {
                     gaps.push(Gap {
                         item: *item,
@@ -283,10 +309,51 @@ impl StreamPlan {
         self.budget_bytes - self.visits[visit].other_bytes
     }
 
+    /// Returns whether a visit makes a value.
+    pub fn makes(&self, visit: usize, item: usize) -> bool {
+        self.items[item].is_made && self.ends[item].0 == visit
+    }
+
+    /// Returns whether a value is written when a visit ends, because it was made in this pass, is needed later in it, and does not
+    /// stay.
+    pub fn writes(&self, visit: usize, item: usize) -> bool {
+        let place = self.visits[visit].items.iter().position(|of| *of == item);
+        let stays = place.is_none_or(|place| self.stays[visit][place]);
+        self.items[item].is_made && !stays && visit < self.ends[item].1
+    }
+
+    /// The last visit that has a value before another one of the same pass.
+    pub(super) fn visit_before(&self, visit: usize, item: usize) -> Option<usize> {
+        let mut before = self.visits[..visit].iter();
+        before.rposition(|visit| visit.items.contains(&item))
+    }
+
+    /// Chooses the values that stay in another memory of so many bytes, between this one and the source, of those that may: those
+    /// that are read most often in a pass, of these the largest that fit.
+    pub fn behind(&self, bytes: u64, may_stay: impl Fn(usize) -> bool) -> BTreeSet<usize> {
+        let mut reads = vec![0_usize; self.items.len()];
+        for item in (0..self.visits()).flat_map(|visit| self.reads(visit)) {
+            reads[item] += 1;
+        }
+        let read = (0..self.items.len()).filter(|item| reads[*item] > 0 && may_stay(*item));
+        let mut read: Vec<usize> = read.collect();
+        read.sort_by_key(|item| Reverse((reads[*item], self.items[*item].bytes)));
+        let mut left = bytes;
+        let stay = read.into_iter().filter(|item| {
+            let rest = left.checked_sub(self.items[*item].bytes);
+            left = rest.unwrap_or(left);
+            rest.is_some()
+        });
+        stay.collect()
+    }
+
     /// Returns the values that a visit has to read in every pass but the first.
     pub fn reads(&self, visit: usize) -> Vec<usize> {
         let count = self.visits.len();
         let is_kept = |item: usize| {
+            if self.makes(visit, item) {
+                return true;
+            }
             let before = (1..=count).map(|back| (visit + count - back) % count);
             let last = before.into_iter().find_map(|visit| {
                 let place = self.visits[visit].items.iter().position(|of| *of == item)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{StreamPlan, StreamState, StreamStep};
+use super::{StreamItem, StreamPlan, StreamState, StreamStep};
 
 /// The predicted time and bytes of a pass, in every pass but the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -20,24 +20,41 @@ pub struct StreamPrediction {
     pub read_bytes: u64,
     /// The bytes of the values that are not read: they stay in memory from one use to the next.
     pub kept_bytes: u64,
+    /// The bytes of values that the pass makes, such as activations, and writes to read them again: they are among those that are
+    /// read.
+    #[serde(default)]
+    pub spilled_bytes: u64,
     /// The maximum bytes in memory.
     pub peak_bytes: u64,
 }
 
 impl StreamPlan {
-    /// Predicts a pass: one value is read at a time, in the order of the visits, while they compute.
+    /// Predicts a pass: one value is read at a time, in the order of the visits, while they compute. To write a value takes as long as
+    /// to read it, and the next visit waits for it.
     pub fn predict(&self) -> StreamPrediction {
         let count = self.visits.len() as u64;
         let mut prediction = StreamPrediction::default();
+        let mut write_ns = Vec::new();
         for (index, visit) in self.visits.iter().enumerate() {
+            let items = |of: &dyn Fn(usize) -> bool| {
+                let items = visit.items.iter().filter(|item| of(**item));
+                let items = items.map(|item| self.items[*item]);
+                items.fold(StreamItem::default(), |sum, item| StreamItem {
+                    bytes: sum.bytes + item.bytes,
+                    read_ns: sum.read_ns + item.read_ns,
+                    ..sum
+                })
+            };
             let reads = self.reads(index);
-            let sum = |of: &[usize]| -> u64 { of.iter().map(|item| self.items[*item].bytes).sum() };
-            let read = sum(&reads);
-            prediction.read_bytes += read;
-            prediction.kept_bytes += sum(&visit.items) - read;
-            let times = reads.iter().map(|item| self.items[*item].read_ns);
-            prediction.read_ns += times.sum::<u64>();
+            let read = items(&|item| reads.contains(&item));
+            let had = items(&|item| !self.makes(index, item));
+            let written = items(&|item| self.writes(index, item));
+            prediction.read_bytes += read.bytes;
+            prediction.kept_bytes += had.bytes - read.bytes;
+            prediction.spilled_bytes += written.bytes;
+            prediction.read_ns += read.read_ns;
             prediction.compute_ns += visit.compute_ns;
+            write_ns.push(written.read_ns);
         }
         if count == 0 {
             return prediction;
@@ -53,12 +70,13 @@ impl StreamPlan {
                 StreamStep::Read { item, .. } => reader += self.items[item].read_ns,
                 StreamStep::Ready { .. } => ready.push_back(reader),
                 StreamStep::Wait => {
-                    let visit = &self.visits[(finished % count) as usize];
+                    let index = (finished % count) as usize;
+                    let visit = &self.visits[index];
                     let used = state.present_bytes() + visit.other_bytes;
                     prediction.peak_bytes = prediction.peak_bytes.max(used);
                     let ready = ready.pop_front();
                     let ready = ready.expect("the values of a visit fit the memory limit");
-                    computed = computed.max(ready) + visit.compute_ns;
+                    computed = computed.max(ready) + visit.compute_ns + write_ns[index];
                     state.finish();
                     // What waited for room begins now.
                     reader = reader.max(computed);

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::StreamPlan;
+use super::{StreamItem, StreamPlan};
 
 /// The state of a reader that reads ahead of the visits, and of these: it decides when a value may be read. Pure, so that a
 /// prediction and the runtime share it.
 ///
-/// Reads are in the order of the visits. At every time, what was read and not yet dropped fits the memory limit, with the other
+/// Reads are in the order of the visits; room for values that a visit makes is reserved before it. At every time, what was read and not yet dropped fits the memory limit, with the other
 /// bytes of the visit that runs and of those up to the one that is read for.
 #[derive(Debug, Clone)]
 pub struct StreamState {
@@ -118,20 +118,34 @@ impl StreamState {
         if is_ahead || self.end.is_some_and(|end| visit >= end) {
             return StreamStep::Wait;
         }
-        let Some(item) = self.left.last().copied() else {
-            self.advance(self.index(visit));
-            self.reading += 1;
-            self.fill();
-            return StreamStep::Ready { visit };
-        };
-        let bytes = self.plan.items[item].bytes;
-        let rooms = (self.running..=visit).map(|visit| self.plan.room(self.index(visit)));
-        if self.present + bytes > rooms.min().unwrap_or(0) {
-            return StreamStep::Wait;
+        let index = self.index(visit);
+        while let Some(item) = self.left.last().copied() {
+            let StreamItem { bytes, is_made, .. } = self.plan.items[item];
+            let rooms = (self.running..=visit).map(|visit| self.plan.room(self.index(visit)));
+            if self.present + bytes > rooms.min().unwrap_or(0) {
+                return StreamStep::Wait;
+            }
+            let is_made_now = self.plan.makes(index, item);
+            if is_made && !is_made_now && self.is_unwritten(visit, item) {
+                return StreamStep::Wait;
+            }
+            self.present += bytes;
+            self.left.pop();
+            if !is_made_now {
+                return StreamStep::Read { visit, item };
+            }
         }
-        self.present += bytes;
-        self.left.pop();
-        StreamStep::Read { visit, item }
+        self.advance(index);
+        self.reading += 1;
+        self.fill();
+        StreamStep::Ready { visit }
+    }
+
+    /// Whether the visit that writes a value, which a later one of the same pass reads, has not ended.
+    fn is_unwritten(&self, visit: u64, item: usize) -> bool {
+        let index = self.index(visit);
+        let before = self.plan.visit_before(index, item);
+        before.is_some_and(|before| self.running <= visit - (index - before) as u64)
     }
 
     /// Ends the visit that runs. Its values that do not [stay](StreamPlan::stays) are dropped by the caller.

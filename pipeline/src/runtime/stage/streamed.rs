@@ -29,6 +29,7 @@ impl Stage {
             mut parameters,
             states,
             rows,
+            ..
         } = values;
         self.rows = rows;
         let setup = self.setup.clone();

@@ -1,12 +1,13 @@
 //! The memory of rounds whose parameters come and go, beside these.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::DType;
 use burn_ir::{FloatOperationIr, OperationIr, TensorIr};
 use tinderbox_deferred::rows_read;
 use tinderbox_fake::{NodeId, TensorKind, ValueId};
 
+use super::values::Activation;
 use crate::cut::{Binding, Phase, StagePrograms, Takes};
 use crate::kept::Kept;
 use crate::lists::StepLists;
@@ -206,46 +207,48 @@ pub(super) struct Visit {
     pub(super) parameters: BTreeMap<usize, DType>,
     /// The parameters of which they read few rows, with the dtype in which they read them and the most rows.
     pub(super) rows: BTreeMap<usize, (DType, u64)>,
+    /// The activations that it makes or reads and that are needed after other visits, with their bytes, if they may be written
+    /// meanwhile.
+    pub(super) activations: BTreeMap<Activation, u64>,
     /// Whether the parameters of the stage are updated.
     pub(super) is_update: bool,
     /// The maximum bytes of everything else meanwhile.
     pub(super) other_bytes: u64,
 }
 
-/// The visits of a round: the longest runs of actions of one stage, in the list of the only rank.
+impl Visit {
+    const fn new(stage: StageIndex) -> Self {
+        Self {
+            stage,
+            parameters: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            activations: BTreeMap::new(),
+            is_update: false,
+            other_bytes: 0,
+        }
+    }
+}
+
+/// The visits of a round: the longest runs of actions of one stage, in the list of the only rank. Activations that are not
+/// needed all the time may be written, or they stay.
 ///
 /// Values that share memory are counted separately, unless stages share them, so the bytes are an upper bound, as far as the memory
 /// of operations is known.
-pub(super) fn visits(lists: &StepLists, micro_batches: &[&CutBytes]) -> Vec<Visit> {
-    let mut round = RoundBytes::new(lists, micro_batches);
-    let mut visits: Vec<Visit> = Vec::new();
-    for action in lists.schedule.actions(RankIndex::new(0)) {
-        let stage = action.stage();
-        if visits.last().is_none_or(|visit| visit.stage != stage) {
-            visits.push(Visit {
-                stage,
-                parameters: BTreeMap::new(),
-                rows: BTreeMap::new(),
-                is_update: false,
-                other_bytes: 0,
-            });
-        }
-        let visit = visits.last_mut().expect("there is a visit now");
-        for task in action.tasks() {
-            round.run(*task, visit);
-        }
-        if let Action::Update { .. } = action {
-            visit.is_update = true;
-            round.update(stage, visit);
-        }
+pub(super) fn visits(
+    lists: &StepLists,
+    micro_batches: &[&CutBytes],
+    may_write: bool,
+) -> Vec<Visit> {
+    let mut round = RoundBytes::new(lists, micro_batches, BTreeSet::new());
+    let visits = round.visits();
+    if !may_write {
+        return visits;
     }
-    for visit in &mut visits {
-        let whole = &visit.parameters;
-        visit
-            .rows
-            .retain(|position, _| !whole.contains_key(position));
+    let written = round.idle();
+    match written.is_empty() {
+        true => visits,
+        false => RoundBytes::new(lists, micro_batches, written).visits(),
     }
-    visits
 }
 
 /// The bytes that are in memory while the actions of a round run.
@@ -258,12 +261,22 @@ struct RoundBytes<'a> {
     /// How many stages keep a value of a micro-batch: they share its memory.
     holders: HashMap<(MicroBatchIndex, ValueId), usize>,
     kept_bytes: u64,
+    /// The visits that need each activation.
+    needed: BTreeMap<Activation, BTreeSet<usize>>,
+    /// The number of visits that have ended.
+    ended: usize,
+    /// The activations that are values of their visits.
+    written: BTreeSet<Activation>,
     /// Of gradients, and of new running states, by stage, until its update.
     changes: BTreeMap<StageIndex, (u64, u64)>,
 }
 
 impl<'a> RoundBytes<'a> {
-    fn new(lists: &'a StepLists, micro_batches: &'a [&'a CutBytes]) -> Self {
+    fn new(
+        lists: &'a StepLists,
+        micro_batches: &'a [&'a CutBytes],
+        written: BTreeSet<Activation>,
+    ) -> Self {
         let constants = micro_batches.iter().map(|micro| micro.constants).max();
         let each = micro_batches
             .iter()
@@ -275,8 +288,46 @@ impl<'a> RoundBytes<'a> {
             kept: Kept::default(),
             holders: HashMap::new(),
             kept_bytes: 0,
+            needed: BTreeMap::new(),
+            ended: 0,
+            written,
             changes: BTreeMap::new(),
         }
+    }
+
+    fn visits(&mut self) -> Vec<Visit> {
+        let mut visits: Vec<Visit> = Vec::new();
+        for action in self.lists.schedule.actions(RankIndex::new(0)) {
+            let stage = action.stage();
+            if visits.last().is_none_or(|visit| visit.stage != stage) {
+                self.ended = visits.len();
+                visits.push(Visit::new(stage));
+            }
+            let visit = visits.last_mut().expect("there is a visit now");
+            for task in action.tasks() {
+                self.run(*task, visit);
+            }
+            if let Action::Update { .. } = action {
+                visit.is_update = true;
+                self.update(stage, visit);
+            }
+        }
+        for visit in &mut visits {
+            let whole = &visit.parameters;
+            visit
+                .rows
+                .retain(|position, _| !whole.contains_key(position));
+        }
+        visits
+    }
+
+    /// The activations that are not needed in one of the visits between those that need them.
+    fn idle(&self) -> BTreeSet<Activation> {
+        let idle = self.needed.iter().filter(|(_, visits)| {
+            let between = visits.iter().zip(visits.iter().skip(1));
+            between.into_iter().any(|(visit, next)| next - visit > 1)
+        });
+        idle.map(|(activation, _)| *activation).collect()
     }
 
     fn held(&self) -> u64 {
@@ -296,17 +347,21 @@ impl<'a> RoundBytes<'a> {
             let (_, most) = visit.rows.entry(*position).or_insert((*dtype, 0));
             *most = (*most).max(*count);
         }
-        let made: u64 = program.made.iter().map(|(_, bytes, _)| bytes).sum();
+        let made = program.made.iter();
+        let made = made.filter(|(value, ..)| !self.written.contains(&(k, *value)));
+        let made: u64 = made.map(|(_, bytes, _)| bytes).sum();
         // A carried value that is not written in place is copied.
         let leaving = made + program.gradients + program.states + program.carried;
         let during = self.held() + program.transient + leaving;
         visit.other_bytes = visit.other_bytes.max(during);
         for value in &program.read {
-            self.take(stage, k, *value);
+            let bytes = self.take(stage, k, *value);
+            self.need(visit, (k, *value), bytes);
         }
         let is_split = self.lists.is_split(stage, k.index());
         for (value, bytes, takes) in &program.made {
             self.put(stage, k, *value, *bytes, takes.of(is_split));
+            self.need(visit, (k, *value), *bytes);
         }
         let (gradients, states) = self.changes.entry(stage).or_default();
         // Sums are in the dtype of the parameters, which may be the wider one.
@@ -328,6 +383,7 @@ impl<'a> RoundBytes<'a> {
             let is_split = self.lists.is_split(to, k.index());
             for value in values {
                 let bytes = self.take(stage, k, *value);
+                self.need(visit, (k, *value), bytes);
                 let received = micro.stages[to.index()].received.get(value);
                 let uses = received.map_or(0, |takes| takes.of(is_split));
                 self.put(to, k, *value, bytes, uses);
@@ -341,6 +397,17 @@ impl<'a> RoundBytes<'a> {
         self.changes.remove(&stage);
     }
 
+    /// A visit has an activation.
+    fn need(&mut self, visit: &mut Visit, activation: Activation, bytes: u64) {
+        self.needed
+            .entry(activation)
+            .or_default()
+            .insert(self.ended);
+        if self.written.contains(&activation) {
+            visit.activations.insert(activation, bytes);
+        }
+    }
+
     fn put(
         &mut self,
         stage: StageIndex,
@@ -352,7 +419,7 @@ impl<'a> RoundBytes<'a> {
         if uses > 0 && self.kept.put((stage, k), value, bytes, uses) {
             let holders = self.holders.entry((k, value)).or_default();
             *holders += 1;
-            if *holders == 1 {
+            if *holders == 1 && !self.written.contains(&(k, value)) {
                 self.kept_bytes += bytes;
             }
         }
@@ -366,7 +433,7 @@ impl<'a> RoundBytes<'a> {
         if is_last {
             let holders = self.holders.entry((k, value)).or_default();
             *holders -= 1;
-            if *holders == 0 {
+            if *holders == 0 && !self.written.contains(&(k, value)) {
                 self.kept_bytes -= bytes;
             }
         }

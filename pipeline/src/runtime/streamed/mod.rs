@@ -5,7 +5,9 @@ mod pass;
 mod reader;
 mod rows;
 mod setup;
+mod spill;
 mod store;
+mod tier;
 mod values;
 
 use std::fmt;
@@ -27,7 +29,7 @@ pub(super) use rows::{ParameterRows, RowSource};
 pub(super) use setup::StreamedSetup;
 use store::Stored;
 pub use store::{StageStore, StreamedTraining, UpdatedStage};
-pub(super) use values::{State, States, Values};
+pub(super) use values::{Activation, State, States, Values};
 
 use super::builder::PipelineBuilder;
 use super::carry::Carry;
@@ -140,8 +142,8 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
     ///
     /// The stages run forward and then backward, each for all micro-batches at a time, with their parameters; directly after its
     /// backward, a stage is updated and written. So a step reads every parameter twice, but for what stays, and the optimizer's state
-    /// once, and writes both. Values between stages stay in memory from the forward to the backward; gradients do until the update,
-    /// which with a clip by the norm of all gradients is after the last backward: all of them are in memory then, and updated in
+    /// once, and writes both. Activations that do not fit in memory from the forward to the backward are written to the
+    /// [scratch directory](StageStore::scratch_dir) of the store and read again. Gradients stay in memory until the update, which with a clip by the norm of all gradients is after the last backward: all of them are in memory then, and updated in
     /// another pass over the stages.
     ///
     /// # Errors
@@ -187,8 +189,8 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
 
     /// Predicts the last pass, every time but the first: what it reads and keeps, and how long it takes if the source reads so many
     /// bytes of values per second; of a training step, the bytes alone are those of the step. The times of the stages are those of the
-    /// plan, which was made with the [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None` before the first evaluation of
-    /// a model that was traced for training.
+    /// plan, which was made with the [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None`
+    /// before the first evaluation of a model that was traced for training and has no [store](StreamedBuilder::store).
     pub fn predict(&self, read_bytes_per_s: u64) -> Option<StreamPrediction> {
         let stages = self.pipeline.plan.stages();
         let passes = self.pipeline.passes.as_ref()?;
@@ -209,6 +211,15 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     #[must_use]
     pub fn memory(mut self, budget: MemoryBudget) -> Self {
         self.budget = budget;
+        self
+    }
+
+    /// Sets how many bytes of parameters may stay in the memory of the host, between a device with its own memory and the source:
+    /// those that do not stay on the device, and that a training step does not change. Default: none. On the CPU it is more memory
+    /// beside [that of the model](Self::memory), which serves better there.
+    #[must_use]
+    pub fn host_memory(mut self, bytes: u64) -> Self {
+        self.builder.host_bytes = bytes;
         self
     }
 
@@ -353,7 +364,9 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         // Before the memory of the process is measured.
         let parts = mode.map(|mode| pipeline.programs.parts(mode, &cuts));
         let parts = parts.transpose()?;
-        let trained = trained.unwrap_or_default();
+        let store = streamed.and_then(|streamed| streamed.store.as_ref());
+        let may_write = store.is_some_and(|store| store.scratch_dir().is_some());
+        let trained = (trained.unwrap_or_default(), may_write);
         let mut passes = Passes::new(self.budget, (table, device), source, trained);
         if let (Some(mode), Some(parts)) = (mode, parts) {
             passes.pass(mode, &parts[0].lists, &cuts, 0)?;

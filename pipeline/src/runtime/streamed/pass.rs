@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device};
 use tinderbox_deferred::{ParameterTable, Request, Source, available_bytes, process_bytes};
-use tinderbox_fake::Mode;
+use tinderbox_fake::{Mode, is_host};
 use tinderbox_planner::{
     MemoryBudget, StreamError, StreamItem, StreamPlan, StreamPrediction, StreamVisit, UPDATE_VALUES,
 };
@@ -50,6 +50,7 @@ impl Pass {
         let is_same = |planned: &Visit, visit: &Visit| {
             planned.stage == visit.stage
                 && planned.parameters == visit.parameters
+                && planned.activations == visit.activations
                 && planned.is_update == visit.is_update
         };
         self.is_training == is_training
@@ -71,13 +72,19 @@ fn request(table: &ParameterTable, device: &Device, (position, dtype): (usize, D
 /// change it.
 pub(in crate::runtime) type Trained = Vec<BTreeMap<usize, Option<u64>>>;
 
-/// Returns whether the system's cache of files can hold a model of so many bytes beside what the limit allows. Of files that are
-/// read in turn, a cache that is a little too small holds none.
-pub(super) fn is_cached(model_bytes: u64, budget: MemoryBudget, device: &Device) -> bool {
-    let Some(available) = available_bytes(device) else {
+/// Returns whether the system's cache of files can hold a model of so many bytes beside what the limits of the device and of the
+/// host allow. Of files that are read in turn, a cache that is a little too small holds none.
+pub(super) fn is_cached(
+    model_bytes: u64,
+    budget: MemoryBudget,
+    (device, host_bytes): (&Device, u64),
+) -> bool {
+    let Some(available) = available_bytes(&Device::flex()) else {
         return true;
     };
+    let available = available.saturating_sub(host_bytes);
     let left = match budget {
+        _ if !is_host(device) => available,
         MemoryBudget::Available => available / 10,
         MemoryBudget::Values(bytes) => available.saturating_sub(bytes),
         MemoryBudget::Bytes(bytes) => {
@@ -101,6 +108,8 @@ pub(in crate::runtime) struct Passes {
     besides_bytes: u64,
     /// What a step may change.
     trained: Trained,
+    /// Whether a step may write activations.
+    may_write: bool,
     last: Option<Arc<Pass>>,
 }
 
@@ -110,7 +119,7 @@ impl Passes {
         budget: MemoryBudget,
         (table, device): (Arc<ParameterTable>, Device),
         source: Arc<dyn Source>,
-        trained: Trained,
+        (trained, may_write): (Trained, bool),
     ) -> Self {
         if let MemoryBudget::Bytes(_) = budget {
             // What an allocator keeps for later is memory of the process too.
@@ -137,6 +146,7 @@ impl Passes {
             values_bytes: limit_bytes.saturating_sub(besides_bytes),
             besides_bytes,
             trained,
+            may_write,
             last: None,
         }
     }
@@ -151,7 +161,7 @@ impl Passes {
     ) -> Result<Arc<Pass>, StreamedError> {
         let is_training = mode == Mode::Training;
         let bytes: Vec<_> = cuts.iter().map(|cut| &cut.bytes).collect();
-        let mut visits = visits(lists, &bytes);
+        let mut visits = visits(lists, &bytes, is_training && self.may_write);
         let parameters = self.table.iter().as_slice();
         // Of the stage that was updated before, while it is written.
         let mut written = 0;
@@ -247,10 +257,14 @@ impl Passes {
             let states = states.filter_map(|(at, bytes)| Some((Item::State(*at), (*bytes)?)));
             items.extend(states);
         }
+        let activations = visits.iter().flat_map(|visit| &visit.activations);
+        items
+            .extend(activations.map(|(activation, bytes)| (Item::Activation(*activation), *bytes)));
         let index: BTreeMap<Item, usize> = items.keys().copied().zip(0..).collect();
-        let stream_items = items.values().map(|bytes| StreamItem {
+        let stream_items = items.iter().map(|(item, bytes)| StreamItem {
             bytes: *bytes,
             read_ns: 0,
+            is_made: matches!(item, Item::Activation(_)),
         });
         let streamed = visits.iter().map(|visit| {
             let parameters = visit.parameters.keys().copied().map(Item::Parameter);
@@ -258,8 +272,10 @@ impl Passes {
             let updated = updated.filter(|_| is_training && visit.is_update);
             let states = updated.into_iter().flatten();
             let states = states.filter_map(|(at, bytes)| bytes.map(|_| Item::State(*at)));
+            let activations = visit.activations.keys().copied().map(Item::Activation);
+            let values = parameters.chain(states).chain(activations);
             StreamVisit {
-                items: parameters.chain(states).map(|item| index[&item]).collect(),
+                items: values.map(|item| index[&item]).collect(),
                 other_bytes: visit.other_bytes + working,
                 compute_ns: 0,
             }
@@ -283,7 +299,8 @@ impl Passes {
 
     fn too_small(&self, error: &StreamError, visits: &[Visit], working: u64) -> StreamedError {
         let visit = &visits[error.visit];
-        let other_bytes = visit.other_bytes + working;
+        let activations: u64 = visit.activations.values().sum();
+        let other_bytes = visit.other_bytes + activations + working;
         let least_bytes = match self.budget {
             // A part of the limit is spare.
             MemoryBudget::Bytes(bytes) => {

@@ -5,16 +5,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use tinderbox_deferred::{
-    Observer, ParameterPath, Request, Source, SourceError, Uncached, read_values,
-};
+use tinderbox_deferred::{Observer, ParameterPath, Request, Source, SourceError, Uncached};
+use tinderbox_fake::DynTensor;
 use tinderbox_planner::{StreamState, StreamStep};
 
 use super::pass::Pass;
 use super::rows::RowSource;
+use super::spill::Spill;
 use super::store::{StageStore, UpdatedStage};
-use super::values::{Item, State, Value, Values};
+use super::tier::HostTier;
+use super::values::{Activation, Item, State, Value, Values};
 use crate::ActionError;
+use crate::kept::Holders;
 use crate::runtime::rank::RankSetup;
 use crate::runtime::restore::SavedOptimizer;
 use crate::schedule::StageIndex;
@@ -75,6 +77,8 @@ pub(in crate::runtime) struct Streaming {
     source: Arc<dyn Source>,
     is_cached: bool,
     store: Option<Arc<dyn StageStore>>,
+    spill: Option<Arc<Spill>>,
+    tier: Arc<HostTier>,
     current: Option<(Arc<Pass>, Reader)>,
     /// The values that stay.
     kept: HashMap<Item, Value>,
@@ -96,7 +100,14 @@ impl Streaming {
                 true => source,
                 false => Arc::new(Uncached(source)),
             },
+            tier: Arc::new(HostTier::new(
+                streamed.map_or(0, |streamed| streamed.host_bytes),
+            )),
             setup,
+            spill: {
+                let dir = store.as_ref().and_then(|store| store.scratch_dir());
+                dir.map(|dir| Arc::new(Spill::new(dir)))
+            },
             store,
             current: None,
             kept: HashMap::new(),
@@ -114,6 +125,9 @@ impl Streaming {
         }
         // What was read ahead is dropped.
         self.current = None;
+        if let Some(spill) = &self.spill {
+            spill.clear();
+        }
         let values = pass.items.iter().enumerate();
         let in_memory = values.filter(|(_, item)| {
             let value = self.kept.get(item);
@@ -133,6 +147,14 @@ impl Streaming {
         let kept: BTreeSet<Item> = kept.collect();
         self.kept.retain(|item, _| kept.contains(item));
         self.visit = 0;
+        let trained = self.setup.streamed.as_ref();
+        let trained = trained.filter(|_| pass.is_training);
+        let trained = trained.map_or(&[][..], |streamed| &streamed.trained);
+        let is_changed = |position: usize| {
+            let mut states = trained.iter().filter_map(|stage| stage.get(&position));
+            states.any(Option::is_some)
+        };
+        self.tier.choose(pass, is_changed);
         let reader = self.start(pass, state)?;
         self.current = Some((pass.clone(), reader));
         Ok(())
@@ -152,6 +174,8 @@ impl Streaming {
         let sources = Sources {
             parameters: self.source.clone(),
             states: store.and_then(|store| store.optimizer()),
+            spill: self.spill.clone(),
+            tier: self.tier.clone(),
             is_cached: self.is_cached,
         };
         let own = shared.clone();
@@ -222,6 +246,29 @@ impl Streaming {
         written.map_err(|source| ActionError::Write { source })
     }
 
+    /// The activations of the stage that has run that do not stay.
+    pub(in crate::runtime) fn spilled(&self) -> impl Iterator<Item = Activation> {
+        let (pass, _) = self.current.as_ref().expect("a pass was begun");
+        let items = pass.plan.items_of(self.visit).iter();
+        let items = items.zip(pass.plan.stays(self.visit));
+        items.filter_map(|(item, stays)| match pass.items[*item] {
+            Item::Activation(activation) if !stays => Some(activation),
+            _ => None,
+        })
+    }
+
+    /// Writes an activation.
+    pub(in crate::runtime) fn spill(
+        &self,
+        activation: Activation,
+        value: DynTensor,
+        holders: Holders,
+    ) -> Result<(), ActionError> {
+        let spill = self.spill.as_ref();
+        let spill = spill.expect("activations are values of a pass if they can be written");
+        spill.put(activation, value, holders)
+    }
+
     /// Takes back the values of the stage that has run, and keeps those that stay.
     pub(in crate::runtime) fn leave(&mut self, mut values: Values) {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
@@ -243,6 +290,8 @@ impl Streaming {
 struct Sources {
     parameters: Arc<dyn Source>,
     states: Option<Arc<dyn SavedOptimizer>>,
+    spill: Option<Arc<Spill>>,
+    tier: Arc<HostTier>,
     /// Whether the system's cache of files can hold all values.
     is_cached: bool,
 }
@@ -258,12 +307,12 @@ impl Sources {
         let observer: &dyn Observer = &*setup.progress;
         let parameters = items.iter().filter_map(|item| match item {
             Item::Parameter(position) => Some(*position),
-            Item::State(_) => None,
+            _ => None,
         });
         let parameters: Vec<usize> = parameters.collect();
-        let requests = parameters.iter().map(|at| pass.request(setup, *at));
-        let requests: Vec<Request> = requests.collect();
-        let read = read_values(&requests, &*self.parameters, observer)?;
+        let requested = parameters.iter().map(|at| (*at, pass.request(setup, *at)));
+        let requested: Vec<(usize, Request)> = requested.collect();
+        let read = self.tier.read(&requested, &*self.parameters, observer)?;
         let read = parameters
             .into_iter()
             .map(Item::Parameter)
@@ -271,7 +320,7 @@ impl Sources {
         let mut read: Vec<(Item, Value)> = read.collect();
         let states = items.iter().filter_map(|item| match item {
             Item::State(position) => Some(*position),
-            Item::Parameter(_) => None,
+            _ => None,
         });
         let states: Vec<usize> = states.collect();
         let paths = states
@@ -280,6 +329,12 @@ impl Sources {
         let values = self.states(&paths.collect::<Vec<_>>(), observer)?;
         let states = states.into_iter().map(Item::State);
         read.extend(states.zip(values.into_iter().map(Value::State)));
+        for item in items {
+            if let (Item::Activation(activation), Some(spill)) = (item, &self.spill) {
+                let (value, holders) = spill.read(*activation, &setup.device)?;
+                read.push((*item, Value::Activation(value, holders)));
+            }
+        }
         Ok(read)
     }
 

@@ -29,6 +29,8 @@ pub(in crate::runtime) struct StreamedSetup {
     pub(super) trained: Trained,
     /// Whether the system's cache of files can hold all values.
     pub(super) is_cached: bool,
+    /// The bytes of parameters that may stay in the memory of the host.
+    pub(super) host_bytes: u64,
     device: Device,
 }
 
@@ -64,7 +66,8 @@ impl StreamedSetup {
         let states = trained.iter().flat_map(BTreeMap::values).flatten();
         let bytes = parameters.chain(states.copied()).sum();
         Self {
-            is_cached: is_cached(bytes, budget, &builder.devices[0]),
+            is_cached: is_cached(bytes, budget, (&builder.devices[0], builder.host_bytes)),
+            host_bytes: builder.host_bytes,
             trained,
             store,
             device: builder.devices[0].clone(),

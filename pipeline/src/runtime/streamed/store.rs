@@ -1,6 +1,7 @@
 //! Where the parameters and the state of the optimizer are while their stages do not run.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tinderbox_deferred::random::Seed;
@@ -64,6 +65,12 @@ pub trait StageStore: Send + Sync {
 
     /// Returns the optimizer's state of the last committed step; `None` before the first one.
     fn optimizer(&self) -> Option<Arc<dyn SavedOptimizer>>;
+
+    /// Returns a directory in which a step may write activations that do not fit in memory, until it ends. `None`, as by default:
+    /// they stay in memory from the forward to the backward. It need not exist.
+    fn scratch_dir(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// Writes what a stage has after a step, which is not committed yet. Each stage that has something to train calls it once in
     /// a step. It may return before that is written, but not before what was given earlier is: the values of one stage are counted

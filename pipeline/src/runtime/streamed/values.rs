@@ -7,16 +7,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use burn::optim::DynState;
 use burn::tensor::TensorData;
 use tinderbox_deferred::{Observer, ParameterPath};
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, ValueId};
 
 use super::rows::RowSource;
+use crate::kept::Holders;
 use crate::runtime::restore::{SavedOptimizer, StateFields};
+use crate::schedule::MicroBatchIndex;
 
-/// A value that is read when it is needed: a parameter, or the optimizer's state of one, by position in the table.
+/// A value of a micro-batch that one program computes and others read.
+pub(in crate::runtime) type Activation = (MicroBatchIndex, ValueId);
+
+/// A value that is read when it is needed: a parameter, or the optimizer's state of one, by position in the table; or one that was
+/// written when it did not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::runtime) enum Item {
     Parameter(usize),
     State(usize),
+    Activation(Activation),
 }
 
 /// A value in memory.
@@ -24,6 +31,7 @@ pub(in crate::runtime) enum Item {
 pub(in crate::runtime) enum Value {
     Parameter(DynTensor),
     State(State),
+    Activation(DynTensor, Holders),
 }
 
 /// The optimizer's state of a parameter.
@@ -44,6 +52,8 @@ pub(in crate::runtime) struct Values {
     pub(in crate::runtime) parameters: HashMap<usize, DynTensor>,
     /// The optimizer's states of trained parameters, by position in the table.
     pub(in crate::runtime) states: BTreeMap<usize, State>,
+    /// Activations that were read.
+    pub(in crate::runtime) activations: Vec<(Activation, DynTensor, Holders)>,
     /// Where rows of other parameters are read.
     pub(in crate::runtime) rows: Option<RowSource>,
 }
@@ -57,6 +67,9 @@ impl Values {
             (Item::State(position), Value::State(state)) => {
                 self.states.insert(position, state);
             }
+            (Item::Activation(activation), Value::Activation(value, holders)) => {
+                self.activations.push((activation, value, holders));
+            }
             _ => unreachable!("the value of an item is of its kind"),
         }
     }
@@ -65,6 +78,8 @@ impl Values {
         match item {
             Item::Parameter(position) => self.parameters.remove(&position).map(Value::Parameter),
             Item::State(position) => self.states.remove(&position).map(Value::State),
+            // The round keeps it.
+            Item::Activation(_) => None,
         }
     }
 }
