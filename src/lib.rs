@@ -194,9 +194,12 @@
 //!    order of the pass, which is known: the order in which forwards run stage by stage. What stays from one pass to the next,
 //!    and when there is room to read ahead, is decided by a pure state machine of the planner
 //!    ([`planner::StreamState`]) that the prediction runs too. A table of which a forward reads few rows is no value of a pass: its
-//!    program has the table's source as an input, and the operation that reads rows gets a small table of them. In a training step a stage also gets the state of its optimizer, and
-//!    what it has after its update goes to a [`StageStore`] before it gives its values back: a [`WorkingDir`] writes it as the part
-//!    of one rank of a checkpoint, which is published when all stages are there. The visits of a pass and the memory beside
+//!    program has the table's source as an input, and the operation that reads rows gets a small table of them. On a device with
+//!    its own memory, parameters may stay on the host, behind the same reader. In a training step a stage also gets the state of
+//!    its optimizer, and what it has after its update goes to a [`StageStore`] before it gives its values back: a [`WorkingDir`]
+//!    writes it as the part of one rank of a checkpoint, which is published when all stages are there. The activations of each
+//!    micro-batch are values of a pass too, which it makes instead of reading: what does not stay is taken from the round after a
+//!    stage has run, and put back before the next one that needs it. The visits of a pass and the memory beside
 //!    parameters follow from the list of actions, so a schedule needs nothing for it. Everything else, so every bit, is the
 //!    pipeline's.
 //!

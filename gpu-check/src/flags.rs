@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-/// Checks Tinderbox on one GPU: bits, memory, speed, checkpoint, parity, training. Prints a report.
+/// Checks Tinderbox on one GPU: bits, memory, speed, checkpoint, parity, streamed, training. Prints a report.
 ///
 /// Exit codes: 0 if every check has passed, 1 if one has failed, 2 for invalid arguments, 3 if the device is
 /// not available.
@@ -51,6 +51,7 @@ pub enum PartName {
     Speed,
     Checkpoint,
     Parity,
+    Streamed,
     Training,
 }
 

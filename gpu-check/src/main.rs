@@ -7,6 +7,7 @@
 //! | speed | random values are generated at the speed of memory or integer arithmetic |
 //! | checkpoint | values saved from a device are loaded with the same bits, on the device and on the CPU |
 //! | parity | a pipeline computes the same as plain Burn on this device |
+//! | streamed | a model that does not fit on the device has the same values |
 //! | training | a language model trains in the pipeline, with the overhead compared with plain Burn |
 //!
 //! Devices come from the library, so all parts also run on the CPU (`--runtime flex`) with small sizes, which
@@ -21,6 +22,7 @@ mod parity;
 mod report;
 mod size;
 mod speed;
+mod streamed;
 mod training;
 
 #[path = "../../examples/train_lm/model.rs"]
@@ -88,12 +90,13 @@ fn main() -> ExitCode {
 
 fn run(flags: Flags, device: Device) -> Result<bool> {
     type Run = fn(&Bench, &mut Part) -> Result<()>;
-    let parts: [(PartName, &str, Run); 6] = [
+    let parts: [(PartName, &str, Run); 7] = [
         (PartName::Bits, "Bits", bits::run),
         (PartName::Memory, "Memory", memory::run),
         (PartName::Speed, "Speed", speed::run),
         (PartName::Checkpoint, "Checkpoint", checkpoint::run),
         (PartName::Parity, "Parity", parity::run),
+        (PartName::Streamed, "Streamed", streamed::run),
         (PartName::Training, "Training", training::run),
     ];
     let bench = Bench {

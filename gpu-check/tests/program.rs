@@ -38,6 +38,7 @@ fn every_part_passes_on_the_cpu() {
         "Speed",
         "Checkpoint",
         "Parity",
+        "Streamed",
         "Training",
     ];
     for part in parts {
