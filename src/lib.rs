@@ -305,7 +305,7 @@ pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
     ActionError, Along, AnyPrecisionAdamW, Batch, BatchError, BatchMapper, BlockProfile,
     CalibrateError, Carried, CarriedFault, Carry, CarryError, CertifyError, CertifySite, Clipping,
-    Cut, DamageError, Division, Evaluation, GradientSum, Leaf, LeafName, Link, LinkError,
+    Cut, DamageError, DiskRate, Division, Evaluation, GradientSum, Leaf, LeafName, Link, LinkError,
     LinkMessage, LocalLink, LossOver, LossScale, Machine, MemoryBudget, MixedPrecision,
     MomentDType, NotHeld, OperationTimes, OptimizerConfig, OptimizerSnapshot, OutputError, Outputs,
     OutputsOn, Partitioner, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, PlanError,

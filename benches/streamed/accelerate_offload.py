@@ -1,6 +1,5 @@
 """Prints the median seconds of a pass of accelerate's disk offload: file, layers, width, samples, turns."""
 
-import os
 import statistics
 import sys
 import time
@@ -11,10 +10,6 @@ from accelerate.utils import set_module_tensor_to_device
 from safetensors import safe_open
 
 file = sys.argv[1]
-with open(file, "rb") as opened:
-    # Pages that are in the cache already are not of this control group.
-    os.fsync(opened.fileno())
-    os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 layers, width, samples, turns = map(int, sys.argv[2:6])
 
 

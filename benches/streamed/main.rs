@@ -52,6 +52,7 @@ fn main() {
     model::write(dir.path());
     pass::plan(dir.path());
     let measure = |role: &str| {
+        raw::drop_cached(dir.path());
         let own = std::env::current_exe().expect("this program is a file");
         let mut command = Command::new(own);
         command.env(ROLE, role).env(DIR, dir.path());
@@ -69,6 +70,7 @@ fn accelerate(dir: &Path, own_s: f64) {
         println!("NOT RUN vs_accelerate: {PYTHON} is not set");
         return;
     };
+    raw::drop_cached(dir);
     let mut command = Command::new(python);
     let script = concat!(
         env!("CARGO_MANIFEST_DIR"),

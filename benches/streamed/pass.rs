@@ -8,8 +8,8 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 use tinderbox::deferred::{Uncached, peak_process_bytes, read_values};
 use tinderbox::{
-    Deferred, DynTensor, LoadOptions, MemoryBudget, Observer, Plan, Planner, Pretrained, Profiler,
-    Request, Run, Source, SourceError, Streamed, Trace, Traceable, calibrate,
+    Deferred, DiskRate, DynTensor, LoadOptions, MemoryBudget, Observer, Plan, Planner, Pretrained,
+    Profiler, Request, Run, Source, SourceError, Streamed, Trace, Traceable, calibrate,
 };
 
 use crate::figures::{figure, median, turns};
@@ -46,6 +46,12 @@ impl Source for FewValues {
     }
 }
 
+/// The seconds of processor time that this process has used.
+fn processor_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+}
+
 pub fn seconds(run: impl FnOnce()) -> f64 {
     let started = Instant::now();
     run();
@@ -60,7 +66,10 @@ pub fn plan(dir: &Path) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let machine = calibrate(&Device::flex(), 1, threads).expect("the device is measured");
     let traced = traced(&model::deferred());
-    let profile = Profiler::new(&traced).threads_per_rank(threads).measure();
+    let profile = Profiler::new(&traced)
+        .threads_per_rank(threads)
+        .streamed()
+        .measure();
     let times = profile.expect("the model is measured").times(&traced);
     let planner = Planner::new(&traced, &machine).times(times.expect("it is of this model"));
     let plan = planner.streamed(MemoryBudget::Bytes(BUDGET)).plan();
@@ -83,7 +92,9 @@ pub fn measure(dir: &Path) {
     figure("kept_share", 1.0 - found.read_part, "ratio");
     figure("read_s", found.read_s, "s");
     figure("load_s", found.load_s, "s");
+    figure("load_busy", found.busy, "ratio");
     figure("compute_s", found.compute_s, "s");
+    figure("planned_compute_s", found.planned_compute_s, "s");
     figure("predicted_s", found.predicted_s, "s");
     figure("pass_s", found.pass_s, "s");
     figure("pass_vs_bound", found.vs_bound(), "ratio");
@@ -98,6 +109,12 @@ pub fn measure(dir: &Path) {
     let transposed = weights.source(options).expect("no two have one name");
     let found = measure_source(&model, &plan, &transposed, &dir.join(model::PYTORCH));
     figure("transposed_load_s", found.load_s, "s");
+    figure("transposed_load_busy", found.busy, "ratio");
+    figure(
+        "transposed_predicted_vs_measured",
+        found.predicted_s / found.pass_s,
+        "ratio",
+    );
     figure("transposed_pass_s", found.pass_s, "s");
     figure("transposed_pass_vs_bound", found.vs_bound(), "ratio");
     if let Some(peak) = peak_process_bytes() {
@@ -115,8 +132,12 @@ struct Found {
     read_s: f64,
     /// Of the source.
     load_s: f64,
+    /// The fraction of the cores that are busy meanwhile.
+    busy: f64,
     compute_s: f64,
     pass_s: f64,
+    /// Of the blocks' measured times.
+    planned_compute_s: f64,
     predicted_s: f64,
 }
 
@@ -150,12 +171,13 @@ fn measure_source<S: Source + Clone + 'static>(
         streamed.evaluate(model::batch()).expect("a pass succeeds");
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (mut reads, mut loads) = (Vec::new(), Vec::new());
+    let (mut reads, mut loads, mut busies) = (Vec::new(), Vec::new(), Vec::new());
     let (mut computes, mut passes) = (Vec::new(), Vec::new());
     let mut last = None;
     for turn in 0..=turns() {
         drop(last.take());
         let read = seconds(|| raw::read(dir, threads, None));
+        let processor = processor_seconds();
         let load = seconds(|| {
             // As many at a time as a pass reads.
             for group in requests.chunks(4) {
@@ -163,6 +185,7 @@ fn measure_source<S: Source + Clone + 'static>(
                 read.expect("the weights are read");
             }
         });
+        let busy = (processor_seconds() - processor) / (load * threads as f64);
         let compute = {
             let mut computing = start(Box::new(FewValues::read(source, &requests[..8])));
             evaluate(&mut computing);
@@ -177,13 +200,18 @@ fn measure_source<S: Source + Clone + 'static>(
         if turn > 0 {
             reads.push(read);
             loads.push(load);
+            busies.push(busy);
             computes.push(compute);
             passes.push(pass);
         }
     }
     let load_s = median(loads);
     let last = last.expect("there is a turn");
-    let predicted = last.predict((bytes as f64 / load_s) as u64);
+    let busy = median(busies);
+    let predicted = last.predict(DiskRate {
+        bytes_per_s: (bytes as f64 / load_s) as u64,
+        busy_permille: (1000.0 * busy) as u64,
+    });
     let predicted = predicted.expect("it was traced for evaluation");
     let read_part = predicted.read_bytes as f64 / bytes as f64;
     Found {
@@ -191,8 +219,10 @@ fn measure_source<S: Source + Clone + 'static>(
         read_part,
         read_s: median(reads) * read_part,
         load_s: load_s * read_part,
+        busy,
         compute_s: median(computes),
         pass_s: median(passes),
+        planned_compute_s: predicted.compute_ns as f64 / 1e9,
         predicted_s: predicted.pass_ns as f64 / 1e9,
     }
 }

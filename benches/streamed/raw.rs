@@ -31,6 +31,18 @@ pub fn read(dir: &Path, threads: usize, bytes: Option<u64>) {
     }
 }
 
+/// Drops the files of a directory from the system's cache. Their pages would not be of the control group that reads them.
+pub fn drop_cached(dir: &Path) {
+    let mut files = Vec::new();
+    find(dir, &mut files);
+    for (file, _) in files {
+        // Only pages that were written are dropped.
+        file.sync_all().expect("the file is durable");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+            .expect("the system takes the advice");
+    }
+}
+
 /// Opens the files under a directory, with their sizes.
 fn find(dir: &Path, files: &mut Vec<(File, u64)>) {
     for entry in fs::read_dir(dir).expect("the directory exists") {

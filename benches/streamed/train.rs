@@ -11,7 +11,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use tinderbox::deferred::peak_process_bytes;
 use tinderbox::{
-    Deferred, MemoryBudget, Outputs, Plan, Planner, Request, Run, SavedOptimizer, Source,
+    Deferred, DiskRate, MemoryBudget, Outputs, Plan, Planner, Request, Run, SavedOptimizer, Source,
     StageStore, Streamed, StreamedTraining, Trace, Traceable, UpdatedStage, WorkingDir, calibrate,
 };
 
@@ -86,7 +86,10 @@ pub fn measure(dir: &Path) {
         let mut streamed = start(&model, &traced, &plan, store);
         step(&mut streamed);
         steps.push(seconds(|| step(&mut streamed)));
-        read = streamed.predict(1).expect("a step was planned").read_bytes;
+        read = streamed
+            .predict(DiskRate::new(1))
+            .expect("a step was planned")
+            .read_bytes;
         drop(streamed);
         // The disk may have no room for both.
         fs::remove_dir_all(dir.join("work")).expect("the directory is removed");

@@ -8,6 +8,7 @@ use burn::tensor::Device;
 use clap::Args;
 use tinderbox_checkpoint::tools::read_rate;
 use tinderbox_pipeline::{Machine, calibrate, calibrate_world};
+use tinderbox_planner::DiskRate;
 use tinderbox_world::World;
 
 use crate::{outcome::Outcome, terminal::Output};
@@ -50,7 +51,11 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         }
     };
     if let Some(dir) = &flags.disk {
-        machine.disk_bytes_per_s = Some(read_rate(dir)?);
+        let rate = read_rate(dir)?;
+        machine.disk = Some(DiskRate {
+            bytes_per_s: rate.bytes_per_s,
+            busy_permille: rate.busy_permille,
+        });
     }
     match world.is_first() {
         true => out.answer(&machine, |out| show(&machine, threads, out))?,
@@ -93,9 +98,15 @@ fn show(machine: &Machine, threads: usize, out: &mut Output) -> io::Result<()> {
         ),
         (
             "disk",
-            machine.disk_bytes_per_s.map_or_else(
+            machine.disk.map_or_else(
                 || " not measured: --disk DIR".to_owned(),
-                |rate| format!("{:>8.1} GB/s", giga(rate)),
+                |disk| {
+                    format!(
+                        "{:>8.1} GB/s, with {} % of the cores",
+                        giga(disk.bytes_per_s),
+                        disk.busy_permille / 10
+                    )
+                },
             ),
         ),
         (

@@ -23,7 +23,7 @@ use anyhow::Result;
 use burn::tensor::{DType, Device, Tensor};
 use clap::Parser;
 use tinderbox::deferred::{human_bytes, peak_process_bytes};
-use tinderbox::{Carry, Deferred, Outputs, Plan, Streamed, Traceable};
+use tinderbox::{Carry, Deferred, DiskRate, Outputs, Plan, Streamed, Traceable};
 
 use decode::{Decoder, Generated, Plain, generate};
 use flags::{Command, Flags, Run};
@@ -109,7 +109,7 @@ impl Decoder for Streaming {
         if place > 0 && !self.is_reported {
             self.is_reported = true;
             // Bytes only: no time is printed.
-            if let Some(pass) = self.streamed.predict(u64::MAX) {
+            if let Some(pass) = self.streamed.predict(DiskRate::new(u64::MAX)) {
                 let (kept, read) = (human_bytes(pass.kept_bytes), human_bytes(pass.read_bytes));
                 println!("{kept} stay, {read} are read for each token");
             }

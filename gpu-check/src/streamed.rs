@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use burn::tensor::{Device, Tensor};
-use tinderbox::{Deferred, Evaluation, MemoryBudget, Outputs, Pipeline, Plan, Streamed, Traceable};
+use tinderbox::{
+    Deferred, DiskRate, Evaluation, MemoryBudget, Outputs, Pipeline, Plan, Streamed, Traceable,
+};
 
 use crate::Bench;
 use crate::memory::Layers;
@@ -53,7 +55,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         differ == 0,
     );
     let pass = streamed
-        .predict(1)
+        .predict(DiskRate::new(1))
         .context("it was traced for evaluation")?;
     part.figure(
         "streamed.read",

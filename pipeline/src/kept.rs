@@ -45,15 +45,22 @@ impl<V: Clone> Kept<V> {
         Some((value, true))
     }
 
-    /// Takes a value of a micro-batch from all stages that keep it, if there are any.
-    pub(crate) fn take_all(&mut self, k: MicroBatchIndex, id: ValueId) -> Option<(V, Holders)> {
-        let holds = |(location, of): &(Location, ValueId)| location.1 == k && *of == id;
-        let held = self.values.extract_if(|key, _| holds(key));
-        let (mut held, mut holders) = (held.peekable(), Holders::new());
-        let value = held.peek().map(|(_, (value, _))| value.clone())?;
-        holders.extend(held.map(|((location, _), (_, uses))| (location.0, uses)));
-        holders.sort_unstable();
-        Some((value, holders))
+    /// Takes a value of a micro-batch from those of some stages that keep it, if any does.
+    pub(crate) fn take_all(
+        &mut self,
+        k: MicroBatchIndex,
+        id: ValueId,
+        stages: impl Iterator<Item = StageIndex>,
+    ) -> Option<(V, Holders)> {
+        let mut taken = None;
+        let mut holders = Holders::new();
+        for stage in stages {
+            if let Some((value, uses)) = self.values.remove(&((stage, k), id)) {
+                taken = Some(value);
+                holders.push((stage, uses));
+            }
+        }
+        Some((taken?, holders))
     }
 
     /// Drops the values of a stage and micro-batch.

@@ -122,7 +122,7 @@ pub use tinderbox_derive::Batch;
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;
 pub use tinderbox_planner::{
-    Boundary, Machine, MemoryBudget, Partitioner, PlanFile, PlanStage, RankModel,
+    Boundary, DiskRate, Machine, MemoryBudget, Partitioner, PlanFile, PlanStage, RankModel,
 };
 /// Schedules as data: generated, parsed, lowered, verified, simulated, drawn.
 pub use tinderbox_schedule as schedule;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use tinderbox_schedule::{AutoError, RankIndex, VerifyError};
+use tinderbox_schedule::{AutoError, RankIndex, ScheduleKind, VerifyError};
 
 /// Errors of [`Work::check`](crate::Work::check).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -125,6 +125,20 @@ pub enum PlannerError {
         /// The cause.
         #[from]
         source: AutoError,
+    },
+    /// A schedule places stages on other ranks than a plan does.
+    #[error(
+        "the schedule {schedule} does not run {stages} stages on {ranks} ranks as the plan places them, in {micro_batches} micro-batches"
+    )]
+    OtherPlaces {
+        /// The schedule.
+        schedule: ScheduleKind,
+        /// The number of stages of the plan.
+        stages: usize,
+        /// The number of its ranks.
+        ranks: usize,
+        /// The number of micro-batches of the schedule.
+        micro_batches: usize,
     },
     /// No partition fits the memory of the ranks.
     #[error(transparent)]

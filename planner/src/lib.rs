@@ -36,7 +36,7 @@ pub use error::{
     FileError, Infeasible, MachineError, PlanFileError, PlannerError, StreamError,
     UnknownPartitioner, UnknownSize, WorkError,
 };
-pub use machine::{Machine, RankModel, Rates};
+pub use machine::{DiskRate, Machine, RankModel, Rates};
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub use partition::testing;

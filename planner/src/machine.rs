@@ -81,6 +81,39 @@ impl Default for Rates {
     }
 }
 
+/// How fast values are read from a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskRate {
+    /// The bytes of values per second.
+    pub bytes_per_s: u64,
+    /// The fraction of the cores that are busy meanwhile, in thousandths: with copies, conversions and checks. A computation on
+    /// the same cores takes as much longer.
+    pub busy_permille: u64,
+}
+
+impl DiskRate {
+    /// Returns the rate of a disk that is read without the cores.
+    #[must_use]
+    pub const fn new(bytes_per_s: u64) -> Self {
+        Self {
+            bytes_per_s,
+            busy_permille: 0,
+        }
+    }
+
+    /// Returns the nanoseconds of reading so many bytes.
+    pub(crate) fn read_ns(self, bytes: u64) -> u64 {
+        let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s.max(1));
+        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the nanoseconds by which a computation takes longer that reads for so many nanoseconds meanwhile.
+    pub(crate) fn busy_ns(self, read_ns: u64) -> u64 {
+        let nanoseconds = u128::from(read_ns) * u128::from(self.busy_permille) / 1000;
+        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+    }
+}
+
 /// The machine that a plan is for, and the placement of stages on its ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
@@ -96,9 +129,9 @@ pub struct Machine {
     pub action_ns: u64,
     /// The throughput of a rank's device.
     pub rates: Rates,
-    /// The bytes of values per second that a source reads from the disk, if it was measured: for models that are streamed.
+    /// The disk, if it was measured: for models that are streamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disk_bytes_per_s: Option<u64>,
+    pub disk: Option<DiskRate>,
 }
 
 impl Machine {
@@ -137,7 +170,7 @@ impl Machine {
             network: None,
             action_ns: 3_000,
             rates: Rates::default(),
-            disk_bytes_per_s: None,
+            disk: None,
         })
     }
 

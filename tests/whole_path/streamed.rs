@@ -9,9 +9,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn_store::{BurnToPyTorchAdapter, BurnpackStore, ModuleSnapshot, SafetensorsStore};
 use tinderbox::random::Seed;
 use tinderbox::{
-    Checkpoint, Checkpoints, Deferred, DynTensor, Evaluation, LoadOptions, Machine, MemoryBudget,
-    MixedPrecision, Observer, Outputs, Pipeline, PipelineError, Plan, Planner, Pretrained, Request,
-    Run, Source, SourceError, Streamed, StreamedError, Trace, Traceable,
+    Checkpoint, Checkpoints, Deferred, DiskRate, DynTensor, Evaluation, LoadOptions, Machine,
+    MemoryBudget, MixedPrecision, Observer, Outputs, Pipeline, PipelineError, Plan, Planner,
+    Pretrained, Request, Run, Source, SourceError, Streamed, StreamedError, Trace, Traceable,
 };
 
 use crate::command_line::example;
@@ -103,7 +103,7 @@ fn check<C: Case>(case: &C) {
                     assert_eq!(found, *expected, "limit {limit}, turn {turn}");
                 }
             }
-            let predicted = streamed.predict(1 << 30).unwrap();
+            let predicted = streamed.predict(DiskRate::new(1 << 30)).unwrap();
             assert!(predicted.peak_bytes <= limit);
             drop(streamed);
             // What was read ahead for the seventh pass is at most a pass.
@@ -152,7 +152,7 @@ fn a_streamed_model_that_was_traced_for_training() {
     let builder = Streamed::new(&model, &traced, &fine).seed(3);
     let builder = builder.memory(MemoryBudget::Values(24 << 10));
     let mut streamed = builder.start().unwrap();
-    assert!(streamed.predict(1 << 30).is_none());
+    assert!(streamed.predict(DiskRate::new(1 << 30)).is_none());
     for samples in [SAMPLES, 3, SAMPLES, 1] {
         let (x, y) = case.batch(samples as u64, &device);
         let batch = (x.narrow(0, 0, samples), y.narrow(0, 0, samples));
@@ -204,7 +204,7 @@ fn evaluated(
     let builder = Streamed::new(model, &traced, &plan).source(source);
     let mut streamed = builder.memory(MemoryBudget::Values(limit)).start()?;
     assert!(
-        streamed.predict(1 << 30).unwrap().read_bytes > 0,
+        streamed.predict(DiskRate::new(1 << 30)).unwrap().read_bytes > 0,
         "not all of it fits"
     );
     let mut last = None;
@@ -246,7 +246,7 @@ fn streamed_from_files() {
     let pretrained = Pretrained::open(&of_torch).unwrap();
     let source = pretrained.source(alone().pytorch(model.parameters()));
     assert_eq!(
-        evaluated(&model, source.unwrap(), 12 << 10).unwrap(),
+        evaluated(&model, source.unwrap(), 16 << 10).unwrap(),
         expected
     );
 }
@@ -280,7 +280,7 @@ fn a_streamed_model_generates_what_plain_burn_does() {
         .memory(MemoryBudget::Values(24 << 10))
         .start()
         .unwrap();
-    assert!(streamed.predict(1 << 30).unwrap().read_bytes > 0);
+    assert!(streamed.predict(DiskRate::new(1 << 30)).unwrap().read_bytes > 0);
     let step = |tokens: &[i32], place| Step::new(tokens, place, config.caches(1, &device), &device);
     let prompts = [[3, 1, 4], [9, 2, 6]];
     let mut carries = prompts.map(|_| streamed.carry());
@@ -349,7 +349,7 @@ fn a_plan_predicts_a_pass() {
     let model = Deferred::new(tower).unwrap();
     let traced = traced(&model);
     let mut machine = Machine::local(1).unwrap();
-    machine.disk_bytes_per_s = Some(1_000_000);
+    machine.disk = Some(DiskRate::new(1_000_000));
     let planner = Planner::new(&traced, &machine).streamed(FINE);
     let plan = planner.plan().unwrap();
     let all = model.parameters().bytes();
@@ -367,7 +367,11 @@ fn a_plan_predicts_a_pass() {
         // A started model keeps parameters and not whole stages; constants and the batch need some bytes.
         let builder = Streamed::new(&model, &traced, &plan).seed(1);
         let builder = builder.memory(MemoryBudget::Values(limit + 1024));
-        let started = builder.start().unwrap().predict(1_000_000).unwrap();
+        let started = builder
+            .start()
+            .unwrap()
+            .predict(DiskRate::new(1_000_000))
+            .unwrap();
         assert!(started.read_bytes <= predicted.read_bytes, "limit {limit}");
     }
     assert_eq!(most, 0);
@@ -511,7 +515,7 @@ fn a_streamed_model_stays_below_its_limit() {
         let peak = status("VmHWM");
         assert!(peak <= limit, "{} MiB of {} MiB", peak / MIB, limit / MIB);
         // It uses what it may: most of the limit is filled with what stays.
-        let kept = streamed.predict(1 << 30).unwrap().kept_bytes;
+        let kept = streamed.predict(DiskRate::new(1 << 30)).unwrap().kept_bytes;
         assert!(kept >= LIMIT / 3, "{} MiB stay", kept / MIB);
     });
 }

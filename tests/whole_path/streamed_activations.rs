@@ -9,15 +9,16 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
 use tinderbox::world::with_causes;
 use tinderbox::{
-    Deferred, MemoryBudget, Outputs, Pipeline, PipelineError, Plan, SavedOptimizer, Source,
-    StageStore, Streamed, StreamedTraining, Trace, Traceable, UpdatedStage, WorkingDir,
+    Deferred, DiskRate, Machine, MemoryBudget, Outputs, Pipeline, PipelineError, Plan, Planner,
+    SavedOptimizer, ScheduleKind, Source, StageStore, Streamed, StreamedTraining, Trace, Traceable,
+    UpdatedStage, WorkingDir,
 };
 
 use crate::models::floats;
 use crate::streamed::least;
 use crate::streamed_training::{FINE, SEED, working_dir};
 
-const LAYERS: usize = 12;
+const LAYERS: usize = 16;
 const WIDTH: usize = 8;
 const SAMPLES: usize = 512;
 /// Of the values between two layers.
@@ -30,11 +31,25 @@ fn tower(layers: usize) -> Deferred<Tower> {
     Deferred::new(move |device: &Device| (0..layers).map(|_| layer(device)).collect()).unwrap()
 }
 
-/// The input of each layer is also that of its backward, and the first one is needed by the last layer.
+/// The input of each layer is also that of its backward; what the first one makes is read by all that are even. Each has a half of
+/// a view for its backward.
 fn forward(layers: &Tower, x: Tensor<2>) -> Outputs {
-    let first = x.clone();
-    let x = layers.iter().fold(x, |x, layer| layer.forward(x).sin());
-    Outputs::loss((x + first).powf_scalar(2.0).mean())
+    let first = layers[0].forward(x);
+    let x = first.clone();
+    let x = layers
+        .iter()
+        .enumerate()
+        .skip(1)
+        .fold(x, |x, (index, layer)| {
+            let y = layer.forward(x);
+            let [left, right] = y.chunk(2, 1).try_into().unwrap();
+            let y = Tensor::cat(vec![left.sin() * right.clone(), right], 1);
+            match index % 2 {
+                0 => y + first.clone(),
+                _ => y,
+            }
+        });
+    Outputs::loss(x.powf_scalar(2.0).mean())
 }
 
 /// Each micro-batch is as large as the traced one.
@@ -141,12 +156,19 @@ fn activations_are_written_that_do_not_fit() {
             let mut streamed =
                 start(&model, micro_batches, limit, (&place, scratch.clone())).unwrap();
             for (step, loss) in losses.iter().enumerate() {
+                // An evaluation in between, which keeps what it makes.
+                if limit > least {
+                    streamed.evaluate(batch(7, micro_batches)).unwrap();
+                }
                 let output = streamed
                     .step(0.1, batch(step as u64, micro_batches))
                     .unwrap();
                 assert_eq!(output.loss.to_bits(), *loss, "step {step}, limit {limit}");
             }
-            let spilled = streamed.predict(1 << 30).unwrap().spilled_bytes;
+            let spilled = streamed
+                .predict(DiskRate::new(1 << 30))
+                .unwrap()
+                .spilled_bytes;
             // At least what does not fit.
             assert!(
                 spilled >= kept.saturating_sub(limit) && spilled < kept,
@@ -161,6 +183,55 @@ fn activations_are_written_that_do_not_fit() {
         // The file has no name.
         assert_eq!(std::fs::read_dir(not_there).unwrap().count(), 0);
     }
+}
+
+/// Under other schedules, and where stages compute activations again.
+#[test]
+fn other_orders_of_a_step() {
+    let model = tower(LAYERS);
+    let traced = traced(&model);
+    let whole = Plan::manual(&traced, &[]).unwrap();
+    let builder = Pipeline::new(&model, &traced, &whole).seed(SEED);
+    let builder = builder.micro_batches(3).optimizer(SgdConfig::new());
+    let mut pipeline = builder.start().unwrap();
+    let losses = (0..2).map(|step| pipeline.step(0.1, batch(step, 3)).unwrap().loss.to_bits());
+    let losses: Vec<u64> = losses.collect();
+    let machine = Machine::local(1).unwrap();
+    let mut spilled = 0;
+    for kind in [
+        ScheduleKind::LoopedBfs,
+        ScheduleKind::Interleaved1F1B,
+        ScheduleKind::InterleavedZb,
+    ] {
+        for recompute in [false, true] {
+            let planner = Planner::new(&traced, &machine).streamed(FINE);
+            let planner = planner.schedule(kind).micro_batches(3);
+            let plan = planner.recompute(|_| recompute).plan().unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let start = |limit: u64| {
+                Streamed::new(&model, &traced, &plan)
+                    .seed(SEED)
+                    .optimizer(SgdConfig::new())
+                    .memory(MemoryBudget::Values(limit))
+                    .store(working_dir(&model, dir.path()))
+                    .start()
+            };
+            let mut streamed = start(least(start(0))).unwrap();
+            for (step, loss) in losses.iter().enumerate() {
+                let output = streamed.step(0.1, batch(step as u64, 3)).unwrap();
+                assert_eq!(
+                    output.loss.to_bits(),
+                    *loss,
+                    "{kind}, recompute {recompute}"
+                );
+            }
+            spilled += streamed
+                .predict(DiskRate::new(1 << 30))
+                .unwrap()
+                .spilled_bytes;
+        }
+    }
+    assert!(spilled > 0);
 }
 
 #[test]
@@ -211,7 +282,10 @@ fn a_step_stays_below_its_limit() {
         let MemoryBudget::Bytes(limit) = budget else {
             unreachable!("it was set above");
         };
-        let spilled = streamed.predict(1 << 30).unwrap().spilled_bytes;
+        let spilled = streamed
+            .predict(DiskRate::new(1 << 30))
+            .unwrap()
+            .spilled_bytes;
         assert!(spilled > 64 * MIB, "{} MiB are written", spilled / MIB);
         let peak = status("VmHWM");
         assert!(peak <= limit, "{} MiB of {} MiB", peak / MIB, limit / MIB);

@@ -9,8 +9,8 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use tinderbox::random::Seed;
 use tinderbox::{
-    Deferred, DynTensor, MemoryBudget, Observer, Outputs, Pipeline, Plan, Request, Source,
-    SourceError, Streamed, Traceable,
+    Deferred, DiskRate, DynTensor, MemoryBudget, Observer, Outputs, Pipeline, Plan, Request,
+    Source, SourceError, Streamed, Traceable,
 };
 
 use crate::models::floats;
@@ -90,7 +90,7 @@ fn parameters_stay_on_the_host() {
             let found = streamed.evaluate(batch(number)).unwrap().tensor::<2>("y");
             assert_eq!(data(found.unwrap().into()), data(expected.unwrap().into()));
         }
-        let missing = streamed.predict(1 << 30).unwrap().read_bytes;
+        let missing = streamed.predict(DiskRate::new(1 << 30)).unwrap().read_bytes;
         assert!(missing > 5 * LAYER_BYTES, "{missing}");
         drop(streamed);
         let each = missing.saturating_sub(host_layers * LAYER_BYTES);
@@ -144,5 +144,5 @@ fn trained_parameters_do_not_stay_on_the_host() {
             "step {number}"
         );
     }
-    assert!(streamed.predict(1 << 30).unwrap().read_bytes > 0);
+    assert!(streamed.predict(DiskRate::new(1 << 30)).unwrap().read_bytes > 0);
 }

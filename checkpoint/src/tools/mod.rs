@@ -21,6 +21,6 @@ pub use diff::{Diff, Difference, ScalarDifference, TensorDifference, ValueDiffer
 pub use division::Cut;
 pub use error::ToolError;
 pub use export::{ExportFormat, ExportLayout, ExportOptions, Exported, export, export_tensors};
-pub use rate::read_rate;
+pub use rate::{ReadRate, read_rate};
 pub use reshard::{ReshardOptions, reshard};
 pub use save::{SaveOptions, save_tensors};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use burn::tensor::{DType, Device, TensorData};
@@ -16,6 +17,15 @@ const TENSOR_BYTES: usize = 32 << 20;
 /// Enough for the rate of a long read.
 const TENSORS: usize = 16;
 
+/// The rate at which values are read from a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRate {
+    /// The bytes of values per second.
+    pub bytes_per_s: u64,
+    /// The fraction of the cores that are busy meanwhile, in thousandths. Known on Linux; elsewhere 0.
+    pub busy_permille: u64,
+}
+
 /// Measures the bytes per second at which values of a checkpoint in a directory are read around the cache of the system, and
 /// checked: what the prediction of a pass over a streamed model needs. Writes 512 MiB to a temporary directory in it, reads them
 /// three times, and removes them.
@@ -23,7 +33,7 @@ const TENSORS: usize = 16;
 /// # Errors
 ///
 /// Returns an error if the directory can't be written to or read.
-pub fn read_rate(dir: &Path) -> Result<u64, ToolError> {
+pub fn read_rate(dir: &Path) -> Result<ReadRate, ToolError> {
     // Also in a directory that other machines share.
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let (id, now) = (std::process::id(), now.unwrap_or_default().as_nanos());
@@ -48,15 +58,32 @@ pub fn read_rate(dir: &Path) -> Result<u64, ToolError> {
     attempt.publish(Duration::from_secs(60))?;
     let checkpoint = run.open(0)?;
     let read = || {
-        let started = Instant::now();
+        let (started, processor) = (Instant::now(), processor_seconds());
         checkpoint.read_uncached(Role::Model)?;
-        Ok(started.elapsed().as_secs_f64())
+        let seconds = started.elapsed().as_secs_f64();
+        Ok((seconds, processor_seconds() - processor))
     };
-    let mut seconds = (0..3)
+    let mut reads = (0..3)
         .map(|_| read())
-        .collect::<Result<Vec<f64>, ToolError>>()?;
-    seconds.sort_by(f64::total_cmp);
-    Ok(((TENSOR_BYTES * TENSORS) as f64 / seconds[1]) as u64)
+        .collect::<Result<Vec<(f64, f64)>, ToolError>>()?;
+    reads.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let (seconds, processor) = reads[1];
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    Ok(ReadRate {
+        bytes_per_s: ((TENSOR_BYTES * TENSORS) as f64 / seconds) as u64,
+        busy_permille: (1000.0 * processor / (seconds * cores as f64)).min(1000.0) as u64,
+    })
+}
+
+/// The seconds of processor time that this process has used.
+fn processor_seconds() -> f64 {
+    #[cfg(target_os = "linux")]
+    {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
+    }
+    #[cfg(not(target_os = "linux"))]
+    0.0
 }
 
 /// A directory that is removed when it is dropped.

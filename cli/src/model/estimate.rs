@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tinderbox_checkpoint::{Checkpoint, Role};
 use tinderbox_deferred::{RecordedModel, human_bytes};
-use tinderbox_planner::{PlanFile, RankMemory, Step, StreamPrediction, UPDATE_VALUES};
+use tinderbox_planner::{DiskRate, PlanFile, RankMemory, Step, StreamPrediction, UPDATE_VALUES};
 use tinderbox_schedule::ScheduleKind;
 
 use super::flags::{FloatType, size};
@@ -294,7 +294,8 @@ struct Planned {
     ranks: Vec<PlannedRank>,
     /// The bytes of the stage with the most parameters: a streamed model needs at least these for values.
     streamed_bytes: u64,
-    disk_bytes_per_s: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<DiskRate>,
     /// A pass within a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     streamed: Option<StreamPrediction>,
@@ -321,16 +322,6 @@ impl Planned {
                 .map_or(plan.step.optimizer_states, Optimizer::states),
             ..plan.step.clone()
         };
-        let is_other = step.schedule != plan.step.schedule;
-        if is_other && step.lists(&plan.stage_to_rank()).is_none() {
-            bail!(
-                "the schedule {} does not run {} stages on {} ranks as the plan places them, in {} micro-batches",
-                step.schedule,
-                plan.stages.len(),
-                plan.ranks(),
-                step.micro_batches
-            );
-        }
         let ranks = match step == plan.step {
             true => plan
                 .prediction
@@ -354,13 +345,17 @@ impl Planned {
             });
         let stages = plan.stages.iter();
         let stages = stages.map(|stage| stage.parameter_bytes + stage.copy_bytes);
-        let streamed = flags.memory.map(|bytes| plan.streamed(bytes));
+        let other = PlanFile {
+            step: step.clone(),
+            ..plan.clone()
+        };
+        let streamed = flags.memory.map(|bytes| other.streamed(bytes));
         Ok(Self {
             schedule: step.schedule.to_string(),
             micro_batches: step.micro_batches,
             ranks: ranks.collect(),
             streamed_bytes: stages.max().unwrap_or(0),
-            disk_bytes_per_s: plan.machine.disk_bytes_per_s,
+            disk: plan.machine.disk,
             streamed: streamed.transpose()?,
         })
     }
@@ -419,14 +414,14 @@ impl Planned {
             human_bytes(pass.kept_bytes),
             human_bytes(pass.peak_bytes)
         )?;
-        match self.disk_bytes_per_s {
-            Some(rate) => writeln!(
+        match self.disk {
+            Some(disk) => writeln!(
                 out,
                 "it takes {}: {} of computing, {} of reading at {:.2} GB/s",
                 seconds(pass.pass_ns),
                 seconds(pass.compute_ns),
                 seconds(pass.read_ns),
-                rate as f64 / 1e9
+                disk.bytes_per_s as f64 / 1e9
             ),
             None => writeln!(
                 out,

@@ -241,7 +241,8 @@ fn a_pass_is_predicted_from_a_plan() {
     let error = model(&["estimate", text(&plan), "--memory", "1B"]).fails(2);
     check_contains(&error, &["the limit is 1 bytes"]);
     let mut file: serde_json::Value = serde_json::from_slice(&fs::read(plan).unwrap()).unwrap();
-    file["machine"]["disk_bytes_per_s"] = 2_000_000_000_u64.into();
+    file["machine"]["disk"] =
+        serde_json::json!({"bytes_per_s": 2_000_000_000_u64, "busy_permille": 100});
     let dir = tempfile::tempdir().unwrap();
     let measured = dir.path().join("plan.json");
     fs::write(&measured, file.to_string()).unwrap();
@@ -272,6 +273,13 @@ fn another_step_of_a_plan_is_estimated() {
         assert!(more["activations"].as_u64() >= planned["activations"].as_u64());
         assert_eq!(more["optimizer"], planned["optimizer"]);
     }
+    // A pass runs the micro-batches that were asked for.
+    let computed = |count: &str| {
+        let flags = ["--memory", "1TiB", "--micro-batches", count, "--json"];
+        let json = model(&[&["estimate", text(&plan)][..], &flags].concat()).json(0);
+        json["streamed"]["compute_ns"].as_u64()
+    };
+    assert_eq!(computed("16"), computed("8").map(|time| 2 * time));
     let same = [
         "--schedule",
         "zb-h1",

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use burn_backend::ExecutionError;
 use tinderbox_deferred::ProgramError;
+use tinderbox_fake::FakeError;
 
 use crate::PlanError;
 
@@ -20,6 +21,9 @@ pub enum ProfileError {
     /// The device failed.
     #[error("the device failed while a block ran")]
     Device(#[from] ExecutionError),
+    /// The parameters of a block could not be copied.
+    #[error("the parameters of a block could not be copied")]
+    Copy(#[from] FakeError),
     /// An operation panicked.
     #[error("an operation panicked on generated values: profile with a larger depth to find it")]
     Panicked,

@@ -463,9 +463,11 @@ impl<'a, B: Batch> Planner<'a, B> {
                 (partition, choice)
             }
             (None, Some((stage_bytes, kept_bytes))) => {
+                // Of all micro-batches.
+                let kept_bytes = kept_bytes / self.step.micro_batches.max(1) as u64;
                 let partition = fine(planning.work()?, stage_bytes, kept_bytes);
                 let reason = format!(
-                    "stages of at most {stage_bytes} bytes of parameters and {kept_bytes} for backwards, or of one block"
+                    "stages of at most {stage_bytes} bytes of parameters and {kept_bytes} of a micro-batch for backwards, or of one block"
                 );
                 let choice = Choice {
                     partitioner: "fine".to_owned(),

@@ -127,6 +127,14 @@ impl<'a, B: Batch> Profiler<'a, B> {
         self
     }
 
+    /// Measures blocks as a streamed model runs them: with parameters that were just read, and are in no cache of a core. Each run
+    /// has another copy of them, of together 128 MiB.
+    #[must_use]
+    pub fn streamed(mut self) -> Self {
+        self.profile.streamed = true;
+        self
+    }
+
     /// Sets a directory that caches profiles by graph, device and settings.
     #[must_use]
     pub fn cache(mut self, directory: impl Into<PathBuf>) -> Self {

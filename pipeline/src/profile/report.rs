@@ -100,6 +100,9 @@ pub struct Profile {
     pub warm_up: usize,
     /// The number of measured runs of each thread.
     pub repetitions: usize,
+    /// Whether the parameters were in no cache of a core, as those of a streamed model that were just read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub streamed: bool,
     /// The blocks in the order of the forward.
     pub blocks: Vec<BlockProfile>,
 }
@@ -123,6 +126,7 @@ impl Profile {
             beside: 1,
             warm_up: 2,
             repetitions: 7,
+            streamed: false,
             blocks: Vec::new(),
         }
     }
@@ -147,8 +151,9 @@ impl Profile {
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
             .collect();
         let basic = self.basic_blocks.join("-");
+        let kind = if self.streamed { "-streamed" } else { "" };
         format!(
-            "{}-{device}-d{}-{basic}-t{}x{}-r{}.json",
+            "{}-{device}-d{}-{basic}-t{}x{}-r{}{kind}.json",
             self.graph, self.depth, self.threads, self.beside, self.repetitions
         )
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, TensorData};
 use tinderbox_deferred::{Executable, Executor, RunContext, random::Seed};
-use tinderbox_fake::{DynTensor, TensorKind, ValueId};
+use tinderbox_fake::{DynTensor, FakeError, TensorKind, ValueId};
 
 use super::together::Repeated;
 use super::{Profile, Spread};
@@ -20,6 +20,11 @@ pub(super) struct Runner<'a> {
     pub(super) device: &'a Device,
     pub(super) profile: &'a Profile,
 }
+
+/// The bytes of the copies of parameters: more than is in the caches of the cores.
+const COLD_BYTES: u64 = 128 << 20;
+/// Small parameters have fewer bytes.
+const MAX_COPIES: u64 = 64;
 
 /// Times of one run: forward, whole backward, and the two halves of a split backward.
 type RunTimes = [Duration; 4];
@@ -46,7 +51,10 @@ struct LoadedBlock<'a> {
     /// `F`, `B`, `I` and `W`.
     phases: [Option<(Executable, &'a Phase)>; Compute::ALL.len()],
     constants: Vec<DynTensor>,
-    parameters: BTreeMap<usize, DynTensor>,
+    /// Copies of the parameters, which the runs have in turn.
+    parameters: Vec<BTreeMap<usize, DynTensor>>,
+    /// The number of runs so far.
+    runs: usize,
     /// The sums of the gradients so far.
     gradients: BTreeMap<usize, DynTensor>,
     context: RunContext,
@@ -71,19 +79,34 @@ impl<'a> LoadedBlock<'a> {
                 .each_ref()
                 .map(|phase| phase.as_ref().map(load)),
             constants,
-            parameters: BTreeMap::new(),
+            parameters: Vec::new(),
+            runs: 0,
             gradients: BTreeMap::new(),
             context,
         };
-        for position in programs.parameters() {
-            let tensor = block.parameter(block.joint.parameters()[position]);
-            block.parameters.insert(position, tensor);
+        let positions = programs.parameters().into_iter();
+        let parameters = positions.map(|at| (at, block.parameter(block.joint.parameters()[at])));
+        let parameters: BTreeMap<usize, DynTensor> = parameters.collect();
+        let bytes: u64 = parameters.values().map(DynTensor::bytes).sum();
+        let copies = match runner.profile.streamed && bytes > 0 {
+            true => COLD_BYTES.div_ceil(bytes).min(MAX_COPIES),
+            false => 1,
+        };
+        for _ in 1..copies {
+            let copied = parameters.iter().map(|(at, tensor)| {
+                let data = tensor.to_data()?;
+                Ok((*at, DynTensor::from_data(data, runner.device)))
+            });
+            let copied = copied.collect::<Result<_, FakeError>>()?;
+            block.parameters.push(copied);
         }
+        block.parameters.push(parameters);
         Ok(block)
     }
 
     /// Runs one forward with a whole backward, and one with a split backward.
     fn run(&mut self) -> Result<RunTimes, ProfileError> {
+        self.runs += 1;
         let mut times: [Option<Duration>; 4] = [None; 4];
         let mut sums = std::mem::take(&mut self.gradients);
         let [forward, backward, input, weight] = Compute::ALL;
@@ -117,7 +140,9 @@ impl<'a> LoadedBlock<'a> {
         let inputs = values
             .zip(&phase.inputs)
             .map(|(value, binding)| match binding {
-                Binding::Given(Given::Parameter(position)) => self.parameters[position].clone(),
+                Binding::Given(Given::Parameter(position)) => {
+                    self.parameters[self.runs % self.parameters.len()][position].clone()
+                }
                 Binding::Given(_) => self.generated(*value),
                 Binding::Constant(position) => self.constants[*position].clone(),
                 Binding::Value(id) => kept.remove(id).unwrap_or_else(|| self.generated(*id)),
@@ -221,7 +246,7 @@ mod tests {
         let mut parameters = 0;
         for programs in &programs {
             let block = LoadedBlock::new(&runner, programs).unwrap();
-            for value in block.parameters.values() {
+            for value in block.parameters[0].values() {
                 let data = value.to_data().unwrap();
                 assert!(data.iter::<f32>().all(|number| number != 0.0), "{data}");
                 parameters += 1;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use crossbeam_channel::{Receiver, Sender};
 use tinderbox_deferred::{ParameterTable, Source};
+use tinderbox_fake::{DeviceLabel, DynTensor};
 
 use super::link::{Abort, Link};
 use super::progress::{RankProgress, Watch};
@@ -15,6 +16,7 @@ use super::settings::Settings;
 use super::stage::Stage;
 use super::step::{RoundState, Running};
 use super::streamed::{Pass, StreamedSetup, Streaming};
+use super::wire;
 use crate::cut::Layout;
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::{ActionError, PipelineError};
@@ -181,9 +183,18 @@ impl Rank {
         }
         let values = self.stage_mut(stage).detach();
         if let Some(streaming) = &mut self.streaming {
-            for activation in streaming.spilled() {
-                if let Some((value, holders)) = state.take_all(activation) {
+            let stages: Vec<StageIndex> = self.stages.iter().map(Stage::index).collect();
+            let (spilled, staying) = streaming.activations();
+            for activation in spilled {
+                // After its last use, nobody keeps it.
+                if let Some((value, holders)) = state.take_all(activation, &stages) {
                     streaming.spill(activation, value, holders)?;
+                }
+            }
+            for activation in staying {
+                if let Some((value, holders)) = state.take_all(activation, &stages) {
+                    let value = compact(value, &self.setup.device)?;
+                    state.put_back(activation, &value, holders);
                 }
             }
             streaming.leave(values);
@@ -225,6 +236,19 @@ impl Rank {
     pub(super) fn stage_mut(&mut self, index: StageIndex) -> &mut Stage {
         let stage = self.stages.iter_mut().find(|stage| stage.index() == index);
         stage.expect("certified lists of a rank name its own stages")
+    }
+}
+
+/// Returns a tensor in its own memory, if it is a view of more. The memory of activations that were written is free then.
+fn compact(value: DynTensor, device: &Device) -> Result<DynTensor, ActionError> {
+    match value.host_memory() {
+        Some((_, memory)) if memory.len() as u64 > value.bytes() => {
+            wire::copied(value).map_err(|source| ActionError::Device {
+                device: DeviceLabel::of(device),
+                source: Box::new(source),
+            })
+        }
+        _ => Ok(value),
     }
 }
 

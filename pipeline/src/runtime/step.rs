@@ -62,9 +62,13 @@ impl RoundState {
         self.kept.put(location, id, value, uses);
     }
 
-    /// Takes a value from all stages that keep it; `None` if none does.
-    pub(super) fn take_all(&mut self, (k, id): Activation) -> Option<(DynTensor, Holders)> {
-        let (value, holders) = self.kept.take_all(k, id)?;
+    /// Takes a value from those of some stages that keep it; `None` if none does.
+    pub(super) fn take_all(
+        &mut self,
+        (k, id): Activation,
+        stages: &[StageIndex],
+    ) -> Option<(DynTensor, Holders)> {
+        let (value, holders) = self.kept.take_all(k, id, stages.iter().copied())?;
         if self.epoch.is_some() {
             let bytes = value.bytes() * holders.len() as u64;
             self.bytes = self.bytes.saturating_sub(bytes);

@@ -66,8 +66,33 @@ impl AsRef<[u8]> for Lent {
 ///
 /// When a device can't be read.
 pub(super) fn lend(tensors: Vec<DynTensor>) -> Result<(Vec<TensorType>, Vec<Bytes>), FakeError> {
-    let lent = tensors.into_iter().map(lend_one);
+    let lent = tensors.into_iter().map(|tensor| lend_one(tensor, 2));
     Ok(lent.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+}
+
+/// As [`lend`], but a view is copied that does not read all of its memory.
+///
+/// # Errors
+///
+/// When a device can't be read.
+pub(super) fn lend_compact(
+    tensors: Vec<DynTensor>,
+) -> Result<(Vec<TensorType>, Vec<Bytes>), FakeError> {
+    let lent = tensors.into_iter().map(|tensor| lend_one(tensor, 1));
+    Ok(lent.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+}
+
+/// Copies a tensor of the CPU to memory of its own, as the same kind of view.
+///
+/// # Errors
+///
+/// When it can't be read.
+pub(super) fn copied(tensor: DynTensor) -> Result<DynTensor, FakeError> {
+    let (kinds, pieces) = lend_compact(vec![tensor.clone()])?;
+    let pieces = pieces.iter().map(|piece| Buffer::from(&piece[..]));
+    let copied = tensors(kinds, pieces.collect());
+    let copied = copied.and_then(|tensors| tensors.into_iter().next());
+    Ok(copied.unwrap_or(tensor))
 }
 
 /// Returns the bytes of tensors in row-major order. Those of a tensor on the CPU that is not a view are not copied.
@@ -85,23 +110,28 @@ pub(super) fn lend_row_major(tensors: Vec<DynTensor>) -> Result<Vec<Bytes>, Fake
     Ok(lend(rows.collect::<Result<_, FakeError>>()?)?.1)
 }
 
-fn lend_one(tensor: DynTensor) -> Result<(TensorType, Bytes), FakeError> {
+/// Lends a tensor. A view is copied first if its memory has more than `most` times as many elements.
+fn lend_one(tensor: DynTensor, most: usize) -> Result<(TensorType, Bytes), FakeError> {
     let kind = TensorType::of(&tensor);
     if tensor.bytes() == 0 {
         return Ok((kind, Bytes::new()));
     }
     let Some((layout, memory)) = tensor.host_memory() else {
-        return lend_one(DynTensor::from_data(tensor.to_data()?, &Device::flex()));
+        return lend_one(
+            DynTensor::from_data(tensor.to_data()?, &Device::flex()),
+            most,
+        );
     };
     let size = kind.dtype.size();
     let (elements, in_memory) = (tensor.shape().num_elements(), memory.len() / size);
     let range = layout.range(&kind.shape);
     let mut range = range.expect("a tensor reads its own memory");
     let is_row_major = layout.is_row_major(&kind.shape);
-    if !is_row_major && range.len() > 2 * elements {
+    if !is_row_major && range.len() > most.saturating_mul(elements) {
         let (data, layout) = packed(&tensor, &kind.shape, &layout)?;
         let packed = DynTensor::from_host_memory(data, &kind.shape, &layout);
-        return lend_one(packed.expect("it was made for this layout"));
+        // It has gaps where the view has larger ones.
+        return lend_one(packed.expect("it was made for this layout"), usize::MAX);
     }
     // A view of all elements of its memory is added in another order than one of some.
     if !is_row_major && range.len() == elements && in_memory > elements {

@@ -45,7 +45,7 @@ fn the_memory_of_another_step() {
             compared += 1;
         }
     }
-    assert!(compared > 16, "{compared}");
+    assert!(compared >= 16 * ScheduleKind::ALL.len() / 2, "{compared}");
 }
 
 #[test]

@@ -16,7 +16,8 @@ impl PlanFile {
     ///
     /// # Errors
     ///
-    /// When no such schedule runs the stages within the memory of the ranks.
+    /// When another schedule does not run the stages where they are; when the lists of a plan without a named schedule can't be
+    /// found again within the memory of the ranks. A limit of the ranks that is exceeded otherwise is no error.
     pub fn memory_with(&self, step: &Step) -> Result<Vec<RankMemory>, PlannerError> {
         let step = Step {
             replicas: self.step.replicas,
@@ -35,6 +36,14 @@ impl PlanFile {
             }
         };
         let map = self.stage_to_rank();
+        if step.schedule != self.step.schedule && step.lists(&map).is_none() {
+            return Err(PlannerError::OtherPlaces {
+                schedule: step.schedule,
+                stages: self.stages.len(),
+                ranks: self.ranks(),
+                micro_batches: step.micro_batches,
+            });
+        }
         let mut costs = self.costs();
         let mut is_counted = vec![false; self.ranks()];
         let stages = costs.stages.iter_mut().zip(&map).map(|(stage, rank)| {

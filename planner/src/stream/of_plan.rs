@@ -1,11 +1,11 @@
 //! The prediction of a pass from a plan alone.
 
 use super::{StreamItem, StreamPlan, StreamPrediction, StreamVisit};
-use crate::{PlanFile, PlanStage, StreamError};
+use crate::{DiskRate, PlanFile, PlanStage, StreamError};
 
 impl PlanFile {
-    /// Predicts a pass over the model, streamed with this plan within so many bytes for parameters and activations, at the disk's rate
-    /// of its [machine](crate::Machine::disk_bytes_per_s): a disk that was not measured takes no time.
+    /// Predicts a pass over the model, streamed with this plan within so many bytes for parameters and activations, at the rate of
+    /// its machine's [disk](crate::Machine::disk): a disk that was not measured takes no time.
     ///
     /// Parameters stay as whole stages, and one of several stages counts for each of them; of a table of which few rows are read, all
     /// bytes count. So a model that is started reads less.
@@ -31,9 +31,9 @@ impl PlanFile {
             }
         });
         let plan = StreamPlan::new(items.collect(), visits.collect(), values_bytes)?;
-        let rate = self.machine.disk_bytes_per_s.unwrap_or(u64::MAX);
+        let disk = self.machine.disk.unwrap_or(DiskRate::new(u64::MAX));
         let forward = |stage: usize| self.stages[stage].costs.forward;
-        let plan = plan.with_times(rate, |stage| forward(stage).saturating_mul(micro_batches));
+        let plan = plan.with_times(disk, |stage| forward(stage).saturating_mul(micro_batches));
         Ok(plan.predict())
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::StreamError;
+use crate::{DiskRate, StreamError};
 
 /// The time of reading a value of fewer bytes is mostly that until its first byte.
 const SMALL_BYTES: u64 = 256 << 10;
@@ -53,8 +53,13 @@ pub struct StreamPlan {
     pub(super) budget_bytes: u64,
     /// Whether each value of each visit stays until its next visit.
     pub(super) stays: Vec<Vec<bool>>,
+    /// The visit before each one that has the same value, or the last one of the pass before, and the place of the value in its
+    /// list.
+    before: Vec<Vec<(usize, usize)>>,
     /// The first and the last visit of each value.
     ends: Vec<(usize, usize)>,
+    /// What is read from.
+    pub(super) disk: DiskRate,
 }
 
 /// The time between two uses of a value.
@@ -177,8 +182,25 @@ impl StreamPlan {
                 (*first, *last) = ((*first).min(index), index);
             }
         }
+        // Of the pass before at first.
+        let mut last = vec![(0, 0); items.len()];
+        let mut before = Vec::new();
+        for _ in 0..2 {
+            before = visits
+                .iter()
+                .enumerate()
+                .map(|(index, visit)| {
+                    let items = visit.items.iter().enumerate();
+                    let before = items
+                        .map(|(place, item)| std::mem::replace(&mut last[*item], (index, place)));
+                    before.collect()
+                })
+                .collect();
+        }
         let mut plan = Self {
+            before,
             ends,
+            disk: DiskRate::new(u64::MAX),
             stays: visits.iter().map(|v| vec![false; v.items.len()]).collect(),
             items,
             visits,
@@ -265,13 +287,12 @@ impl StreamPlan {
         gaps
     }
 
-    /// Returns the plan with other times: of values that are read with so many bytes per second, and in nanoseconds of each visit.
+    /// Returns the plan with other times: of values that are read from a disk, and in nanoseconds of each visit.
     #[must_use]
-    pub fn with_times(mut self, read_bytes_per_s: u64, compute_ns: impl Fn(usize) -> u64) -> Self {
+    pub fn with_times(mut self, disk: DiskRate, compute_ns: impl Fn(usize) -> u64) -> Self {
+        self.disk = disk;
         for item in &mut self.items {
-            let nanoseconds =
-                u128::from(item.bytes) * 1_000_000_000 / u128::from(read_bytes_per_s.max(1));
-            item.read_ns = u64::try_from(nanoseconds).unwrap_or(u64::MAX);
+            item.read_ns = disk.read_ns(item.bytes);
         }
         for (index, visit) in self.visits.iter_mut().enumerate() {
             visit.compute_ns = compute_ns(index);
@@ -315,17 +336,29 @@ impl StreamPlan {
     }
 
     /// Returns whether a value is written when a visit ends, because it was made in this pass, is needed later in it, and does not
-    /// stay.
+    /// stay for the first time.
     pub fn writes(&self, visit: usize, item: usize) -> bool {
         let place = self.visits[visit].items.iter().position(|of| *of == item);
-        let stays = place.is_none_or(|place| self.stays[visit][place]);
-        self.items[item].is_made && !stays && visit < self.ends[item].1
+        let Some(mut place) = place.filter(|_| self.items[item].is_made) else {
+            return false;
+        };
+        if self.stays[visit][place] || visit == self.ends[item].1 {
+            return false;
+        }
+        let mut at = visit;
+        while at > self.ends[item].0 {
+            (at, place) = self.before[at][place];
+            if !self.stays[at][place] {
+                return false;
+            }
+        }
+        true
     }
 
-    /// The last visit that has a value before another one of the same pass.
-    pub(super) fn visit_before(&self, visit: usize, item: usize) -> Option<usize> {
-        let mut before = self.visits[..visit].iter();
-        before.rposition(|visit| visit.items.contains(&item))
+    /// The visit of the same pass before another one that has the value at a place of its list.
+    pub(super) fn visit_before(&self, visit: usize, place: usize) -> Option<usize> {
+        let (before, _) = self.before[visit][place];
+        (before < visit).then_some(before)
     }
 
     /// Chooses the values that stay in another memory of so many bytes, between this one and the source, of those that may: those
@@ -349,19 +382,10 @@ impl StreamPlan {
 
     /// Returns the values that a visit has to read in every pass but the first.
     pub fn reads(&self, visit: usize) -> Vec<usize> {
-        let count = self.visits.len();
-        let is_kept = |item: usize| {
-            if self.makes(visit, item) {
-                return true;
-            }
-            let before = (1..=count).map(|back| (visit + count - back) % count);
-            let last = before.into_iter().find_map(|visit| {
-                let place = self.visits[visit].items.iter().position(|of| *of == item)?;
-                Some(self.stays[visit][place])
-            });
-            last.unwrap_or(false)
-        };
-        let items = self.visits[visit].items.iter().copied();
-        items.filter(|item| !is_kept(*item)).collect()
+        let items = self.visits[visit].items.iter().zip(&self.before[visit]);
+        let read = items.filter(|(item, (before, place))| {
+            !self.makes(visit, **item) && !self.stays[*before][*place]
+        });
+        read.map(|(item, _)| *item).collect()
     }
 }

@@ -29,12 +29,13 @@ pub struct StreamPrediction {
 }
 
 impl StreamPlan {
-    /// Predicts a pass: one value is read at a time, in the order of the visits, while they compute. To write a value takes as long as
-    /// to read it, and the next visit waits for it.
+    /// Predicts a pass: one value is read at a time, in the order of the visits, while they compute, which takes as much longer
+    /// as the cores are busy with reading. To write a value takes as long as to read it, and the next visit waits for it.
     pub fn predict(&self) -> StreamPrediction {
         let count = self.visits.len() as u64;
         let mut prediction = StreamPrediction::default();
-        let mut write_ns = Vec::new();
+        // What each visit takes in addition to its computation.
+        let mut added_ns = Vec::new();
         for (index, visit) in self.visits.iter().enumerate() {
             let items = |of: &dyn Fn(usize) -> bool| {
                 let items = visit.items.iter().filter(|item| of(**item));
@@ -54,7 +55,7 @@ impl StreamPlan {
             prediction.spilled_bytes += written.bytes;
             prediction.read_ns += read.read_ns;
             prediction.compute_ns += visit.compute_ns;
-            write_ns.push(written.read_ns);
+            added_ns.push(self.disk.busy_ns(read.read_ns) + written.read_ns);
         }
         if count == 0 {
             return prediction;
@@ -76,7 +77,7 @@ impl StreamPlan {
                     prediction.peak_bytes = prediction.peak_bytes.max(used);
                     let ready = ready.pop_front();
                     let ready = ready.expect("the values of a visit fit the memory limit");
-                    computed = computed.max(ready) + visit.compute_ns + write_ns[index];
+                    computed = computed.max(ready) + visit.compute_ns + added_ns[index];
                     state.finish();
                     // What waited for room begins now.
                     reader = reader.max(computed);

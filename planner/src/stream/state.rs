@@ -17,7 +17,7 @@ pub struct StreamState {
     running: u64,
     /// The visit that is read for.
     reading: u64,
-    /// The values that are left to be read for it, in reverse.
+    /// The places of the values that are left to be read for it, in reverse.
     left: Vec<usize>,
     /// The values that are in memory when that visit begins, beside those that it reads.
     kept: BTreeSet<usize>,
@@ -103,8 +103,9 @@ impl StreamState {
     /// Lists what the visit that is read for needs.
     fn fill(&mut self) {
         let items = self.plan.items_of(self.index(self.reading)).iter();
-        let left = items.filter(|item| !self.kept.contains(item));
-        self.left = left.rev().copied().collect();
+        let left = items.enumerate();
+        let left = left.filter(|(_, item)| !self.kept.contains(item));
+        self.left = left.rev().map(|(place, _)| place).collect();
     }
 
     fn index(&self, visit: u64) -> usize {
@@ -119,14 +120,15 @@ impl StreamState {
             return StreamStep::Wait;
         }
         let index = self.index(visit);
-        while let Some(item) = self.left.last().copied() {
+        while let Some(place) = self.left.last().copied() {
+            let item = self.plan.items_of(index)[place];
             let StreamItem { bytes, is_made, .. } = self.plan.items[item];
             let rooms = (self.running..=visit).map(|visit| self.plan.room(self.index(visit)));
             if self.present + bytes > rooms.min().unwrap_or(0) {
                 return StreamStep::Wait;
             }
             let is_made_now = self.plan.makes(index, item);
-            if is_made && !is_made_now && self.is_unwritten(visit, item) {
+            if is_made && !is_made_now && self.is_unwritten(visit, place) {
                 return StreamStep::Wait;
             }
             self.present += bytes;
@@ -142,9 +144,9 @@ impl StreamState {
     }
 
     /// Whether the visit that writes a value, which a later one of the same pass reads, has not ended.
-    fn is_unwritten(&self, visit: u64, item: usize) -> bool {
+    fn is_unwritten(&self, visit: u64, place: usize) -> bool {
         let index = self.index(visit);
-        let before = self.plan.visit_before(index, item);
+        let before = self.plan.visit_before(index, place);
         before.is_some_and(|before| self.running <= visit - (index - before) as u64)
     }
 

@@ -3,7 +3,6 @@
 mod gradients;
 mod streamed;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -52,7 +51,8 @@ pub(crate) struct CutProgram {
 #[derive(Clone, Debug)]
 struct LoadedPrograms {
     executables: [Option<Executable>; Compute::ALL.len()],
-    constants: Arc<[DynTensor]>,
+    /// `None` while a streamed stage does not run.
+    constants: Option<Arc<[DynTensor]>>,
 }
 
 /// The container and the index of a parameter of the stage.
@@ -353,18 +353,19 @@ impl Stage {
             let executor = Executor::new(&setup.device)?;
             Ok(executor.checking_indices(setup.settings.check_indices))
         };
-        let loaded = match self.loaded.entry(cut.number) {
-            Entry::Occupied(loaded) => loaded.into_mut(),
-            Entry::Vacant(place) => {
+        let loaded = self.loaded.entry(cut.number);
+        let loaded = loaded.or_insert_with(|| LoadedPrograms {
+            executables: [const { None }; Compute::ALL.len()],
+            constants: None,
+        });
+        let constants = match &loaded.constants {
+            Some(constants) => constants.clone(),
+            None => {
                 let context = RunContext::initialization(setup.settings.seed);
                 let constants = executor()?.load(programs.constants.clone());
-                place.insert(LoadedPrograms {
-                    executables: [const { None }; Compute::ALL.len()],
-                    constants: constants
-                        .run(Vec::new(), &context)
-                        .map_err(|source| cut.indices.locate(source))?
-                        .into(),
-                })
+                let made = constants.run(Vec::new(), &context);
+                let made = made.map_err(|source| cut.indices.locate(source))?;
+                loaded.constants.insert(made.into()).clone()
             }
         };
         let executable = match &loaded.executables[compute.slot()] {
@@ -378,7 +379,7 @@ impl Stage {
                     .clone()
             }
         };
-        Ok((executable, loaded.constants.clone()))
+        Ok((executable, constants))
     }
 
     fn place(&self, position: usize) -> Place {

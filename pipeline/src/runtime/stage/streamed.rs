@@ -75,6 +75,9 @@ impl Stage {
         };
         self.cast.clear();
         self.rows = None;
+        for loaded in self.loaded.values_mut() {
+            loaded.constants = None;
+        }
         let owned = std::mem::take(&mut self.owned);
         for (position, place) in &self.places {
             let Place::Owned(index) = place else {

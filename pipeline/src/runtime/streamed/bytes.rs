@@ -18,8 +18,6 @@ use crate::trace::{Given, JointGraph};
 #[derive(Debug, Default)]
 pub(crate) struct CutBytes {
     stages: Vec<StageBytes>,
-    /// Bytes of the constants of all stages, which stay.
-    constants: u64,
     /// Bytes of the tensors of a micro-batch that are not carried.
     inputs: u64,
 }
@@ -27,6 +25,8 @@ pub(crate) struct CutBytes {
 /// What the programs of one stage read and hold.
 #[derive(Debug)]
 struct StageBytes {
+    /// Bytes of its constants, which are computed again for each visit.
+    constants: u64,
     programs: BTreeMap<Compute, ProgramBytes>,
     /// The loss and the named outputs, which stay until the end of the round.
     reported: Vec<ValueId>,
@@ -62,6 +62,7 @@ impl CutBytes {
             let phases = Compute::ALL.into_iter();
             let phases = phases.filter_map(|compute| Some((compute, programs.phase(compute)?)));
             StageBytes {
+                constants: programs.constants.output_bytes(),
                 programs: phases
                     .map(|(compute, phase)| (compute, ProgramBytes::of(joint, phase)))
                     .collect(),
@@ -73,16 +74,12 @@ impl CutBytes {
                 received: programs.received.clone(),
             }
         };
-        let constants = stages
-            .iter()
-            .map(|programs| programs.constants.output_bytes());
         let inputs = joint.inputs().iter().enumerate();
         // Of carried tensors, the new values are counted.
         let inputs = inputs.filter(|(position, _)| !joint.carried().contains_key(position));
         let inputs = inputs.map(|(_, input)| joint.graph().value(input.value).bytes());
         Self {
             stages: stages.iter().map(stage).collect(),
-            constants: constants.sum(),
             inputs: inputs.sum(),
         }
     }
@@ -255,6 +252,8 @@ pub(super) fn visits(
 struct RoundBytes<'a> {
     lists: &'a StepLists,
     micro_batches: &'a [&'a CutBytes],
+    /// Of the constants of the stage that runs.
+    constants: u64,
     /// Of what stays until the end.
     stays: u64,
     kept: Kept<u64>,
@@ -277,12 +276,12 @@ impl<'a> RoundBytes<'a> {
         micro_batches: &'a [&'a CutBytes],
         written: BTreeSet<Activation>,
     ) -> Self {
-        let constants = micro_batches.iter().map(|micro| micro.constants).max();
         let each = micro_batches
             .iter()
             .map(|micro| micro.inputs + micro.carried());
         Self {
-            stays: constants.unwrap_or(0) + each.sum::<u64>(),
+            constants: 0,
+            stays: each.sum(),
             lists,
             micro_batches,
             kept: Kept::default(),
@@ -302,6 +301,7 @@ impl<'a> RoundBytes<'a> {
             if visits.last().is_none_or(|visit| visit.stage != stage) {
                 self.ended = visits.len();
                 visits.push(Visit::new(stage));
+                self.constants = self.constants_of(stage);
             }
             let visit = visits.last_mut().expect("there is a visit now");
             for task in action.tasks() {
@@ -321,6 +321,21 @@ impl<'a> RoundBytes<'a> {
         visits
     }
 
+    /// Bytes of the constants of a stage, for each kind of micro-batches.
+    fn constants_of(&self, stage: StageIndex) -> u64 {
+        let mut counted: Vec<*const CutBytes> = Vec::new();
+        let mut bytes = 0;
+        for micro in self.micro_batches {
+            let same = std::ptr::from_ref(*micro);
+            if !counted.contains(&same) {
+                counted.push(same);
+                let of_stage = micro.stages.get(stage.index());
+                bytes += of_stage.map_or(0, |of_stage| of_stage.constants);
+            }
+        }
+        bytes
+    }
+
     /// The activations that are not needed in one of the visits between those that need them.
     fn idle(&self) -> BTreeSet<Activation> {
         let idle = self.needed.iter().filter(|(_, visits)| {
@@ -333,7 +348,7 @@ impl<'a> RoundBytes<'a> {
     fn held(&self) -> u64 {
         let changes = self.changes.values();
         let changes = changes.map(|(gradients, states)| gradients + states);
-        self.stays + self.kept_bytes + changes.sum::<u64>()
+        self.constants + self.stays + self.kept_bytes + changes.sum::<u64>()
     }
 
     fn run(&mut self, task: Task, visit: &mut Visit) {

@@ -20,7 +20,7 @@ use burn::tensor::Device;
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{Deferred, MaterializeError, Observer, Request, Source};
 use tinderbox_fake::Mode;
-use tinderbox_planner::{MemoryBudget, StreamPrediction};
+use tinderbox_planner::{DiskRate, MemoryBudget, StreamPrediction};
 
 pub(crate) use bytes::CutBytes;
 pub(super) use pass::{Pass, Passes};
@@ -187,14 +187,14 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
         self.pipeline.plan()
     }
 
-    /// Predicts the last pass, every time but the first: what it reads and keeps, and how long it takes if the source reads so many
-    /// bytes of values per second; of a training step, the bytes alone are those of the step. The times of the stages are those of the
+    /// Predicts the last pass, every time but the first: what it reads and keeps, and how long it takes if the source reads
+    /// values at this rate; of a training step, the bytes alone are those of the step. The times of the stages are those of the
     /// plan, which was made with the [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None`
     /// before the first evaluation of a model that was traced for training and has no [store](StreamedBuilder::store).
-    pub fn predict(&self, read_bytes_per_s: u64) -> Option<StreamPrediction> {
+    pub fn predict(&self, disk: DiskRate) -> Option<StreamPrediction> {
         let stages = self.pipeline.plan.stages();
         let passes = self.pipeline.passes.as_ref()?;
-        passes.prediction(read_bytes_per_s, |stage| {
+        passes.prediction(disk, |stage| {
             let forward = stages[stage.index()].costs.forward;
             forward.saturating_mul(self.pipeline.micro_batches as u64)
         })
@@ -364,8 +364,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         // Before the memory of the process is measured.
         let parts = mode.map(|mode| pipeline.programs.parts(mode, &cuts));
         let parts = parts.transpose()?;
-        let store = streamed.and_then(|streamed| streamed.store.as_ref());
-        let may_write = store.is_some_and(|store| store.scratch_dir().is_some());
+        let may_write = streamed.is_some_and(|streamed| streamed.scratch_dir.is_some());
         let trained = (trained.unwrap_or_default(), may_write);
         let mut passes = Passes::new(self.budget, (table, device), source, trained);
         if let (Some(mode), Some(parts)) = (mode, parts) {

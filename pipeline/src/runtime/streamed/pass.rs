@@ -7,10 +7,12 @@ use burn::tensor::{DType, Device};
 use tinderbox_deferred::{ParameterTable, Request, Source, available_bytes, process_bytes};
 use tinderbox_fake::{Mode, is_host};
 use tinderbox_planner::{
-    MemoryBudget, StreamError, StreamItem, StreamPlan, StreamPrediction, StreamVisit, UPDATE_VALUES,
+    DiskRate, MemoryBudget, StreamError, StreamItem, StreamPlan, StreamPrediction, StreamVisit,
+    UPDATE_VALUES,
 };
 
 use super::bytes::{Visit, visits};
+use super::spill;
 use super::values::Item;
 use crate::StreamedError;
 use crate::lists::StepLists;
@@ -220,16 +222,16 @@ impl Passes {
         2 * bytes + self.source.working_bytes(&requests)
     }
 
-    /// What the last pass reads and keeps, with the times of reading so many bytes of values per second, and of these visits.
+    /// What the last pass reads and keeps, with the times of reading from a disk, and of these visits.
     pub(super) fn prediction(
         &self,
-        read_bytes_per_s: u64,
+        disk: DiskRate,
         compute_ns: impl Fn(StageIndex) -> u64,
     ) -> Option<StreamPrediction> {
         let pass = self.last.as_ref()?;
         let plan = StreamPlan::clone(&pass.plan);
         let of_visit = |visit: usize| compute_ns(pass.visits[visit].stage);
-        let plan = plan.with_times(read_bytes_per_s, of_visit);
+        let plan = plan.with_times(disk, of_visit);
         Some(plan.predict())
     }
 
@@ -246,8 +248,10 @@ impl Passes {
         let requests = dtypes.iter();
         let requests = requests.map(|(at, dtype)| request(table, &self.device, (*at, *dtype)));
         let requests: Vec<Request> = requests.collect();
-        // Of any group of them.
-        let working = self.source.working_bytes(&requests);
+        // Of any group of them, and of any activation.
+        let activations = visits.iter().flat_map(|visit| visit.activations.values());
+        let largest = activations.max().copied().unwrap_or(0);
+        let working = self.source.working_bytes(&requests) + spill::working_bytes(largest);
         let parameters = dtypes.keys().zip(&requests);
         let mut items: BTreeMap<Item, u64> = parameters
             .map(|(position, request)| (Item::Parameter(*position), request.bytes()))

@@ -103,11 +103,11 @@ impl Streaming {
             tier: Arc::new(HostTier::new(
                 streamed.map_or(0, |streamed| streamed.host_bytes),
             )),
-            setup,
             spill: {
-                let dir = store.as_ref().and_then(|store| store.scratch_dir());
+                let dir = streamed.and_then(|streamed| streamed.scratch_dir.clone());
                 dir.map(|dir| Arc::new(Spill::new(dir)))
             },
+            setup,
             store,
             current: None,
             kept: HashMap::new(),
@@ -246,15 +246,21 @@ impl Streaming {
         written.map_err(|source| ActionError::Write { source })
     }
 
-    /// The activations of the stage that has run that do not stay.
-    pub(in crate::runtime) fn spilled(&self) -> impl Iterator<Item = Activation> {
+    /// The activations of the stage that has run: those that do not stay, and if there are any, those that do.
+    pub(in crate::runtime) fn activations(&self) -> (Vec<Activation>, Vec<Activation>) {
         let (pass, _) = self.current.as_ref().expect("a pass was begun");
         let items = pass.plan.items_of(self.visit).iter();
         let items = items.zip(pass.plan.stays(self.visit));
-        items.filter_map(|(item, stays)| match pass.items[*item] {
-            Item::Activation(activation) if !stays => Some(activation),
+        let activations = items.filter_map(|(item, stays)| match pass.items[*item] {
+            Item::Activation(activation) => Some((activation, *stays)),
             _ => None,
-        })
+        });
+        let (staying, spilled): (Vec<_>, Vec<_>) = activations.partition(|(_, stays)| *stays);
+        let names = |of: Vec<(Activation, bool)>| of.into_iter().map(|(of, _)| of).collect();
+        match spilled.is_empty() {
+            true => (Vec::new(), Vec::new()),
+            false => (names(spilled), names(staying)),
+        }
     }
 
     /// Writes an activation.
@@ -281,6 +287,11 @@ impl Streaming {
         }
         drop(values);
         self.visit = (self.visit + 1) % pass.visits.len();
+        if self.visit == 0
+            && let Some(spill) = &self.spill
+        {
+            spill.clear();
+        }
         reader.shared.lock().state.finish();
         reader.shared.changed.notify_all();
     }

@@ -1,6 +1,7 @@
 //! What a rank with streamed stages needs to know, from the settings of a builder.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn::module::Module;
@@ -31,6 +32,8 @@ pub(in crate::runtime) struct StreamedSetup {
     pub(super) is_cached: bool,
     /// The bytes of parameters that may stay in the memory of the host.
     pub(super) host_bytes: u64,
+    /// Where activations may be written.
+    pub(super) scratch_dir: Option<PathBuf>,
     device: Device,
 }
 
@@ -68,6 +71,7 @@ impl StreamedSetup {
         Self {
             is_cached: is_cached(bytes, budget, (&builder.devices[0], builder.host_bytes)),
             host_bytes: builder.host_bytes,
+            scratch_dir: store.as_ref().and_then(|store| store.scratch_dir()),
             trained,
             store,
             device: builder.devices[0].clone(),

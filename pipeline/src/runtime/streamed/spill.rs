@@ -52,11 +52,9 @@ impl Spill {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what an earlier step has written.
+    /// Forgets what a step has written. The file and its blocks are gone then.
     pub(super) fn clear(&self) {
-        let mut written = self.lock();
-        written.end = 0;
-        written.values.clear();
+        *self.lock() = Written::default();
     }
 
     /// Writes an activation, if it is not there already, and drops it.
@@ -72,7 +70,7 @@ impl Spill {
             return Ok(());
         }
         let device = value.device();
-        let lent = wire::lend(vec![value]);
+        let lent = wire::lend_compact(vec![value]);
         let (kinds, pieces) = lent.map_err(|source| ActionError::Device {
             device: DeviceLabel::of(&device),
             source: Box::new(source),
@@ -115,12 +113,13 @@ impl Spill {
     ) -> Result<(DynTensor, Holders), SourceError> {
         let mut written = self.lock();
         let Written { file, values, .. } = &mut *written;
-        let place = &values[&activation];
-        let bytes = file.as_mut().map(|file| bytes(file, place));
         let failed = |source| SourceError::Failed {
             described: format!("the activations in {}", self.dir.display()),
             source: Box::new(source),
         };
+        let place = values.get(&activation);
+        let place = place.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let bytes = file.as_mut().map(|file| bytes(file, place));
         let bytes = bytes.transpose().map_err(failed)?.unwrap_or_default();
         let tensors = wire::tensors(vec![place.kind.clone()], vec![bytes]);
         let value = tensors.and_then(|tensors| tensors.into_iter().next());
@@ -135,10 +134,22 @@ impl Spill {
     }
 }
 
+/// Returns the most bytes that writing or reading an activation takes beside it.
+pub(super) const fn working_bytes(bytes: u64) -> u64 {
+    // A view is copied twice to be written; what was read may be copied to be aligned.
+    let block = if bytes < BLOCK as u64 {
+        bytes
+    } else {
+        BLOCK as u64
+    };
+    2 * bytes + block
+}
+
+/// Bytes that are read at a time.
+const BLOCK: usize = 1 << 20;
+
 /// Reads the bytes of an activation.
 fn bytes(file: &mut File, place: &Place) -> io::Result<Buffer> {
-    /// Bytes that are read at a time.
-    const BLOCK: usize = 1 << 20;
     file.seek(SeekFrom::Start(place.start))?;
     let length = place.kind.bytes().unwrap_or(0);
     let mut bytes = Buffer::with_capacity(length);

@@ -67,7 +67,8 @@ pub trait StageStore: Send + Sync {
     fn optimizer(&self) -> Option<Arc<dyn SavedOptimizer>>;
 
     /// Returns a directory in which a step may write activations that do not fit in memory, until it ends. `None`, as by default:
-    /// they stay in memory from the forward to the backward. It need not exist.
+    /// they stay in memory from the forward to the backward. It need not exist. It is asked for once, before the
+    /// [start](Self::start).
     fn scratch_dir(&self) -> Option<PathBuf> {
         None
     }

@@ -37,7 +37,12 @@ impl HostTier {
     }
 
     /// Chooses what stays for a pass, of the parameters that it does not change, and drops the rest.
+    ///
+    /// Cost: linear in the values of all visits.
     pub(super) fn choose(&self, pass: &Pass, is_changed: impl Fn(usize) -> bool) {
+        if self.limit_bytes == 0 {
+            return;
+        }
         let position = |item: usize| match pass.items[item] {
             Item::Parameter(position) if !is_changed(position) => Some(position),
             _ => None,
@@ -66,29 +71,28 @@ impl HostTier {
         let missing = requested.iter();
         let missing = missing.filter(|(at, _)| !held.values.contains_key(at));
         let missing: Vec<&(usize, Request)> = missing.collect();
-        let requests = missing.iter().map(|(at, request)| Request {
-            device: match held.chosen.contains(at) {
-                true => Device::flex(),
-                false => request.device.clone(),
-            },
-            ..request.clone()
-        });
+        // On the device, where a source may compute them.
+        let requests = missing.iter().map(|(_, request)| request.clone());
         let found = read_values(&requests.collect::<Vec<_>>(), source, observer)?;
         let positions = missing.into_iter().map(|(at, _)| *at);
         let mut read: HashMap<usize, DynTensor> = positions.zip(found).collect();
-        let chosen = read.iter().filter(|(at, _)| held.chosen.contains(at));
-        let chosen: Vec<(usize, DynTensor)> =
-            chosen.map(|(at, value)| (*at, value.clone())).collect();
-        held.values.extend(chosen);
-        let values = requested.iter().map(|(at, request)| {
-            let value = read.remove(at).or_else(|| held.values.get(at).cloned());
-            let value = value.expect("it was read or was there");
-            let moved = value.to_device(&request.device);
-            moved.map_err(|source| SourceError::Failed {
-                described: "the memory of the host".to_owned(),
-                source: Box::new(source),
-            })
+        let Held { chosen, values } = &mut *held;
+        for (at, value) in read.iter().filter(|(at, _)| chosen.contains(at)) {
+            values.insert(*at, moved(value.clone(), &Device::flex())?);
+        }
+        let values = requested.iter().map(|(at, request)| match read.remove(at) {
+            Some(value) => Ok(value),
+            None => moved(values[at].clone(), &request.device),
         });
         values.collect()
     }
+}
+
+/// Copies a value to a device, or from it.
+fn moved(value: DynTensor, device: &Device) -> Result<DynTensor, SourceError> {
+    let moved = value.to_device(device);
+    moved.map_err(|source| SourceError::Failed {
+        described: "the memory of the host".to_owned(),
+        source: Box::new(source),
+    })
 }
