@@ -25,6 +25,8 @@ use group::Group;
 const ROLE: &str = "TINDERBOX_BENCH_ROLE";
 /// The variable with the directory of the model.
 const DIR: &str = "TINDERBOX_BENCH_DIR";
+/// The variable with the seconds of the computation of a training step.
+const COMPUTE: &str = "TINDERBOX_BENCH_COMPUTE_S";
 /// The variable with a Python that has PyTorch and accelerate.
 const PYTHON: &str = "TINDERBOX_BENCH_PYTHON";
 /// The first part of the name of each figure.
@@ -40,7 +42,11 @@ fn main() {
         return match &*role {
             "pass" => pass::measure(dir),
             "convert" => convert::measure(dir),
-            _ => train::measure(dir),
+            "train_compute" => train::measure_compute(dir),
+            _ => {
+                let compute = std::env::var(COMPUTE).expect("it was measured before");
+                train::measure(dir, compute.parse().expect("it is a number"));
+            }
         };
     }
     println!(
@@ -51,16 +57,18 @@ fn main() {
     let dir = tempfile::tempdir_in("target").expect("a directory for the model");
     model::write(dir.path());
     pass::plan(dir.path());
-    let measure = |role: &str| {
+    let measure = |role: &str, compute_s: f64| {
         raw::drop_cached(dir.path());
         let own = std::env::current_exe().expect("this program is a file");
         let mut command = Command::new(own);
         command.env(ROLE, role).env(DIR, dir.path());
+        command.env(COMPUTE, compute_s.to_string());
         seconds_of(command).expect("the measured process ends well")
     };
-    let pass_s = measure("pass");
-    measure("convert");
-    measure("train");
+    let pass_s = measure("pass", 0.0);
+    measure("convert", 0.0);
+    let compute_s = measure("train_compute", 0.0);
+    measure("train", compute_s);
     accelerate(dir.path(), pass_s);
 }
 

@@ -11,16 +11,14 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use tinderbox::deferred::peak_process_bytes;
 use tinderbox::{
-    Deferred, DiskRate, MemoryBudget, Outputs, Plan, Planner, Request, Run, SavedOptimizer, Source,
-    StageStore, Streamed, StreamedTraining, Trace, Traceable, UpdatedStage, WorkingDir, calibrate,
+    Checkpoint, Deferred, DiskRate, MemoryBudget, Outputs, Plan, Planner, Request, Run,
+    SavedOptimizer, Source, StageStore, Streamed, StreamedTraining, Trace, Traceable, UpdatedStage,
+    WorkingDir, calibrate,
 };
 
-use crate::figures::{figure, median};
+use crate::figures::figure;
 use crate::pass::{FewValues, seconds};
 use crate::{BUDGET, model, raw};
-
-/// Each reads and writes four times fourteen GiB, and what one leaves in the process' memory is in the way of the next.
-const TURNS: usize = 1;
 
 /// A store without values, so that a step only computes.
 struct Nothing(Arc<dyn Source>);
@@ -59,53 +57,67 @@ fn loss(layers: &Vec<Linear>, x: Tensor<2>) -> Outputs {
     Outputs::loss(y.powf_scalar(2.0).mean())
 }
 
-/// Measures a step, what it reads and writes alone, and its computation alone, in turn.
-pub fn measure(dir: &Path) {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let machine = calibrate(&Device::flex(), 1, threads).expect("the device is measured");
-    let model = model::deferred();
-    let traced = model.trace(&model::batch(), loss);
-    let traced = traced.expect("the model is traced");
-    let budget = MemoryBudget::Bytes(BUDGET);
-    let plan = Planner::new(&traced, &machine).streamed(budget).plan();
-    let plan = plan.expect("the model is planned");
-    let checkpoint = Run::local(dir.join(model::RUN)).open(0);
-    let checkpoint = checkpoint.expect("it was written");
-    let device = Device::flex();
-    let requests = model.parameters().iter().map(|of| Request::of(of, &device));
-    let requests: Vec<Request> = requests.collect();
-    let checkpoint = Arc::new(checkpoint);
-    // The parameters, and twice their bytes of state.
-    let written = 3 * model.parameters().bytes();
-    let (mut disk, mut computes, mut steps) = (Vec::new(), Vec::new(), Vec::new());
-    let mut read = 0;
-    for _ in 0..TURNS {
-        // What one holds would be in the way of the other, so both are started anew; the first step begins with nothing in memory.
-        let store = WorkingDir::open(dir.join("work"), &model, checkpoint.clone());
-        let store = store.expect("the directory can be used");
-        let mut streamed = start(&model, &traced, &plan, store);
-        step(&mut streamed);
-        steps.push(seconds(|| step(&mut streamed)));
-        read = streamed
-            .predict(DiskRate::new(1))
-            .expect("a step was planned")
-            .read_bytes;
-        drop(streamed);
-        // The disk may have no room for both.
-        fs::remove_dir_all(dir.join("work")).expect("the directory is removed");
-        let few = Arc::new(FewValues::read(&checkpoint, &requests[..1]));
-        let mut computing = start(&model, &traced, &plan, Nothing(few));
-        step(&mut computing);
-        computes.push(seconds(|| step(&mut computing)));
-        drop(computing);
-        disk.push(seconds(|| {
-            std::thread::scope(|scope| {
-                scope.spawn(|| raw::read(&dir.join(model::RUN), threads, Some(read)));
-                write(&dir.join("written"), written);
-            });
-        }));
+/// What both processes have.
+struct Setup {
+    model: Deferred<Vec<Linear>>,
+    traced: Trace<Tensor<2>>,
+    plan: Plan,
+    checkpoint: Arc<Checkpoint>,
+}
+
+impl Setup {
+    fn new(dir: &Path) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let machine = calibrate(&Device::flex(), 1, threads).expect("the device is measured");
+        let model = model::deferred();
+        let traced = model.trace(&model::batch(), loss);
+        let traced = traced.expect("the model is traced");
+        let planner = Planner::new(&traced, &machine).streamed(MemoryBudget::Bytes(BUDGET));
+        let plan = planner.plan().expect("the model is planned");
+        let checkpoint = Run::local(dir.join(model::RUN)).open(0);
+        Self {
+            checkpoint: Arc::new(checkpoint.expect("it was written")),
+            model,
+            traced,
+            plan,
+        }
     }
-    let (disk, compute, step) = (median(disk), median(computes), median(steps));
+}
+
+/// Measures the computation of a step alone, in a process of its own, because what it leaves in memory would be in the way.
+pub fn measure_compute(dir: &Path) {
+    let setup = Setup::new(dir);
+    let device = Device::flex();
+    let first = setup.model.parameters().iter().next();
+    let request = Request::of(first.expect("there are layers"), &device);
+    let few = Arc::new(FewValues::read(&setup.checkpoint, &[request]));
+    let mut computing = start(&setup, Nothing(few));
+    step(&mut computing);
+    println!("seconds {}", seconds(|| step(&mut computing)));
+}
+
+/// Measures a step, and what it reads and writes alone.
+pub fn measure(dir: &Path, compute: f64) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let setup = Setup::new(dir);
+    let store = WorkingDir::open(dir.join("work"), &setup.model, setup.checkpoint.clone());
+    let mut streamed = start(&setup, store.expect("the directory can be used"));
+    // The first step begins with nothing in memory.
+    step(&mut streamed);
+    let step = seconds(|| step(&mut streamed));
+    let predicted = streamed.predict(DiskRate::new(1));
+    let read = predicted.expect("a step was planned").read_bytes;
+    drop(streamed);
+    // The disk may have no room for both.
+    fs::remove_dir_all(dir.join("work")).expect("the directory is removed");
+    // The parameters, and twice their bytes of state.
+    let written = 3 * setup.model.parameters().bytes();
+    let disk = seconds(|| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| raw::read(&dir.join(model::RUN), threads, Some(read)));
+            write(&dir.join("written"), written);
+        });
+    });
     figure("train_read_gib", read as f64 / (1u64 << 30) as f64, "GiB");
     figure(
         "train_written_gib",
@@ -122,14 +134,10 @@ pub fn measure(dir: &Path) {
     println!("seconds {step}");
 }
 
-fn start(
-    model: &Deferred<Vec<Linear>>,
-    traced: &Trace<Tensor<2>>,
-    plan: &Plan,
-    store: impl StageStore + 'static,
-) -> Streamed<Vec<Linear>, Tensor<2>> {
-    let builder = Streamed::new(model, traced, plan).optimizer(AdamWConfig::new());
+fn start(setup: &Setup, store: impl StageStore + 'static) -> Streamed<Vec<Linear>, Tensor<2>> {
+    let builder = Streamed::new(&setup.model, &setup.traced, &setup.plan);
     let started = builder
+        .optimizer(AdamWConfig::new())
         .memory(MemoryBudget::Bytes(BUDGET))
         .store(store)
         .start();
