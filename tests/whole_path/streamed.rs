@@ -246,7 +246,7 @@ fn streamed_from_files() {
     let pretrained = Pretrained::open(&of_torch).unwrap();
     let source = pretrained.source(alone().pytorch(model.parameters()));
     assert_eq!(
-        evaluated(&model, source.unwrap(), 16 << 10).unwrap(),
+        evaluated(&model, source.unwrap(), 12 << 10).unwrap(),
         expected
     );
 }

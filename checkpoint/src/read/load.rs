@@ -115,13 +115,9 @@ pub fn most_working_bytes(largest: u64) -> u64 {
 }
 
 /// Returns the number of threads of an uncached load: more, because they wait for the disk, which is not read ahead. Those that
-/// convert and transpose do not.
+/// transpose do not.
 fn uncached_threads(wanted: &[Wanted<'_>], threads: usize) -> usize {
-    let is_copy = |one: &Wanted<'_>| {
-        let transfer = Transfer::between(one.tensor.dtype, one.dtype);
-        transfer.is_some_and(Transfer::is_copy)
-    };
-    match wanted.iter().any(|one| one.transposed && !is_copy(one)) {
+    match wanted.iter().any(|one| one.transposed) {
         true => threads,
         false => 2 * threads,
     }
@@ -280,13 +276,10 @@ fn run(
 }
 
 impl Item<'_, '_> {
-    /// Whether its elements are in the file as in memory. Only these are read around the cache: while others are converted, the
-    /// system reads ahead.
+    /// Whether its bytes are in the file as in memory. Only these are read around the cache: while others are converted, the system
+    /// reads ahead.
     fn is_copy(&self) -> bool {
-        match self {
-            Self::Span(_, transfer, ..) | Self::Transposed(_, transfer, _) => transfer.is_copy(),
-            Self::Strided(..) => false,
-        }
+        matches!(self, Self::Span(_, transfer, ..) if transfer.is_copy())
     }
 
     fn run(
