@@ -36,8 +36,9 @@ const KEEP: usize = 2;
 /// lacks, which are not trained, come from the source.
 ///
 /// Each step is written while it runs, stage by stage, and published at its end: a process that is killed loses the step that it was
-/// in. The last two steps stay, so the directory needs three times the bytes of what is trained. Checkpoints of other programs in the
-/// same directory stay too; training may go on from the newest of them, if it has no parameters that are not trained.
+/// in. The last two steps stay, so the directory needs three times the bytes of what is trained, and in a step those of the
+/// activations that do not fit in memory. Checkpoints of other programs in the same directory stay too; training may go on from the
+/// newest of them, if it has no parameters that are not trained.
 #[derive(Clone)]
 pub struct WorkingDir {
     inner: Arc<Inner>,
@@ -312,10 +313,10 @@ impl StageStore for WorkingDir {
         }
         // The thread has ended with an error.
         let mut state = self.inner.lock();
-        state
-            .writing
-            .as_mut()
-            .map_or(Ok(()), |writing| writing.finish().map(drop))
+        match &mut state.writing {
+            Some(writing) => writing.finish().map(drop),
+            None => Err("the directory was started again meanwhile".into()),
+        }
     }
 
     fn commit(&self, step: u64) -> Result<(), Failed> {

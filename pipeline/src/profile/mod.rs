@@ -128,7 +128,7 @@ impl<'a, B: Batch> Profiler<'a, B> {
     }
 
     /// Measures blocks as a streamed model runs them: with parameters that were just read, and are in no cache of a core. Each run
-    /// has another copy of them, of together 128 MiB.
+    /// has another copy of them, of together 128 MiB, and of at most 64.
     #[must_use]
     pub fn streamed(mut self) -> Self {
         self.profile.streamed = true;

@@ -23,7 +23,7 @@ pub(super) struct Runner<'a> {
 
 /// The bytes of the copies of parameters: more than is in the caches of the cores.
 const COLD_BYTES: u64 = 128 << 20;
-/// Small parameters have fewer bytes.
+/// The most copies: those of small parameters have fewer bytes.
 const MAX_COPIES: u64 = 64;
 
 /// Times of one run: forward, whole backward, and the two halves of a split backward.

@@ -29,6 +29,16 @@ pub struct StreamPrediction {
 }
 
 impl StreamPlan {
+    /// The bytes and times of some values together.
+    fn sum(&self, items: impl IntoIterator<Item = usize>) -> StreamItem {
+        let items = items.into_iter().map(|item| self.items[item]);
+        items.fold(StreamItem::default(), |sum, item| StreamItem {
+            bytes: sum.bytes + item.bytes,
+            read_ns: sum.read_ns + item.read_ns,
+            ..sum
+        })
+    }
+
     /// Predicts a pass: one value is read at a time, in the order of the visits, while they compute, which takes as much longer
     /// as the cores are busy with reading. To write a value takes as long as to read it, and the next visit waits for it.
     pub fn predict(&self) -> StreamPrediction {
@@ -37,19 +47,10 @@ impl StreamPlan {
         // What each visit takes in addition to its computation.
         let mut added_ns = Vec::new();
         for (index, visit) in self.visits.iter().enumerate() {
-            let items = |of: &dyn Fn(usize) -> bool| {
-                let items = visit.items.iter().filter(|item| of(**item));
-                let items = items.map(|item| self.items[*item]);
-                items.fold(StreamItem::default(), |sum, item| StreamItem {
-                    bytes: sum.bytes + item.bytes,
-                    read_ns: sum.read_ns + item.read_ns,
-                    ..sum
-                })
-            };
-            let reads = self.reads(index);
-            let read = items(&|item| reads.contains(&item));
-            let had = items(&|item| !self.makes(index, item));
-            let written = items(&|item| self.writes(index, item));
+            let items = || visit.items.iter().copied();
+            let read = self.sum(self.reads(index));
+            let had = self.sum(items().filter(|item| !self.makes(index, *item)));
+            let written = self.sum(items().filter(|item| self.writes(index, *item)));
             prediction.read_bytes += read.bytes;
             prediction.kept_bytes += had.bytes - read.bytes;
             prediction.spilled_bytes += written.bytes;

@@ -8,8 +8,9 @@ use super::{StreamItem, StreamPlan};
 /// The state of a reader that reads ahead of the visits, and of these: it decides when a value may be read. Pure, so that a
 /// prediction and the runtime share it.
 ///
-/// Reads are in the order of the visits; room for values that a visit makes is reserved before it. At every time, what was read and not yet dropped fits the memory limit, with the other
-/// bytes of the visit that runs and of those up to the one that is read for.
+/// Reads are in the order of the visits; room for values that a visit makes is reserved before it. At every time, what was read
+/// or made and not yet dropped fits the memory limit, with the other bytes of the visit that runs and of those up to the one that is
+/// read for.
 #[derive(Debug, Clone)]
 pub struct StreamState {
     plan: Arc<StreamPlan>,

@@ -143,8 +143,9 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
     /// The stages run forward and then backward, each for all micro-batches at a time, with their parameters; directly after its
     /// backward, a stage is updated and written. So a step reads every parameter twice, but for what stays, and the optimizer's state
     /// once, and writes both. Activations that do not fit in memory from the forward to the backward are written to the
-    /// [scratch directory](StageStore::scratch_dir) of the store and read again. Gradients stay in memory until the update, which with a clip by the norm of all gradients is after the last backward: all of them are in memory then, and updated in
-    /// another pass over the stages.
+    /// [scratch directory](StageStore::scratch_dir) of the store and read again. Gradients stay in memory until the update, which
+    /// with a clip by the norm of all gradients is after the last backward: all of them are in memory then, and updated in another
+    /// pass over the stages.
     ///
     /// # Errors
     ///

@@ -246,7 +246,8 @@ impl Streaming {
         written.map_err(|source| ActionError::Write { source })
     }
 
-    /// The activations of the stage that has run: those that do not stay, and if there are any, those that do.
+    /// The activations of the stage that has run: those that do not stay, and if there are any, those that do, which may be views of
+    /// the same memory.
     pub(in crate::runtime) fn activations(&self) -> (Vec<Activation>, Vec<Activation>) {
         let (pass, _) = self.current.as_ref().expect("a pass was begun");
         let items = pass.plan.items_of(self.visit).iter();
