@@ -226,6 +226,10 @@ pub fn release_freed_memory() -> bool {
     system::trim() || any
 }
 
+/// Held by tests that free the unused memory of the process, or expect that it is kept.
+#[cfg(test)]
+pub(crate) static UNUSED_MEMORY: Mutex<()> = Mutex::new(());
+
 /// Returns the sizes of the kept blocks in bytes.
 #[cfg(test)]
 pub(crate) fn kept_sizes() -> Vec<usize> {

@@ -199,12 +199,13 @@ impl<'a> Part<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::kept_sizes as kept;
+    use crate::block::{UNUSED_MEMORY, kept_sizes as kept};
     use crate::release_freed_memory;
 
     /// The kept blocks are shared by the process, so only one test examines them.
     #[test]
     fn freed_blocks_are_used_again() {
+        let _unused = UNUSED_MEMORY.lock();
         const BYTES: usize = 6 << 20;
         let filled = |value: u8| {
             let mut memory = Memory::new(BYTES, 4).unwrap();

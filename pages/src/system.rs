@@ -215,9 +215,11 @@ pub(crate) fn trim() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::UNUSED_MEMORY;
 
     #[test]
     fn memory_that_a_thread_freed_is_reused_without_faults() {
+        let _unused = UNUSED_MEMORY.lock();
         const BLOCKS: usize = 6;
         const BYTES: usize = 24 << 20;
         assert!(keep_freed_blocks());

@@ -411,7 +411,7 @@ impl Checkpoint {
 
     /// Reads boxes of a matrix of this checkpoint, each transposed and cast.
     ///
-    /// Every block that contains an element of a box is read. Memory: a box, a piece of 8 MiB and a block.
+    /// Every block that contains an element of a box is read. Memory: a box and a block.
     pub(crate) fn read_transposed(
         &self,
         tensor: &TensorEntry,

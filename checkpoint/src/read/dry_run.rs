@@ -8,7 +8,7 @@ use tinderbox_deferred::{Request, SourceError};
 
 use super::{
     CheckpointSource,
-    load::{PIECE_BYTES, Wanted},
+    load::Wanted,
     plan::{blocks_of, span_of},
 };
 use crate::Checkpoint;
@@ -94,10 +94,7 @@ fn of_rank(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> Ra
     let opened = manifest.files.iter().filter(|f| files.contains(&*f.name));
     rank.read_bytes += opened.map(|file| file.header_bytes).sum::<u64>();
     rank.files = files.len();
-    let transposed = wanted.iter().filter(|one| one.transposed);
-    let pieces = transposed.map(|one| PIECE_BYTES.min(one.region.num_elements() * size(one.dtype)));
-    let piece_bytes = pieces.max().unwrap_or(0);
-    rank.peak_bytes = rank.wanted_bytes + threads as u64 * (block_bytes + piece_bytes);
+    rank.peak_bytes = rank.wanted_bytes + threads as u64 * block_bytes;
     rank
 }
 

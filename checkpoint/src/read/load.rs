@@ -17,22 +17,22 @@ use tinderbox_pages::{Memory, Part};
 
 use super::{
     Checkpoint,
+    plan::blocks_of,
     shard::ShardFile,
     transfer::{InvalidValue, Transfer},
-    transpose::put_transposed,
+    transpose::{Elements, Transposed},
 };
 use crate::{
     BlockSize, Chunk, LoadError, TensorEntry,
     format::{PAGE_BYTES, stored_len},
-    layout::pieces,
     parallel::parallel_with,
 };
 
 /// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
 /// enough that all threads finish together.
 pub(super) const SPAN_BYTES: u64 = 8 << 20;
-/// Maximum number of bytes that a thread transposes at a time: with the place to which they go, they fit in the cache of a core.
-pub(super) const PIECE_BYTES: u64 = 1 << 20;
+/// As [`SPAN_BYTES`], if it is transposed. That takes longer.
+const TRANSPOSED_BYTES: u64 = 1 << 20;
 /// More threads do not increase read throughput.
 const MAX_THREADS: usize = 8;
 
@@ -88,7 +88,7 @@ pub(crate) fn default_threads() -> usize {
     cores.min(MAX_THREADS)
 }
 
-/// Returns the bytes that reading takes beside the values, on the CPU: for each thread one block, and a piece to transpose.
+/// Returns the bytes that reading takes beside the values, on the CPU: one block for each thread.
 pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> u64 {
     let block = checkpoint.manifest().block_bytes.bytes();
     let unit = wanted
@@ -97,46 +97,42 @@ pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], thre
             true => block.min(one.tensor.bytes()),
             false => block.min(one.region.num_elements() * one.tensor.dtype.size_bytes()),
         });
-    let transposed = wanted.iter().filter(|one| one.transposed);
-    let pieces = transposed.map(|one| {
-        let size = one.dtype.size() as u64;
-        one.region.num_elements().saturating_mul(size)
-    });
-    let piece = pieces.max().unwrap_or(0);
-    let of_thread = unit.max().unwrap_or(0) + piece.min(PIECE_BYTES);
-    of_thread.saturating_mul(uncached_threads(wanted, threads) as u64)
+    let most = unit.max().unwrap_or(0);
+    most.saturating_mul(uncached_threads(threads) as u64)
 }
 
 /// Returns the most bytes that reading a checkpoint of this crate with default options takes beside the values, if the largest
 /// of these has so many bytes.
 pub fn most_working_bytes(largest: u64) -> u64 {
     let block = largest.min(BlockSize::default().bytes());
-    block.saturating_mul(2 * default_threads() as u64)
+    block.saturating_mul(uncached_threads(default_threads()) as u64)
 }
 
-/// Returns the number of threads of an uncached load: more, because they wait for the disk, which is not read ahead. Those that
-/// transpose do not.
-fn uncached_threads(wanted: &[Wanted<'_>], threads: usize) -> usize {
-    match wanted.iter().any(|one| one.transposed) {
-        true => threads,
-        false => 2 * threads,
-    }
+/// Returns the number of threads of an uncached load: more, because they wait for the disk, which is not read ahead.
+fn uncached_threads(threads: usize) -> usize {
+    2 * threads
 }
 
-/// A work item of one thread. The outputs of all items are disjoint.
+/// A work item of one thread. Only transposed blocks share the memory to which they are written.
 enum Item<'a, 'out> {
     /// Elements that are consecutive in a chunk and in the region, and share no block with another item.
     Span(&'a Wanted<'a>, Transfer, &'a Chunk, ElementRun, Part<'out>),
     /// A region that is strided in some chunk.
     Strided(&'a Wanted<'a>, Transfer, Part<'out>),
-    /// A region whose dimensions are swapped.
-    Transposed(&'a Wanted<'a>, Transfer, Part<'out>),
+    /// Blocks of a chunk, of a region whose dimensions are swapped.
+    Transposed(
+        &'a Wanted<'a>,
+        Transfer,
+        &'a Chunk,
+        Range<u64>,
+        Arc<Transposed<'out>>,
+    ),
 }
 
 /// Reads the wanted regions, in order; the caller has announced their bytes to the progress observer. Each
 /// block that contains an element is read once and checked.
 ///
-/// Memory: the regions; per thread up to one block, and a piece of up to 1 MiB to transpose.
+/// Memory: the regions, and up to one block per thread.
 pub(super) fn load(
     checkpoint: &Checkpoint,
     wanted: &[Wanted<'_>],
@@ -173,7 +169,7 @@ pub(super) fn load(
         push_items(one, transfer, block_bytes, out.parts(), &mut items);
     }
     let threads = match reading.uncached {
-        true => uncached_threads(wanted, reading.threads),
+        true => uncached_threads(reading.threads),
         false => reading.threads,
     };
     run(checkpoint, items, threads, reading.uncached, progress)?;
@@ -216,8 +212,21 @@ fn push_items<'a, 'out>(
     if out.is_empty() {
         return;
     }
+    let element = one.tensor.dtype.size_bytes();
     if one.transposed {
-        return items.push(Item::Transposed(one, transfer, out));
+        let out = Transposed::in_memory(&one.region, one.dtype.size(), out);
+        let out = Arc::new(out);
+        let most = (TRANSPOSED_BYTES / block_bytes).max(1);
+        for chunk in &one.tensor.chunks {
+            for blocks in blocks_of(chunk, &one.region, element, block_bytes) {
+                for start in blocks.clone().step_by(most as usize) {
+                    let some = start..blocks.end.min(start + most);
+                    let out = Arc::clone(&out);
+                    items.push(Item::Transposed(one, transfer, chunk, some, out));
+                }
+            }
+        }
+        return;
     }
     let mut spans = Vec::new();
     for chunk in &one.tensor.chunks {
@@ -230,7 +239,6 @@ fn push_items<'a, 'out>(
     }
     // The overlaps cover the region, because the chunks tile the tensor.
     spans.sort_by_key(|(_, run)| run.target);
-    let element = one.tensor.dtype.size_bytes();
     // As many whole blocks as fit, at least one; blocks contain whole elements.
     let most = (SPAN_BYTES / block_bytes).max(1) * block_bytes / element;
     for (chunk, run) in spans {
@@ -262,8 +270,10 @@ fn run(
     let failed = AtomicBool::new(false);
     let mut scratch = std::mem::take(&mut *checkpoint.scratch.lock());
     scratch.resize_with(threads.max(1), Held::default);
+    for held in &mut scratch {
+        held.uncached = uncached;
+    }
     let results = parallel_with(&mut scratch, items, |held, item| {
-        held.uncached = uncached && item.is_copy();
         if failed.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -276,12 +286,6 @@ fn run(
 }
 
 impl Item<'_, '_> {
-    /// Whether its bytes are in the file as in memory. Only these are read around the cache: while others are converted, the system
-    /// reads ahead.
-    fn is_copy(&self) -> bool {
-        matches!(self, Self::Span(_, transfer, ..) if transfer.is_copy())
-    }
-
     fn run(
         self,
         checkpoint: &Checkpoint,
@@ -324,47 +328,17 @@ impl Item<'_, '_> {
                     progress.advanced(elements * one.dtype.size() as u64);
                 }
             }
-            Item::Transposed(one, transfer, out) => {
-                transpose(one, transfer, checkpoint, held, progress, out.ready())?;
+            Item::Transposed(one, transfer, chunk, blocks, out) => {
+                let shard = checkpoint.file_named(&chunk.file)?;
+                let mut reader = ChunkReader::new(one, transfer, chunk, shard, held);
+                for block in blocks {
+                    let elements = reader.transpose(block, &one.region, &out)?;
+                    progress.advanced(elements * one.dtype.size() as u64);
+                }
             }
         }
         Ok(())
     }
-}
-
-/// Reads a two-dimensional region in pieces, and writes each piece to its position in the transposed region.
-///
-/// Memory: one piece and one block.
-fn transpose(
-    one: &Wanted<'_>,
-    transfer: Transfer,
-    checkpoint: &Checkpoint,
-    held: &mut Held,
-    progress: &dyn Observer,
-    out: &mut [u8],
-) -> Result<(), LoadError> {
-    let most = PIECE_BYTES / one.dtype.size() as u64;
-    let mut piece_bytes = std::mem::take(&mut held.piece);
-    for chunk in &one.tensor.chunks {
-        let Some(shared) = chunk.region.intersection(&one.region) else {
-            continue;
-        };
-        // One reader for all pieces, because the last block of a piece is the first block of the next.
-        let shard = checkpoint.file_named(&chunk.file)?;
-        let mut reader = ChunkReader::new(one, transfer, chunk, shard, held);
-        for piece in pieces(&shared, most) {
-            // The value is at most the length of `out`, so the cast is lossless.
-            let bytes = piece.num_elements() as usize * one.dtype.size();
-            piece_bytes.resize(bytes, 0);
-            for run in chunk.region.runs(&piece) {
-                reader.read(run, &mut piece_bytes)?;
-            }
-            put_transposed(&piece, &one.region, one.dtype.size(), &piece_bytes, out);
-            progress.advanced(piece_bytes.len() as u64);
-        }
-    }
-    held.piece = piece_bytes;
-    Ok(())
 }
 
 /// The memory of each thread of a load. It is kept for the next load: the threads end, and an allocator that freed and allocated it
@@ -386,9 +360,6 @@ struct Held {
     memory: Vec<u8>,
     /// Where in the memory the block is.
     range: Range<usize>,
-    /// Memory for a piece that is transposed.
-    #[debug(skip)]
-    piece: Vec<u8>,
     /// Whether the cache of the system is bypassed.
     uncached: bool,
 }
@@ -457,6 +428,35 @@ impl<'a> ChunkReader<'a> {
         Ok(())
     }
 
+    /// Reads a block, and writes its elements to their positions in a transposed region. Returns their number.
+    fn transpose(
+        &mut self,
+        block: u64,
+        region: &Region,
+        out: &Transposed<'_>,
+    ) -> Result<u64, LoadError> {
+        let start = block * self.shard.block.bytes();
+        let span = self.shard.span(self.chunk, start..start, false);
+        self.hold(&span)?;
+        let stored = self.tensor.dtype.size_bytes();
+        let elements = Elements {
+            matrix: &self.chunk.region,
+            range: span.start / stored..span.end / stored,
+            bytes: &self.held.memory[self.held.range.clone()],
+        };
+        let mut count = 0;
+        let boxes = elements.boxes();
+        for part in boxes.filter_map(|part| part.intersection(region)) {
+            count += part.num_elements();
+            for row in elements.rows(&part, stored as usize) {
+                let checked = self.transfer.check(row, self.element as usize);
+                checked.map_err(|invalid| self.invalid(invalid))?;
+            }
+        }
+        out.put(elements, self.transfer, self.element as usize);
+        Ok(count)
+    }
+
     /// Reads a span directly to its place, if that is possible.
     fn read_into(&self, start: u64, place: &mut [u8]) -> Result<bool, LoadError> {
         let (shard, tensor, chunk) = (&self.shard, self.tensor, self.chunk);
@@ -486,7 +486,6 @@ impl<'a> ChunkReader<'a> {
             memory,
             range,
             uncached,
-            ..
         } = &mut *self.held;
         let (shard, tensor, chunk) = (&self.shard, self.tensor, self.chunk);
         self.held_span = None;

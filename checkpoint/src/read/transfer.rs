@@ -47,12 +47,7 @@ impl Transfer {
         match self {
             Self::Same => to.copy_from_slice(from),
             Self::Bool(_) if from.iter().any(|b| *b > 1) => return Err(InvalidValue::Boolean),
-            Self::Bool(BoolStore::U32) => {
-                for (from, to) in from.iter().zip(to.chunks_exact_mut(4)) {
-                    to.copy_from_slice(&u32::from(*from).to_le_bytes());
-                }
-            }
-            Self::Bool(BoolStore::Native | BoolStore::U8) => to.copy_from_slice(from),
+            Self::Bool(store) => self.each(DType::Bool(store).size(), Copy { from, to }),
             Self::Float(from_type, to_type) => {
                 cast(from_type, to_type, from, to);
                 if let Some(value) = overflow(from_type, to_type, from, to) {
@@ -62,6 +57,81 @@ impl Transfer {
         }
         Ok(())
     }
+
+    /// Checks that elements can be converted to `element` bytes each.
+    pub(super) fn check(self, from: &[u8], element: usize) -> Result<(), InvalidValue> {
+        let stored = match self {
+            Self::Float(from_type, to_type) if is_narrower(from_type, to_type) => from_type,
+            Self::Bool(_) => StoredDType::Bool,
+            Self::Same | Self::Float(..) => return Ok(()),
+        };
+        let elements = from.len() / stored.size_bytes() as usize;
+        self.copy(from, &mut vec![0; elements * element])
+    }
+
+    /// Does work with the conversion of one element to `element` bytes. Every pair of types has one rounding.
+    pub(super) fn each(self, element: usize, work: impl PerElement) {
+        use StoredDType as D;
+        macro_rules! floats {
+            ($from:ty, $to:ty, $convert:expr) => {
+                work.run(|from| {
+                    let convert: fn($from) -> $to = $convert;
+                    convert(<$from>::from_le_bytes(from)).to_le_bytes()
+                })
+            };
+        }
+        match self {
+            Self::Same => match element {
+                1 => work.run(|from: [u8; 1]| from),
+                2 => work.run(|from: [u8; 2]| from),
+                4 => work.run(|from: [u8; 4]| from),
+                _ => work.run(|from: [u8; 8]| from),
+            },
+            Self::Bool(BoolStore::U32) => work.run(|[from]| u32::from(from).to_le_bytes()),
+            Self::Bool(BoolStore::Native | BoolStore::U8) => work.run(|from: [u8; 1]| from),
+            Self::Float(from_type, to_type) => match (from_type, to_type) {
+                (D::F64, D::F32) => floats!(f64, f32, |x| x as f32),
+                (D::F64, D::F16) => floats!(f64, f16, |x| f16::from_f32(to_odd(x))),
+                (D::F64, D::BF16) => floats!(f64, bf16, |x| bf16::from_f32(to_odd(x))),
+                (D::F32, D::F64) => floats!(f32, f64, f64::from),
+                (D::F32, D::F16) => floats!(f32, f16, f16::from_f32),
+                (D::F32, D::BF16) => floats!(f32, bf16, bf16::from_f32),
+                (D::F16, D::F64) => floats!(f16, f64, f16::to_f64),
+                (D::F16, D::F32) => floats!(f16, f32, f16::to_f32),
+                (D::F16, D::BF16) => floats!(f16, bf16, |x| bf16::from_f32(x.to_f32())),
+                (D::BF16, D::F64) => floats!(bf16, f64, bf16::to_f64),
+                (D::BF16, D::F32) => floats!(bf16, f32, bf16::to_f32),
+                (D::BF16, D::F16) => floats!(bf16, f16, |x| f16::from_f32(x.to_f32())),
+                _ => unreachable!("`between` gives pairs of two float types"),
+            },
+        }
+    }
+}
+
+/// Work that is compiled for each conversion.
+pub(super) trait PerElement {
+    /// Does the work with the conversion of one element of `M` bytes in a file to `N` bytes in memory.
+    fn run<const M: usize, const N: usize>(self, convert: impl Fn([u8; M]) -> [u8; N]);
+}
+
+/// Converts elements in their order.
+struct Copy<'a> {
+    from: &'a [u8],
+    to: &'a mut [u8],
+}
+
+impl PerElement for Copy<'_> {
+    fn run<const M: usize, const N: usize>(self, convert: impl Fn([u8; M]) -> [u8; N]) {
+        let (from, to) = (self.from.as_chunks().0, self.to.as_chunks_mut().0);
+        for (from, to) in from.iter().zip(to) {
+            *to = convert(*from);
+        }
+    }
+}
+
+fn cast(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &mut [u8]) {
+    let element = to_type.size_bytes() as usize;
+    Transfer::Float(from_type, to_type).each(element, Copy { from, to });
 }
 
 /// Returns whether values of a stored type can be cast to another float type.
@@ -74,14 +144,18 @@ fn is_float(dtype: StoredDType) -> bool {
     matches!(dtype, D::F64 | D::F32 | D::F16 | D::BF16)
 }
 
-/// Returns the first finite value that is not finite after a cast.
-fn overflow(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &[u8]) -> Option<f64> {
+/// Whether some finite values of a type are not finite after a cast.
+fn is_narrower(from_type: StoredDType, to_type: StoredDType) -> bool {
     use StoredDType as D;
-    let is_narrower = matches!(
+    matches!(
         (from_type, to_type),
         (D::F64, _) | (D::F32, D::F16 | D::BF16) | (D::BF16, D::F16)
-    );
-    if !is_narrower || is_finite(to_type, to) {
+    )
+}
+
+/// Returns the first finite value that is not finite after a cast.
+fn overflow(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &[u8]) -> Option<f64> {
+    if !is_narrower(from_type, to_type) || is_finite(to_type, to) {
         return None;
     }
     let values = |dtype: StoredDType, bytes: &[u8]| {
@@ -130,36 +204,6 @@ fn to_odd(value: f64) -> f32 {
         false => bits,
     };
     f32::from_bits(bits | 1)
-}
-
-/// Every pair of types with one rounding.
-fn cast(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &mut [u8]) {
-    use StoredDType as D;
-    macro_rules! each {
-        ($from:ty, $to:ty, $convert:expr) => {{
-            let (from, _) = from.as_chunks::<{ size_of::<$from>() }>();
-            let (to, _) = to.as_chunks_mut::<{ size_of::<$to>() }>();
-            for (from, to) in from.iter().zip(to) {
-                let convert: fn($from) -> $to = $convert;
-                *to = convert(<$from>::from_le_bytes(*from)).to_le_bytes();
-            }
-        }};
-    }
-    match (from_type, to_type) {
-        (D::F64, D::F32) => each!(f64, f32, |x| x as f32),
-        (D::F64, D::F16) => each!(f64, f16, |x| f16::from_f32(to_odd(x))),
-        (D::F64, D::BF16) => each!(f64, bf16, |x| bf16::from_f32(to_odd(x))),
-        (D::F32, D::F64) => each!(f32, f64, f64::from),
-        (D::F32, D::F16) => each!(f32, f16, f16::from_f32),
-        (D::F32, D::BF16) => each!(f32, bf16, bf16::from_f32),
-        (D::F16, D::F64) => each!(f16, f64, f16::to_f64),
-        (D::F16, D::F32) => each!(f16, f32, f16::to_f32),
-        (D::F16, D::BF16) => each!(f16, bf16, |x| bf16::from_f32(x.to_f32())),
-        (D::BF16, D::F64) => each!(bf16, f64, bf16::to_f64),
-        (D::BF16, D::F32) => each!(bf16, f32, bf16::to_f32),
-        (D::BF16, D::F16) => each!(bf16, f16, |x| f16::from_f32(x.to_f32())),
-        _ => unreachable!("`between` gives pairs of two float types"),
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,19 @@
 //! Transposition of two-dimensional regions.
 
-use tinderbox_fake::{Region, RegionError};
+use std::{
+    ops::Range,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
-/// Number of rows and columns of a tile: large enough that few pages are touched for each element, small enough for the L2
-/// cache.
-const TILE: usize = 128;
+use tinderbox_fake::{Region, RegionError};
+use tinderbox_pages::Part;
+
+use super::transfer::{PerElement, Transfer};
+
+/// Number of columns of a strip, and of a tile.
+const COLUMNS: usize = 256;
+/// Number of rows of a tile: it fits in the cache of a core, and what is written of each column is several cache lines.
+const ROWS: usize = 128;
 /// Additional columns of a tile, so that its rows are no power of two apart.
 const PAD: usize = 16;
 
@@ -17,75 +26,195 @@ pub(crate) fn reversed(region: &Region) -> Result<Region, RegionError> {
 /// Returns the elements of a piece transposed, from the bytes of a tensor of this shape, row-major and
 /// two-dimensional.
 pub(crate) fn transposed_piece(
-    shape: &[u64],
+    matrix: &Region,
     piece: &Region,
     element: usize,
     bytes: &[u8],
 ) -> Vec<u8> {
     // The bytes are in memory, so sizes fit `usize`.
-    let mut to = vec![0; piece.num_elements() as usize * element];
-    let columns = shape[1] as usize;
-    let first = piece.offset()[0] as usize * columns + piece.offset()[1] as usize;
-    let from = &bytes[first * element..];
-    put_rows(piece, columns, piece, element, from, &mut to);
-    to
+    let mut transposed = vec![0; piece.num_elements() as usize * element];
+    let elements = Elements {
+        matrix,
+        range: 0..matrix.num_elements(),
+        bytes,
+    };
+    let strip_bytes = strip_bytes(piece, element);
+    let strips = transposed.chunks_mut(strip_bytes).map(|bytes| Strip {
+        bytes,
+        unpopulated: None,
+    });
+    Transposed::new(piece, strips).put(elements, Transfer::Same, element);
+    transposed
 }
 
-/// Writes the elements of a piece to their positions in the transposed region, both row-major and
-/// two-dimensional.
-pub(super) fn put_transposed(
-    piece: &Region,
-    region: &Region,
-    element: usize,
-    from: &[u8],
-    to: &mut [u8],
-) {
-    let columns = piece.size()[1] as usize;
-    put_rows(piece, columns, region, element, from, to);
+/// Consecutive elements of a row-major matrix.
+#[derive(Clone, Debug)]
+pub(super) struct Elements<'a> {
+    /// Where the matrix is in its tensor.
+    pub(super) matrix: &'a Region,
+    /// Which of its elements.
+    pub(super) range: Range<u64>,
+    pub(super) bytes: &'a [u8],
 }
 
-/// As [`put_transposed`], from rows that are `stride` elements apart.
-fn put_rows(
-    piece: &Region,
-    stride: usize,
-    region: &Region,
-    element: usize,
-    from: &[u8],
-    to: &mut [u8],
-) {
-    match element {
-        1 => put::<1>(piece, stride, region, from, to),
-        2 => put::<2>(piece, stride, region, from, to),
-        4 => put::<4>(piece, stride, region, from, to),
-        _ => put::<8>(piece, stride, region, from, to),
+impl<'a> Elements<'a> {
+    /// Returns the boxes that they fill: the rest of a row, whole rows, and the beginning of a row.
+    pub(super) fn boxes(&self) -> impl Iterator<Item = Region> + use<> {
+        let columns = self.matrix.size()[1];
+        let [first_row, first_column] = [0, 1].map(|d| self.matrix.offset()[d]);
+        let Range { start, end } = self.range;
+        let mut next = start;
+        std::iter::from_fn(move || {
+            let left = end - next;
+            let (row, column) = match left {
+                0 => return None,
+                _ => (next / columns, next % columns),
+            };
+            let (rows, width) = match column == 0 && left >= columns {
+                true => (left / columns, columns),
+                false => (1, left.min(columns - column)),
+            };
+            next += rows * width;
+            let offset = vec![first_row + row, first_column + column];
+            Some(Region::new(offset, vec![rows, width]).expect("it is inside of the matrix"))
+        })
+    }
+
+    /// Returns the bytes of each row of a box, of elements of so many bytes.
+    pub(super) fn rows(&self, part: &Region, element: usize) -> impl Iterator<Item = &'a [u8]> {
+        let [rows, width] = [0, 1].map(|d| part.size()[d] as usize);
+        let rest = &self.bytes[self.index(part) * element..];
+        let stride = self.matrix.size()[1] as usize * element;
+        (0..rows).map(move |row| &rest[row * stride..][..width * element])
+    }
+
+    /// Returns the index of the first element of a box among these.
+    fn index(&self, part: &Region) -> usize {
+        let [row, column] = [0, 1].map(|d| part.offset()[d] - self.matrix.offset()[d]);
+        // They are in memory, so it fits.
+        (row * self.matrix.size()[1] + column - self.range.start) as usize
     }
 }
 
-fn put<const N: usize>(piece: &Region, stride: usize, region: &Region, from: &[u8], to: &mut [u8]) {
-    let ((from, _), (to, _)) = (from.as_chunks::<N>(), to.as_chunks_mut::<N>());
-    // The bytes are in memory, so positions fit `usize`.
-    let [first_row, first_column] =
-        [0, 1].map(|d| (piece.offset()[d] - region.offset()[d]) as usize);
-    let [rows, columns] = [0, 1].map(|d| piece.size()[d] as usize);
-    let all_rows = region.size()[0] as usize;
-    // Rows of a matrix are often a power of two of bytes apart, and such addresses share few places of a cache; and each is
-    // on another page. So a tile of several hundred bytes of each row is copied first.
-    let mut tile = [[[0; N]; TILE + PAD]; TILE];
-    for row_tile in (0..rows).step_by(TILE) {
-        let height = TILE.min(rows - row_tile);
-        for column_tile in (0..columns).step_by(TILE) {
-            let width = TILE.min(columns - column_tile);
-            for (row, copy) in tile.iter_mut().take(height).enumerate() {
-                let start = (row_tile + row) * stride + column_tile;
-                copy[..width].copy_from_slice(&from[start..start + width]);
+/// A matrix in memory that threads write transposed, block by block.
+///
+/// Each strip of its columns is a consecutive part of the memory. Threads with different blocks write to different strips.
+#[derive(Debug)]
+pub(super) struct Transposed<'out> {
+    /// The matrix before it is transposed.
+    region: Region,
+    strips: Vec<Mutex<Strip<'out>>>,
+}
+
+/// The memory of a strip.
+#[derive(Debug)]
+struct Strip<'out> {
+    bytes: &'out mut [u8],
+    /// The memory before the first thread writes to it.
+    unpopulated: Option<Part<'out>>,
+}
+
+/// Returns the number of bytes of the strips of a region that is not empty.
+fn strip_bytes(region: &Region, element: usize) -> usize {
+    COLUMNS * region.size()[0] as usize * element
+}
+
+impl<'out> Transposed<'out> {
+    /// Of a region before it is transposed, with elements of so many bytes.
+    pub(super) fn in_memory(region: &Region, element: usize, memory: Part<'out>) -> Self {
+        let strips = memory.chunks(strip_bytes(region, element));
+        let strips = strips.into_iter().map(|part| Strip {
+            bytes: &mut [],
+            unpopulated: Some(part),
+        });
+        Self::new(region, strips)
+    }
+
+    fn new(region: &Region, strips: impl Iterator<Item = Strip<'out>>) -> Self {
+        Self {
+            region: region.clone(),
+            strips: strips.map(Mutex::new).collect(),
+        }
+    }
+
+    /// Converts those of the elements that are in the matrix to `element` bytes each, and writes them to their positions.
+    pub(super) fn put(&self, elements: Elements<'_>, transfer: Transfer, element: usize) {
+        transfer.each(element, Put { elements, to: self });
+    }
+
+    /// Calls a function with each strip that has columns of a box, and with what the strip has of the box; first with those to which no
+    /// other thread writes.
+    fn for_each_strip(&self, part: &Region, mut write: impl FnMut(&mut [u8], &Region, &Region)) {
+        let first_column = self.region.offset()[1];
+        let start = part.offset()[1] - first_column;
+        let end = start + part.size()[1];
+        let strips = (start / COLUMNS as u64) as usize..end.div_ceil(COLUMNS as u64) as usize;
+        let mut write = |mut strip: MutexGuard<'_, Strip<'out>>, at: usize| {
+            let mut offset = self.region.offset().to_vec();
+            offset[1] += (at * COLUMNS) as u64;
+            let size = vec![self.region.size()[0], COLUMNS as u64];
+            let columns = Region::new(offset, size).expect("it begins inside of the region");
+            let shared = columns
+                .intersection(part)
+                .expect("it has columns of the box");
+            if let Some(part) = strip.unpopulated.take() {
+                strip.bytes = part.ready();
             }
-            for column in 0..width {
-                let start = (first_column + column_tile + column) * all_rows + first_row + row_tile;
-                let out = to[start..start + height].iter_mut();
-                for (out, row) in out.zip(&tile) {
-                    *out = row[column];
+            write(strip.bytes, &columns, &shared);
+        };
+        let mut taken = Vec::new();
+        for at in strips {
+            match self.strips[at].try_lock() {
+                Ok(strip) => write(strip, at),
+                Err(_) => taken.push(at),
+            }
+        }
+        for at in taken {
+            // Its bytes are overwritten after a panic.
+            let strip = self.strips[at].lock();
+            write(strip.unwrap_or_else(PoisonError::into_inner), at);
+        }
+    }
+}
+
+/// Writes elements to a matrix.
+struct Put<'a, 'out> {
+    elements: Elements<'a>,
+    to: &'a Transposed<'out>,
+}
+
+impl PerElement for Put<'_, '_> {
+    fn run<const M: usize, const N: usize>(self, convert: impl Fn([u8; M]) -> [u8; N]) {
+        let Self { elements, to } = self;
+        let from = elements.bytes.as_chunks().0;
+        // Rows of a matrix are often a power of two of bytes apart, and such addresses share few places of a cache; and each is on
+        // another page. So a tile of several hundred bytes of each row is copied first.
+        let mut tile = [[[0; M]; COLUMNS + PAD]; ROWS];
+        let boxes = elements.boxes();
+        for part in boxes.filter_map(|part| part.intersection(&to.region)) {
+            to.for_each_strip(&part, |bytes, strip, shared| {
+                let out = bytes.as_chunks_mut().0;
+                // The bytes are in memory, so positions fit `usize`.
+                let [first_row, first_column] =
+                    [0, 1].map(|d| (shared.offset()[d] - strip.offset()[d]) as usize);
+                let [rows, width] = [0, 1].map(|d| shared.size()[d] as usize);
+                let (all_rows, stride) = (strip.size()[0] as usize, elements.matrix.size()[1]);
+                let first = elements.index(shared);
+                for above in (0..rows).step_by(ROWS) {
+                    let height = ROWS.min(rows - above);
+                    for (row, copy) in tile[..height].iter_mut().enumerate() {
+                        let start = first + (above + row) * stride as usize;
+                        copy[..width].copy_from_slice(&from[start..start + width]);
+                    }
+                    for column in 0..width {
+                        let start = (first_column + column) * all_rows + first_row + above;
+                        let out = out[start..start + height].iter_mut();
+                        for (out, row) in out.zip(&tile) {
+                            *out = convert(row[column]);
+                        }
+                    }
                 }
-            }
+            });
         }
     }
 }

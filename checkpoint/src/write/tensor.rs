@@ -339,7 +339,7 @@ impl SaveTensor {
         let mut boxes = pieces.iter().map(|piece| reversed(piece).expect(fits));
         let element = dtype.size_bytes() as usize;
         let mut in_memory = |bytes: &[u8]| {
-            boxes.try_for_each(|piece| take(&transposed_piece(own.size(), &piece, element, bytes)))
+            boxes.try_for_each(|piece| take(&transposed_piece(&own, &piece, element, bytes)))
         };
         match &self.data {
             SaveData::Host(data) => in_memory(&stored_bytes(data.as_bytes(), data.dtype())),

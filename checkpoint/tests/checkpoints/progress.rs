@@ -173,7 +173,7 @@ fn a_load_reports_bytes_within_a_value() {
     for (options, region, pieces) in [
         (LoadOptions::default(), whole, 4),
         (LoadOptions::default(), columns, 2),
-        // Pieces of at most 1 MiB, nine of each half.
+        // Blocks of 1 MiB, nine of each half.
         (transposes, turned, 18),
     ] {
         let transposed = region.size()[0] == SHAPE[1];
