@@ -33,8 +33,7 @@ pub struct RankLoad {
     pub read_bytes: u64,
     /// Number of files that are opened.
     pub files: usize,
-    /// Peak memory: the values and one block per thread, plus one piece per thread if something is
-    /// transposed.
+    /// Peak memory: the values and one block per thread.
     pub peak_bytes: u64,
 }
 

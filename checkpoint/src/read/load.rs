@@ -35,6 +35,8 @@ pub(super) const SPAN_BYTES: u64 = 8 << 20;
 const TRANSPOSED_BYTES: u64 = 1 << 20;
 /// More threads do not increase read throughput.
 const MAX_THREADS: usize = 8;
+/// Smaller blocks are read through the system's cache, which reads ahead.
+const UNCACHED_BYTES: u64 = 64 << 10;
 
 /// A requested region.
 #[derive(Clone, Debug)]
@@ -88,7 +90,8 @@ pub(crate) fn default_threads() -> usize {
     cores.min(MAX_THREADS)
 }
 
-/// Returns the bytes that reading takes beside the values, on the CPU: one block for each thread.
+/// Returns the bytes that reading takes beside the values, on the CPU: one block for each thread. At most 272 KiB more for each thread
+/// that transposes are not counted.
 pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> u64 {
     let block = checkpoint.manifest().block_bytes.bytes();
     let unit = wanted
@@ -124,7 +127,7 @@ enum Item<'a, 'out> {
         &'a Wanted<'a>,
         Transfer,
         &'a Chunk,
-        Range<u64>,
+        Vec<u64>,
         Arc<Transposed<'out>>,
     ),
 }
@@ -132,13 +135,15 @@ enum Item<'a, 'out> {
 /// Reads the wanted regions, in order; the caller has announced their bytes to the progress observer. Each
 /// block that contains an element is read once and checked.
 ///
-/// Memory: the regions, and up to one block per thread.
+/// Memory: the regions; per thread up to one block, and up to 272 KiB to transpose.
 pub(super) fn load(
     checkpoint: &Checkpoint,
     wanted: &[Wanted<'_>],
     reading: Reading,
     progress: &dyn Observer,
 ) -> Result<Vec<TensorData>, LoadError> {
+    let block_bytes = checkpoint.manifest().block_bytes.bytes();
+    let uncached = reading.uncached && block_bytes >= UNCACHED_BYTES;
     let mut outs = Vec::with_capacity(wanted.len());
     let mut transfers = Vec::with_capacity(wanted.len());
     for one in wanted {
@@ -157,22 +162,21 @@ pub(super) fn load(
         })?;
         transfers.push(transfer);
         // Of values that are read around the cache, whole blocks go directly into their memory. Burn copies them if it needs a `Vec`.
-        let align = match reading.uncached && transfer.is_copy() && !one.transposed {
+        let align = match uncached && transfer.is_copy() && !one.transposed {
             true => PAGE_BYTES,
             false => one.dtype.size(),
         };
         outs.push(memory(one, align)?);
     }
-    let block_bytes = checkpoint.manifest().block_bytes.bytes();
     let mut items = Vec::new();
     for ((one, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
         push_items(one, transfer, block_bytes, out.parts(), &mut items);
     }
-    let threads = match reading.uncached {
+    let threads = match uncached {
         true => uncached_threads(reading.threads),
         false => reading.threads,
     };
-    run(checkpoint, items, threads, reading.uncached, progress)?;
+    run(checkpoint, items, threads, uncached, progress)?;
     let data = outs.into_iter().zip(wanted).map(|(out, one)| {
         // The sizes fit `usize`, because the bytes were allocated or there are none.
         let mut shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
@@ -218,13 +222,13 @@ fn push_items<'a, 'out>(
         let out = Arc::new(out);
         let most = (TRANSPOSED_BYTES / block_bytes).max(1);
         for chunk in &one.tensor.chunks {
-            for blocks in blocks_of(chunk, &one.region, element, block_bytes) {
-                for start in blocks.clone().step_by(most as usize) {
-                    let some = start..blocks.end.min(start + most);
-                    let out = Arc::clone(&out);
-                    items.push(Item::Transposed(one, transfer, chunk, some, out));
-                }
-            }
+            let blocks = blocks_of(chunk, &one.region, element, block_bytes);
+            let blocks: Vec<u64> = blocks.into_iter().flatten().collect();
+            let some = blocks.chunks(most as usize);
+            items.extend(some.map(|some| {
+                let out = Arc::clone(&out);
+                Item::Transposed(one, transfer, chunk, some.to_vec(), out)
+            }));
         }
         return;
     }
@@ -270,10 +274,9 @@ fn run(
     let failed = AtomicBool::new(false);
     let mut scratch = std::mem::take(&mut *checkpoint.scratch.lock());
     scratch.resize_with(threads.max(1), Held::default);
-    for held in &mut scratch {
-        held.uncached = uncached;
-    }
     let results = parallel_with(&mut scratch, items, |held, item| {
+        // Of a strided region, the system reads ahead for its thread.
+        held.uncached = uncached && !matches!(item, Item::Strided(..));
         if failed.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -360,6 +363,9 @@ struct Held {
     memory: Vec<u8>,
     /// Where in the memory the block is.
     range: Range<usize>,
+    /// Memory to transpose.
+    #[debug(skip)]
+    scratch: Vec<u8>,
     /// Whether the cache of the system is bypassed.
     uncached: bool,
 }
@@ -449,11 +455,12 @@ impl<'a> ChunkReader<'a> {
         for part in boxes.filter_map(|part| part.intersection(region)) {
             count += part.num_elements();
             for row in elements.rows(&part, stored as usize) {
-                let checked = self.transfer.check(row, self.element as usize);
+                let checked = self.transfer.check(row);
                 checked.map_err(|invalid| self.invalid(invalid))?;
             }
         }
-        out.put(elements, self.transfer, self.element as usize);
+        let element = self.element as usize;
+        out.put(elements, self.transfer, element, &mut self.held.scratch);
         Ok(count)
     }
 
@@ -486,6 +493,7 @@ impl<'a> ChunkReader<'a> {
             memory,
             range,
             uncached,
+            ..
         } = &mut *self.held;
         let (shard, tensor, chunk) = (&self.shard, self.tensor, self.chunk);
         self.held_span = None;

@@ -235,7 +235,7 @@ impl Source for CheckpointSource {
     /// Loads the requested regions of the saved parameters. Checks every request before reading; each block
     /// that contains a requested element is read once, and checked if it has a digest.
     ///
-    /// Memory: the values and one block per thread; 8 MiB more for each thread that transposes. Values for a
+    /// Memory: the values and one block per thread; up to 272 KiB more for each thread that transposes. Values for a
     /// device other than the CPU pass through host memory in groups of 64 MiB plus one value, at most six at
     /// a time.
     fn load(

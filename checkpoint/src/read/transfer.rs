@@ -58,15 +58,20 @@ impl Transfer {
         Ok(())
     }
 
-    /// Checks that elements can be converted to `element` bytes each.
-    pub(super) fn check(self, from: &[u8], element: usize) -> Result<(), InvalidValue> {
-        let stored = match self {
-            Self::Float(from_type, to_type) if is_narrower(from_type, to_type) => from_type,
-            Self::Bool(_) => StoredDType::Bool,
-            Self::Same | Self::Float(..) => return Ok(()),
-        };
-        let elements = from.len() / stored.size_bytes() as usize;
-        self.copy(from, &mut vec![0; elements * element])
+    /// Checks that elements can be converted.
+    pub(super) fn check(self, from: &[u8]) -> Result<(), InvalidValue> {
+        /// The elements that are tried at a time.
+        const SOME: usize = 256;
+        match self {
+            Self::Bool(_) if from.iter().any(|b| *b > 1) => Err(InvalidValue::Boolean),
+            Self::Float(from_type, to_type) if is_narrower(from_type, to_type) => {
+                let [stored, wide] = [from_type, to_type].map(|of| of.size_bytes() as usize);
+                let mut to = [0; SOME * size_of::<f64>()];
+                let mut some = from.chunks(SOME * stored);
+                some.try_for_each(|from| self.copy(from, &mut to[..from.len() / stored * wide]))
+            }
+            Self::Same | Self::Bool(_) | Self::Float(..) => Ok(()),
+        }
     }
 
     /// Does work with the conversion of one element to `element` bytes. Every pair of types has one rounding.

@@ -10,7 +10,7 @@ use tinderbox_pages::Part;
 
 use super::transfer::{PerElement, Transfer};
 
-/// Number of columns of a strip, and of a tile.
+/// Most columns of a strip, and of a tile.
 const COLUMNS: usize = 256;
 /// Number of rows of a tile: it fits in the cache of a core, and what is written of each column is several cache lines.
 const ROWS: usize = 128;
@@ -23,8 +23,7 @@ pub(crate) fn reversed(region: &Region) -> Result<Region, RegionError> {
     Region::new(reversed(region.offset()), reversed(region.size()))
 }
 
-/// Returns the elements of a piece transposed, from the bytes of a tensor of this shape, row-major and
-/// two-dimensional.
+/// Returns the elements of a piece transposed, from the bytes of the matrix around it.
 pub(crate) fn transposed_piece(
     matrix: &Region,
     piece: &Region,
@@ -43,7 +42,8 @@ pub(crate) fn transposed_piece(
         bytes,
         unpopulated: None,
     });
-    Transposed::new(piece, strips).put(elements, Transfer::Same, element);
+    let to = Transposed::new(piece, strips);
+    to.put(elements, Transfer::Same, element, &mut Vec::new());
     transposed
 }
 
@@ -98,7 +98,8 @@ impl<'a> Elements<'a> {
 
 /// A matrix in memory that threads write transposed, block by block.
 ///
-/// Each strip of its columns is a consecutive part of the memory. Threads with different blocks write to different strips.
+/// Each strip of its columns is a consecutive part of the memory. Threads with different blocks mostly write to different strips; one
+/// with few columns is written by one thread at a time.
 #[derive(Debug)]
 pub(super) struct Transposed<'out> {
     /// The matrix before it is transposed.
@@ -116,7 +117,8 @@ struct Strip<'out> {
 
 /// Returns the number of bytes of the strips of a region that is not empty.
 fn strip_bytes(region: &Region, element: usize) -> usize {
-    COLUMNS * region.size()[0] as usize * element
+    let [rows, columns] = [0, 1].map(|d| region.size()[d] as usize);
+    COLUMNS.min(columns) * rows * element
 }
 
 impl<'out> Transposed<'out> {
@@ -137,9 +139,21 @@ impl<'out> Transposed<'out> {
         }
     }
 
-    /// Converts those of the elements that are in the matrix to `element` bytes each, and writes them to their positions.
-    pub(super) fn put(&self, elements: Elements<'_>, transfer: Transfer, element: usize) {
-        transfer.each(element, Put { elements, to: self });
+    /// Converts those of the elements that are in the matrix to `element` bytes each, and writes them to their positions. The scratch
+    /// memory is at most 272 KiB.
+    pub(super) fn put(
+        &self,
+        elements: Elements<'_>,
+        transfer: Transfer,
+        element: usize,
+        scratch: &mut Vec<u8>,
+    ) {
+        let put = Put {
+            elements,
+            to: self,
+            scratch,
+        };
+        transfer.each(element, put);
     }
 
     /// Calls a function with each strip that has columns of a box, and with what the strip has of the box; first with those to which no
@@ -181,15 +195,22 @@ impl<'out> Transposed<'out> {
 struct Put<'a, 'out> {
     elements: Elements<'a>,
     to: &'a Transposed<'out>,
+    scratch: &'a mut Vec<u8>,
 }
 
 impl PerElement for Put<'_, '_> {
     fn run<const M: usize, const N: usize>(self, convert: impl Fn([u8; M]) -> [u8; N]) {
-        let Self { elements, to } = self;
+        let Self {
+            elements,
+            to,
+            scratch,
+        } = self;
         let from = elements.bytes.as_chunks().0;
         // Rows of a matrix are often a power of two of bytes apart, and such addresses share few places of a cache; and each is on
         // another page. So a tile of several hundred bytes of each row is copied first.
-        let mut tile = [[[0; M]; COLUMNS + PAD]; ROWS];
+        scratch.resize(ROWS * (COLUMNS + PAD) * M, 0);
+        let tile = scratch.as_chunks_mut::<M>().0;
+        let tile = tile.as_chunks_mut::<{ COLUMNS + PAD }>().0;
         let boxes = elements.boxes();
         for part in boxes.filter_map(|part| part.intersection(&to.region)) {
             to.for_each_strip(&part, |bytes, strip, shared| {
@@ -209,7 +230,7 @@ impl PerElement for Put<'_, '_> {
                     for column in 0..width {
                         let start = (first_column + column) * all_rows + first_row + above;
                         let out = out[start..start + height].iter_mut();
-                        for (out, row) in out.zip(&tile) {
+                        for (out, row) in out.zip(&*tile) {
                             *out = convert(row[column]);
                         }
                     }

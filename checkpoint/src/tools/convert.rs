@@ -1,7 +1,7 @@
 //! Parameters saved again as a checkpoint: cast, renamed, for any number of ranks.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn::tensor::DType;
@@ -45,14 +45,6 @@ pub fn convert(
     options: &ConvertOptions,
     progress: &dyn Observer,
 ) -> Result<PathBuf, ToolError> {
-    let has_more = from.tensors(Role::State).next().is_some()
-        || !from.scalars().is_empty()
-        || from.manifest().data_position > 0;
-    if has_more && meta.step == from.step() && is_same(&to.step_place(meta.step), from.dir()) {
-        return Err(ToolError::LosesState {
-            path: from.dir().to_owned(),
-        });
-    }
     let shared = Arc::new(from.clone());
     let mut names: BTreeMap<String, &str> = BTreeMap::new();
     let mut tensors = Vec::new();
@@ -98,12 +90,4 @@ fn without_match<'a>(from: &Checkpoint, renames: &'a [(Regex, String)]) -> Optio
         !names.any(|name| pattern.is_match(&renamed(&renames[..*at], name)))
     });
     unused.next().map(|(_, (pattern, _))| pattern)
-}
-
-/// Whether two paths are of one directory. Of a bucket, the text is compared.
-fn is_same(one: &Path, other: &Path) -> bool {
-    match (one.canonicalize(), other.canonicalize()) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => one == other,
-    }
 }

@@ -27,10 +27,9 @@ pub enum ToolError {
         /// The pattern.
         pattern: String,
     },
-    /// A conversion would replace a checkpoint that has more than parameters.
+    /// Parameters alone would replace a checkpoint that has more.
     #[error(
-        "{} has a state of the optimizer or a position in the data, which a conversion does not keep: save another step, or to \
-         another run",
+        "{} has a state of the optimizer or a position in the data, which would be lost: save another step, or to another run",
         .path.display()
     )]
     LosesState {

@@ -9,7 +9,9 @@ use tinderbox_deferred::{Observer, process_bytes};
 use super::ToolError;
 use super::division::{Cut, Division};
 use crate::format::MAX_WORLD_SIZE;
-use crate::{BlockSize, CheckpointMeta, RankSave, Run, SaveError, SaveSize, SaveTensor, Scalar};
+use crate::{
+    BlockSize, CheckpointMeta, RankSave, Role, Run, SaveError, SaveSize, SaveTensor, Scalar,
+};
 
 /// Never reached, because all parts exist before the wait begins.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,8 +40,9 @@ pub struct SaveOptions {
 ///
 /// # Errors
 ///
-/// Returns an error if the memory limit is too low, with the least one; if the step exists and is not to be replaced, the number of
-/// ranks is invalid, a value can't be read or computed, or an I/O operation fails. Nothing is published then.
+/// Returns an error if the memory limit is too low, with the least one; if the step exists and is not to be replaced, or has a state
+/// of the optimizer and the tensors have none; if the number of ranks is invalid, a value can't be read or computed, or an I/O
+/// operation fails. Nothing is published then.
 pub fn save_tensors(
     tensors: &[SaveTensor],
     to: &Run,
@@ -47,6 +50,19 @@ pub fn save_tensors(
     options: &SaveOptions,
     progress: &dyn Observer,
 ) -> Result<PathBuf, ToolError> {
+    let has_state = tensors.iter().any(|tensor| tensor.role == Role::State);
+    // What can't be opened may be replaced.
+    if meta.replace
+        && !has_state
+        && let Ok(existing) = to.open(meta.step)
+        && (existing.tensors(Role::State).next().is_some()
+            || !existing.scalars().is_empty()
+            || (existing.manifest().data_position > 0 && meta.data_position == 0))
+    {
+        return Err(ToolError::LosesState {
+            path: existing.dir().to_owned(),
+        });
+    }
     save(tensors, &BTreeMap::new(), to, meta, options, progress)
 }
 

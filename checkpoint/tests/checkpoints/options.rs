@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::support::volatile::Volatile;
 use crate::support::{Random, TIMEOUT, meta};
-use burn::tensor::{DType, Device, TensorData};
+use burn::tensor::{BoolStore, DType, Device, TensorData};
 use proptest::prelude::*;
 use regex::Regex;
 use tinderbox_checkpoint::{
     BlockSize, Checkpoint, CheckpointMeta, LoadOptions, Role, Run, SaveTensor, store::Store,
 };
-use tinderbox_deferred::{ParameterPath, Request, Source, Values};
+use tinderbox_deferred::{ParameterPath, Request, Source, SourceError, Values};
 use tinderbox_fake::{DynTensor, Region};
 
 fn floats(values: &[f32]) -> TensorData {
@@ -179,9 +179,10 @@ fn a_model_is_compared_as_the_options_say() {
     assert!(check(strict().allow_missing().allow_extra(), &other).is_err());
 }
 
-/// Several pieces of 8 MiB, whose boundaries are inside rows; and rows longer than a piece.
+/// Several blocks of 1 MiB, whose boundaries are inside rows; and rows longer than a block. Also around the cache, by threads that
+/// write to the same columns.
 #[test]
-fn large_matrices_are_transposed_in_pieces() {
+fn large_matrices_are_transposed_in_blocks() {
     let cases = [
         (DType::F32, 3001, 1501),
         (DType::F32, 3, 2_200_001),
@@ -208,25 +209,73 @@ fn large_matrices_are_transposed_in_pieces() {
             dtype,
             device: Device::flex(),
         };
-        let found = source.load(&[request], &()).unwrap();
-        let found = found[0].to_data().unwrap();
-        let (size, found, data) = (dtype.size(), found.as_bytes(), data.as_bytes());
-        for row in 0..rows {
-            for column in 0..columns {
-                let (from, to) = (row * columns + column, column * rows + row);
-                assert!(
-                    found[to * size..][..size] == data[from * size..][..size],
-                    "{dtype:?} {row} {column}"
-                );
+        let requests = [request];
+        let cached = source.load(&requests, &()).unwrap();
+        let uncached = source.load_uncached(&requests, &()).unwrap();
+        for found in [cached, uncached] {
+            let found = found[0].to_data().unwrap();
+            let (size, found, data) = (dtype.size(), found.as_bytes(), data.as_bytes());
+            for row in 0..rows {
+                for column in 0..columns {
+                    let (from, to) = (row * columns + column, column * rows + row);
+                    assert!(
+                        found[to * size..][..size] == data[from * size..][..size],
+                        "{dtype:?} {row} {column}"
+                    );
+                }
             }
         }
+    }
+}
+
+const FLOATS: [DType; 4] = [DType::F32, DType::BF16, DType::F16, DType::F64];
+
+/// A value that the wanted type does not have is an error where it is wanted, and only there.
+#[test]
+fn transposed_values_are_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::local(dir.path());
+    let attempt = run.begin(CheckpointMeta::new(1, 1)).unwrap();
+    let numbers = TensorData::new(vec![1.0_f32, 2.0, 3.0, 1e6], [2, 2]);
+    let truths = TensorData::new(vec![true, true, false, false], [2, 2]);
+    let tensors = [("numbers", numbers), ("truths", truths)]
+        .map(|(name, data)| SaveTensor::whole(name, Role::Model, data));
+    let handle = attempt.handle();
+    handle.write_rank(0, &tensors, &BTreeMap::new()).unwrap();
+    attempt.publish(TIMEOUT).unwrap();
+    let options = LoadOptions::default().transpose(Regex::new("").unwrap());
+    let source = run.open(1).unwrap().source(options.cast()).unwrap();
+    let load = |name: &str, size: [u64; 2], dtype| {
+        let request = Request {
+            path: ParameterPath::new(name),
+            region: Region::new(vec![0, 0], size.to_vec()).unwrap(),
+            shape: vec![2, 2],
+            dtype,
+            device: Device::flex(),
+        };
+        let loaded = source.load(&[request], &())?;
+        Ok::<_, SourceError>(loaded[0].to_data().unwrap())
+    };
+    let first = load("numbers", [2, 1], DType::F16).unwrap();
+    let expected = TensorData::new(vec![1.0_f32, 2.0], [2, 1]);
+    assert_eq!(first, expected.convert_dtype(DType::F16));
+    let error = load("numbers", [2, 2], DType::F16).unwrap_err();
+    let told = format!("{error:?}");
+    assert!(
+        told.contains("Overflow") && told.contains("1000000"),
+        "{told}"
+    );
+    for store in [BoolStore::Native, BoolStore::U8, BoolStore::U32] {
+        let found = load("truths", [2, 2], DType::Bool(store)).unwrap();
+        let found: Vec<bool> = found.iter::<bool>().collect();
+        assert_eq!(found, [true, false, true, false], "{store:?}");
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Any region of a transposed matrix, from chunks of rows or columns, with and without a cast.
+    /// Any region of a transposed matrix, from chunks of rows or columns, listed in any order, with and without a cast.
     #[test]
     fn matrices_are_transposed(
         seed in any::<u64>(),
@@ -234,10 +283,13 @@ proptest! {
         columns in 1usize..80,
         cut in any::<prop::sample::Index>(),
         by_columns in any::<bool>(),
-        dtype in prop::sample::select(vec![DType::F32, DType::BF16, DType::F64]),
+        is_reversed in any::<bool>(),
+        stored in prop::sample::select(FLOATS.to_vec()),
+        dtype in prop::sample::select(FLOATS.to_vec()),
     ) {
         let mut random = Random(seed);
-        let values: Vec<f32> = (0..rows * columns).map(|_| random.next() as i32 as f32).collect();
+        // Every type has these exactly.
+        let values: Vec<f32> = (0..rows * columns).map(|_| random.next() as i8 as f32).collect();
         let value = |row: usize, column: usize| values[row * columns + column];
         let run = Run::on(Arc::new(Volatile::default()));
         let meta = CheckpointMeta {
@@ -251,7 +303,7 @@ proptest! {
         } else {
             [((0, 0), (cut, columns)), ((cut, 0), (rows - cut, columns))]
         };
-        let tensors: Vec<SaveTensor> = parts
+        let mut tensors: Vec<SaveTensor> = parts
             .into_iter()
             .filter(|(_, (height, width))| height * width > 0)
             .map(|((r, c), (height, width))| {
@@ -263,10 +315,13 @@ proptest! {
                     role: Role::Model,
                     shape: vec![rows as u64, columns as u64],
                     region: Region::new(vec![r as u64, c as u64], vec![height as u64, width as u64]).unwrap(),
-                    data: TensorData::new(part, [height, width]).into(),
+                    data: TensorData::new(part, [height, width]).convert_dtype(stored).into(),
                 }
             })
             .collect();
+        if is_reversed {
+            tensors.reverse();
+        }
         attempt.handle().write_rank(0, &tensors, &BTreeMap::new()).unwrap();
         attempt.publish(TIMEOUT).unwrap();
         let options = LoadOptions::default()

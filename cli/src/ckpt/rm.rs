@@ -117,8 +117,8 @@ fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<St
     match run.open(step) {
         Ok(_) if sound => Ok(format!("{} has a valid manifest", dir.display())),
         Ok(_) => bail!(
-            "{} has a valid manifest: use `tinderbox ckpt gc` to remove old checkpoints, or --sound to \
-             remove this one anyway",
+            "{} has a valid manifest: `tinderbox ckpt verify` says whether its values are damaged; use `tinderbox ckpt gc` to \
+             remove old checkpoints, or --sound to remove this one anyway",
             dir.display()
         ),
         // In a bucket there is nothing else.

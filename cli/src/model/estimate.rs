@@ -8,14 +8,14 @@ use burn::tensor::DType;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tinderbox_checkpoint::{Checkpoint, Role};
-use tinderbox_deferred::{RecordedModel, human_bytes};
+use tinderbox_deferred::{RecordedModel, human_bytes, human_bytes_distinct};
 use tinderbox_planner::{DiskRate, PlanFile, RankMemory, Step, StreamPrediction, UPDATE_VALUES};
 use tinderbox_schedule::ScheduleKind;
 
 use super::flags::{FloatType, size};
 use crate::{
     ckpt::open_weights,
-    outcome::Outcome,
+    outcome::{No, Outcome},
     terminal::{Columns, Output, visible},
 };
 
@@ -40,8 +40,8 @@ pub(crate) struct Flags {
     /// Number of ranks that share the parameters, as whole tensors [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: Option<u32>,
-    /// Of a plan: also predict a pass over the model, read from a disk, with so much memory for parameters and activations, such as
-    /// 600MiB
+    /// Of a plan: also predict a pass over the model, read from a disk, with so much memory for parameters and activations
+    /// (`MemoryBudget::Values`), such as 600MiB
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
 }
@@ -274,7 +274,7 @@ impl Estimate {
         columns.show(out)?;
         writeln!(
             out,
-            "evaluation, streamed from a disk: at least {} for values, the bytes of {}",
+            "evaluation, streamed from a disk: at least {} for values, the bytes of {} in this dtype",
             human_bytes(self.streamed_bytes),
             visible(&self.largest_parameter)
         )?;
@@ -349,7 +349,18 @@ impl Planned {
             step: step.clone(),
             ..plan.clone()
         };
-        let streamed = flags.memory.map(|bytes| other.streamed(bytes));
+        let streamed = flags.memory.map(|bytes| {
+            let predicted = other.streamed(bytes);
+            predicted.map_err(|error| {
+                let (least, limit) = (error.least_bytes, error.budget_bytes);
+                anyhow::Error::from(No(format!(
+                    "stage {} needs {} for values, and --memory is {}: raise it, or plan smaller stages (`Plan::streamed`)",
+                    error.visit,
+                    human_bytes_distinct(least, limit),
+                    human_bytes_distinct(limit, least),
+                )))
+            })
+        });
         Ok(Self {
             schedule: step.schedule.to_string(),
             micro_batches: step.micro_batches,

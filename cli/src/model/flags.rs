@@ -45,7 +45,7 @@ pub(super) struct SaveFlags {
     /// Cut tensors with at least N rows into N boxes of rows, instead of assigning whole tensors to ranks
     #[arg(long)]
     rows: bool,
-    /// Use at most this much memory, such as 2GiB: fewer files are written at a time
+    /// Use at most this much memory for the whole process, such as 2GiB: fewer files are written at a time
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
     #[command(flatten)]

@@ -238,8 +238,8 @@ fn a_pass_is_predicted_from_a_plan() {
         &out,
         &["a pass reads 0 B", "was not measured (calibrate --disk)"],
     );
-    let error = model(&["estimate", text(&plan), "--memory", "1B"]).fails(2);
-    check_contains(&error, &["the limit is 1 bytes"]);
+    let error = model(&["estimate", text(&plan), "--memory", "1B"]).fails(1);
+    check_contains(&error, &["for values, and --memory is 1 B: raise it"]);
     let mut file: serde_json::Value = serde_json::from_slice(&fs::read(plan).unwrap()).unwrap();
     file["machine"]["disk"] =
         serde_json::json!({"bytes_per_s": 2_000_000_000_u64, "busy_permille": 100});
@@ -328,6 +328,10 @@ fn conversion_refuses_to_lose_values() {
     let error = convert(&run, &run, &["--replace"]).fails(2);
     check_contains(&error, &["has a state of the optimizer"]);
     convert(&run, &run, &["--step", "1"]).ends(0);
+    // So would that of another step, wherever the parameters are from.
+    let error = convert(&other, &run, &["--step", "0", "--replace"]).fails(2);
+    check_contains(&error, &["has a state of the optimizer"]);
+    convert(&other, &run, &["--step", "1", "--replace"]).ends(0);
 
     let large = dir.path().join("large.safetensors");
     let values: Vec<u8> = [1.0_f32, 1e6]

@@ -103,13 +103,15 @@ pub enum ActionError {
         found: String,
     },
     /// The parameters of a [streamed](crate::Streamed) stage could not be read.
-    #[error("the parameters of the stage could not be read")]
+    #[error("the parameters of the stage could not be read: start again when they can")]
     Read {
         /// The cause.
         source: SourceError,
     },
     /// What a [streamed](crate::Streamed) stage has after its update could not be written.
-    #[error("the parameters of the stage could not be written")]
+    #[error(
+        "the parameters of the stage could not be written: the last committed step is still there; start again to go on from it"
+    )]
     Write {
         /// The cause.
         source: Box<dyn Error + Send + Sync>,

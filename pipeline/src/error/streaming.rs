@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use tinderbox_deferred::{human_bytes, human_bytes_distinct};
+use tinderbox_fake::DeviceLabel;
 
 use crate::schedule::StageIndex;
 
@@ -34,6 +35,15 @@ pub enum StreamedError {
         /// Bytes that the process has beside the pass, and spare ones.
         besides_bytes: u64,
     },
+    /// The limit is one of the process, and the parameters are on a device with its own memory.
+    #[error(
+        "a limit of the process' memory (`MemoryBudget::Bytes`) does not limit the memory of {device}: use \
+         `MemoryBudget::Values`, or the default"
+    )]
+    ProcessBudget {
+        /// The device.
+        device: DeviceLabel,
+    },
     /// The plan has more than one rank.
     #[error(
         "a streamed model runs on one rank, and the plan has {ranks}: create it with `Plan::streamed`"
@@ -54,7 +64,9 @@ pub enum StreamedError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// A step could not be committed. The last committed one is still there.
-    #[error("step {step} could not be committed")]
+    #[error(
+        "step {step} could not be committed: the last committed step is still there; start again to go on from it"
+    )]
     Commit {
         /// The step.
         step: u64,

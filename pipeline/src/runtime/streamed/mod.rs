@@ -19,7 +19,7 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Device;
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{Deferred, MaterializeError, Observer, Request, Source};
-use tinderbox_fake::Mode;
+use tinderbox_fake::{DeviceLabel, Mode, is_host};
 use tinderbox_planner::{DiskRate, MemoryBudget, StreamPrediction};
 
 pub(crate) use bytes::CutBytes;
@@ -324,8 +324,10 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     ///
     /// # Errors
     ///
-    /// As [`PipelineBuilder::start`]; [`StreamedError::Ranks`] when the plan has more than one rank; [`StreamedError::Budget`] when
-    /// the memory limit is too low for the traced batch, with the least one.
+    /// As [`PipelineBuilder::start`]; [`StreamedError::Ranks`] when the plan has more than one rank;
+    /// [`StreamedError::ProcessBudget`] when the limit is one of the process, and the device has its own memory;
+    /// [`StreamedError::Budget`] when the memory limit is too low for the traced batch, with the least one. If it was traced for
+    /// training, and there is no store, the first evaluation says so.
     pub fn start(self) -> Result<Streamed<M, B>, PipelineError> {
         let mut builder = self.builder;
         let ranks = builder.plan.world_size();
@@ -335,6 +337,10 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         builder.budget = Some(self.budget);
         let table = builder.model.parameters().clone();
         let device = builder.devices[0].clone();
+        if matches!(self.budget, MemoryBudget::Bytes(_)) && !is_host(&device) {
+            let device = DeviceLabel::of(&device);
+            return Err(StreamedError::ProcessBudget { device }.into());
+        }
         if let Some(store) = &builder.store {
             builder.source = Some(Arc::new(Stored(store.clone())));
         }
