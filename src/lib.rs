@@ -189,8 +189,8 @@
 //!    a call makes it again with those that have not, because all calls are deterministic. So the driver, the ranks and the
 //!    schedules are started anew, by the code that starts any pipeline, and know nothing of losses.
 //!
-//! 9. A [`Streamed`] model is a pipeline of one rank whose stages have their parameters and constants only while they run: before the first
-//!    action of a stage the rank takes those of the stage before and waits for those of this one. A thread reads them in the
+//! 9. A [`Streamed`] model is a pipeline of one rank whose stages have their parameters and constants only while they run: before
+//!    the first action of a stage the rank takes those of the stage before and waits for those of this one. A thread reads them in the
 //!    order of the pass, which is known: the order in which forwards run stage by stage. What stays from one pass to the next,
 //!    and when there is room to read ahead, is decided by a pure state machine of the planner
 //!    ([`planner::StreamState`]) that the prediction runs too. A table of which a forward reads few rows is no value of a pass: its

@@ -218,8 +218,7 @@ fn push_items<'a, 'out>(
     }
     let element = one.tensor.dtype.size_bytes();
     if one.transposed {
-        let out = Transposed::in_memory(&one.region, one.dtype.size(), out);
-        let out = Arc::new(out);
+        let out = Arc::new(Transposed::in_memory(&one.region, one.dtype.size(), out));
         let most = (TRANSPOSED_BYTES / block_bytes).max(1);
         for chunk in &one.tensor.chunks {
             let blocks = blocks_of(chunk, &one.region, element, block_bytes);
