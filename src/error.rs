@@ -1,5 +1,6 @@
 //! Errors of the facade.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use tinderbox_checkpoint::{LoadError, SaveError, tools::ToolError};
@@ -117,6 +118,30 @@ pub enum CheckpointsError {
         /// The pipeline's seed.
         found: u64,
     },
+    /// Settings that decide the losses differ from those that the checkpoint was saved with.
+    #[error(
+        "{} was saved with other settings, and the losses would not be those of a training without an interruption: {}; \
+         continue with the saved ones, or name those that may differ in `allow_changes`",
+        path.display(),
+        differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    OtherSettings {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Every difference, by name.
+        differences: Vec<SettingDifference>,
+    },
+    /// A setting that may differ has a name that neither the run nor the checkpoint has.
+    #[error(
+        "`{name}` is no setting of a training, so it can't be allowed to change: the settings are {}",
+        known.join(", ")
+    )]
+    UnknownSetting {
+        /// The name.
+        name: String,
+        /// The names of the settings.
+        known: Vec<String>,
+    },
     /// The pipeline's optimizer has state, but the checkpoint has none.
     #[error(
         "checkpoint {} has no optimizer state, but the pipeline's optimizer requires it: resume with the optimizer that \
@@ -165,6 +190,24 @@ pub enum CheckpointsError {
     /// The pipeline failed.
     #[error("the pipeline failed")]
     Pipeline(#[from] PipelineError),
+}
+
+/// A setting of a training that differs from the one that a checkpoint was saved with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingDifference {
+    /// The name, one of [`Pipeline::run_settings`](crate::Pipeline::run_settings) or `learning_rates`.
+    pub name: String,
+    /// The setting of the checkpoint.
+    pub saved: String,
+    /// The setting of the run that continues with it.
+    pub given: String,
+}
+
+impl fmt::Display for SettingDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, saved, given } = self;
+        write!(f, "`{name}` was `{saved}` and is now `{given}`")
+    }
 }
 
 /// The reason why the reads of a load can't be determined.

@@ -273,7 +273,7 @@ pub use checkpoints::{
     Checkpoints, Resumed, SkippedCheckpoint, WorkingDir, export_pipeline, load_module, replay_step,
 };
 pub use dry_run::dry_run;
-pub use error::{CheckpointsError, DryRunError, VerifyModelError};
+pub use error::{CheckpointsError, DryRunError, SettingDifference, VerifyModelError};
 /// The format of checkpoints, and everything that reads and writes it.
 pub use tinderbox_checkpoint as checkpoint;
 pub use tinderbox_checkpoint::{
@@ -286,7 +286,7 @@ pub use tinderbox_checkpoint::{store, tools};
 pub use tinderbox_deferred as deferred;
 pub use tinderbox_deferred::{
     Deferred, DeferredError, DeviceError, MaterializeError, MaterializeOptions, MemoryCheck,
-    Mismatch, Mismatches, Observer, OrElse, Origin, Parameter, ParameterPath, ParameterTable,
+    Mismatch, Mismatches, NumericFingerprint, Observer, OrElse, Origin, Parameter, ParameterPath, ParameterTable,
     PartialModule, Recipe, RecipeError, RecipePlan, RecordedModel, Replay, Request, Rng, Source,
     SourceError, Values, check_device, check_materialized, open_devices, parameter_values, random,
 };

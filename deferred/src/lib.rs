@@ -79,6 +79,7 @@ pub mod kinds {}
 mod materialize;
 mod memory;
 mod module;
+mod numerics;
 mod observer;
 mod options;
 mod program;
@@ -105,12 +106,13 @@ pub use module::{
     PartialModule, Placeholders, PlainStates, check_materialized, parameter_values, pending_states,
     skipped_parameters, tensor_fields,
 };
+pub use numerics::NumericFingerprint;
 pub use observer::Observer;
 pub use options::{MaterializeOptions, MemoryCheck};
 pub use program::{
     Executable, Executor, Interpreter, Program, ProgramInput, RandomKey, RandomKeys, RandomValues,
     Rows, RunContext, ValueObserver, check_indices, indices_of, initialization_keys, is_random,
-    rows_read,
+    rows_read, with_ordered_sums,
 };
 pub use recipe::{NotSliceable, Recipe, RecipePlan};
 pub use recorded_model::RecordedModel;

@@ -6,6 +6,7 @@ mod restored;
 mod resume;
 mod saved;
 mod scalars;
+mod settings;
 mod working;
 mod world;
 
@@ -17,7 +18,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use serde_json::Value;
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, ModuleTypes, Retention, Run, Saving};
-use tinderbox_deferred::{Deferred, Source, random::Seed};
+use tinderbox_deferred::{Deferred, NumericFingerprint, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::World;
 
@@ -26,6 +27,7 @@ pub use replay::replay_step;
 pub use resume::{Resumed, SkippedCheckpoint};
 pub(crate) use saved::held_by_ranks;
 use saved::{OfRanks, RankSnapshot, writes};
+use settings::Expected;
 pub use working::WorkingDir;
 
 use crate::CheckpointsError;
@@ -43,6 +45,7 @@ pub struct Checkpoints {
     world: Option<World>,
     /// The running background save of the pipeline's last saved step.
     saving: Mutex<Option<Saving>>,
+    settings: Expected,
 }
 
 impl Checkpoints {
@@ -76,6 +79,7 @@ impl Checkpoints {
             timeout: Duration::from_secs(600),
             world: None,
             saving: Mutex::new(None),
+            settings: Expected::default(),
         })
     }
 
@@ -133,6 +137,23 @@ impl Checkpoints {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Names settings that may differ from those of the checkpoint that [`resume`](Self::resume) restores: those of
+    /// [`Pipeline::run_settings`], and `learning_rates`. Others that differ are an error, because the losses would not be those
+    /// of a training without an interruption.
+    #[must_use]
+    pub fn allow_changes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.settings.allowed.extend(names.into_iter().map(S::into));
+        self
+    }
+
+    /// Describes the schedule of the learning rates, such as `cosine from 3e-4 to 0 in 10000 steps`, which the pipeline does not know. It
+    /// is saved, and a [`resume`](Self::resume) with another description is an error.
+    #[must_use]
+    pub fn describe_learning_rates(mut self, schedule: impl Into<String>) -> Self {
+        self.settings.learning_rates = Some(schedule.into());
         self
     }
 
@@ -239,8 +260,8 @@ impl Checkpoints {
         }
     }
 
-    /// Saves parameters, optimizer state, step, seed, data position, number of micro-batches, plan, types of modules and loss
-    /// scale. Each rank saves its own values; a value that several ranks hold is saved once. Returns the directory of the checkpoint,
+    /// Saves parameters, optimizer state, step, seed, data position, plan, types of modules, loss scale, the learning rates of the
+    /// last step, and the [settings](Pipeline::run_settings) that decide the losses. Each rank saves its own values; a value that several ranks hold is saved once. Returns the directory of the checkpoint,
     /// which is then complete and durable, or, in the background, after [`Checkpoints::wait`] has returned.
     /// Removes the checkpoints that are not to be kept; the new one is always kept.
     ///
@@ -279,11 +300,12 @@ impl Checkpoints {
             source: Box::new(source),
         };
         let writes = writes(pipeline);
-        let mut meta = meta_of(pipeline, writes.len(), data_position, metadata)?;
+        let mut meta = self.meta_of(pipeline, writes.len(), data_position, metadata)?;
         let of_run = scalars::of_run(
             pipeline.loss_scale(),
             pipeline.micro_batches(),
             pipeline.is_averaged(),
+            pipeline.last_learning_rates(),
         );
         let ranks = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
@@ -302,24 +324,27 @@ impl Checkpoints {
         self.prune(step)?;
         Ok(dir)
     }
-}
 
-/// What a checkpoint says of its run.
-fn meta_of<M: Module + Sync + 'static, B: Batch>(
-    pipeline: &Pipeline<M, B>,
-    ranks: usize,
-    data_position: u64,
-    metadata: Value,
-) -> Result<CheckpointMeta, CheckpointsError> {
-    let step = pipeline.steps();
-    let mut meta = CheckpointMeta::new(step, ranks as u32);
-    meta.seed = pipeline.seed().value();
-    meta.data_position = data_position;
-    meta.metadata = metadata;
-    meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
-        .map_err(|source| CheckpointsError::Plan { step, source })?;
-    meta.modules = ModuleTypes::of(pipeline.model().parameters());
-    Ok(meta)
+    /// What a checkpoint says of its run.
+    fn meta_of<M: Module + Sync + 'static, B: Batch>(
+        &self,
+        pipeline: &Pipeline<M, B>,
+        ranks: usize,
+        data_position: u64,
+        metadata: Value,
+    ) -> Result<CheckpointMeta, CheckpointsError> {
+        let step = pipeline.steps();
+        let mut meta = CheckpointMeta::new(step, ranks as u32);
+        meta.seed = pipeline.seed().value();
+        meta.data_position = data_position;
+        meta.metadata = metadata;
+        meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
+            .map_err(|source| CheckpointsError::Plan { step, source })?;
+        meta.modules = ModuleTypes::of(pipeline.model().parameters());
+        meta.settings = self.settings.of(pipeline.run_settings());
+        meta.numerics = NumericFingerprint::of_process().classes().clone();
+        Ok(meta)
+    }
 }
 
 /// Formats an error with all of its sources on one line.

@@ -11,7 +11,8 @@ use tinderbox_pipeline::{
 };
 
 use super::resume::Resumed;
-use super::scalars::{from_saved, is_averaged, micro_batches_of, scale_of};
+use super::scalars::{from_saved, is_averaged, rates_of, scale_of};
+use super::settings::{Expected, warn_of_numerics};
 use crate::CheckpointsError;
 
 fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>, DType)> {
@@ -33,14 +34,16 @@ pub(super) struct Prepared {
 pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
     checkpoint: Checkpoint,
+    expected: &Expected,
 ) -> Result<Resumed, CheckpointsError> {
-    prepare(pipeline, checkpoint)?.restore(pipeline)
+    prepare(pipeline, checkpoint, expected)?.restore(pipeline)
 }
 
 /// Checks that a checkpoint fits a pipeline, without reading values.
 pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     pipeline: &Pipeline<M, B>,
     checkpoint: Checkpoint,
+    settings: &Expected,
 ) -> Result<Prepared, CheckpointsError> {
     let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
     if expected != found {
@@ -52,18 +55,19 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     }
     let source = checkpoint.source(LoadOptions::default())?;
     source.check_model(&parameters_of(pipeline.model()))?;
-    let (saved, found) = (
-        micro_batches_of(&checkpoint),
-        pipeline.micro_batches() as u64,
-    );
-    if let Some(saved) = saved.filter(|saved| *saved != found && pipeline.has_optimizer()) {
-        warn_of_micro_batches(saved, found);
+    // Without an optimizer, nothing is trained.
+    if pipeline.has_optimizer() {
+        settings.check(&checkpoint, pipeline.run_settings())?;
     }
+    warn_of_numerics(&checkpoint);
+    let (learning_rate, other_learning_rates) = rates_of(&checkpoint);
     let scale = scale_of(&checkpoint);
     let resumed = Resumed {
         step: checkpoint.step(),
         data_position: checkpoint.manifest().data_position,
         metadata: checkpoint.manifest().metadata(),
+        learning_rate,
+        other_learning_rates,
         dir: checkpoint.dir().to_owned(),
         skipped: Vec::new(),
     };
@@ -79,14 +83,6 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
         scale,
         resumed,
     })
-}
-
-pub(super) fn warn_of_micro_batches(saved: u64, found: u64) {
-    tracing::warn!(
-        saved,
-        found,
-        "the run was saved with another number of micro-batches: from here on, its losses are others than without the interruption"
-    );
 }
 
 impl Prepared {

@@ -1,10 +1,12 @@
 //! Resumes a run from its newest undamaged checkpoint.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use burn::module::Module;
 use serde_json::Value;
 use tinderbox_checkpoint::{ErrorClass, Latest, LoadError, Skipped};
+use tinderbox_deferred::ParameterPath;
 use tinderbox_pipeline::{Batch, Pipeline};
 
 use super::restored::restore;
@@ -12,7 +14,7 @@ use super::{Checkpoints, chain};
 use crate::CheckpointsError;
 
 /// The result of resuming a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Resumed {
     /// Number of completed training steps.
     pub step: u64,
@@ -20,6 +22,10 @@ pub struct Resumed {
     pub data_position: u64,
     /// The metadata that [`Checkpoints::save_with`] saved; `null` without.
     pub metadata: Value,
+    /// The learning rate of the last step; `None` if the checkpoint does not have it.
+    pub learning_rate: Option<f64>,
+    /// The learning rates of the last step of parameters that had another one, by path.
+    pub other_learning_rates: BTreeMap<ParameterPath, f64>,
     /// The checkpoint.
     pub dir: PathBuf,
     /// The newer, damaged checkpoints, newest first.
@@ -53,8 +59,9 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// Returns an error if the newest undamaged checkpoint is of another model, optimizer, seed or version of
-    /// the format, or its store fails or denies access; the pipeline is then unchanged, and no older step is
+    /// Returns an error if the newest undamaged checkpoint is of another model, seed or version of
+    /// the format, or was saved with other [settings](Pipeline::run_settings) than the pipeline's that may not
+    /// [change](Self::allow_changes), or its store fails or denies access; the pipeline is then unchanged, and no older step is
     /// used. Returns [`CheckpointsError::Mixed`] if values could not be read after others were replaced, and
     /// no older checkpoint could be restored instead: the pipeline is then unusable.
     pub fn resume<M: Module + Sync + 'static, B: Batch>(
@@ -96,7 +103,7 @@ impl Checkpoints {
         pipeline: &mut Pipeline<M, B>,
         latest: Latest,
     ) -> Result<Resumed, CheckpointsError> {
-        let mut resumed = restore(pipeline, latest.checkpoint)?;
+        let mut resumed = restore(pipeline, latest.checkpoint, &self.settings)?;
         // Only now, because until an older checkpoint is restored there is no other.
         let skipped = latest.skipped.into_iter();
         resumed.skipped = skipped.map(|skipped| self.set_aside(&skipped)).collect();

@@ -1,7 +1,10 @@
 //! Scalars of a run in a checkpoint.
 
+use std::collections::BTreeMap;
+
 use burn_pack::Scalar as BurnScalar;
 use tinderbox_checkpoint::{Checkpoint, Scalar};
+use tinderbox_deferred::ParameterPath;
 use tinderbox_pipeline::LossScale;
 
 /// Names of the scalars of a loss scale.
@@ -10,6 +13,10 @@ const SCALE_STEPS: &str = "loss_scale.steps";
 
 /// The number of micro-batches of a step.
 const MICRO_BATCHES: &str = "micro_batches";
+
+/// The learning rate of the last step, and the prefix of those of parameters that have another one.
+const LEARNING_RATE: &str = "learning_rate";
+const LEARNING_RATE_OF: &str = "learning_rate.";
 
 /// Whether the parameters are averages.
 const AVERAGED: &str = "averaged";
@@ -22,6 +29,7 @@ pub(super) fn of_run(
     scale: Option<LossScale>,
     micro_batches: usize,
     is_averaged: bool,
+    rates: Option<(f64, BTreeMap<ParameterPath, f64>)>,
 ) -> Vec<(String, Scalar)> {
     let scale = scale.into_iter().flat_map(|scale| {
         [
@@ -31,7 +39,35 @@ pub(super) fn of_run(
     });
     let averaged = is_averaged.then(|| (AVERAGED.into(), Scalar::Bool(true)));
     let micro_batches = (MICRO_BATCHES.into(), Scalar::Uint(micro_batches as u64));
-    scale.chain(averaged).chain([micro_batches]).collect()
+    let rates = rates.into_iter().flat_map(|(base, others)| {
+        let base = (LEARNING_RATE.to_owned(), Scalar::Float(base));
+        let others = others.into_iter().map(|(path, rate)| {
+            let name = format!("{LEARNING_RATE_OF}{path}");
+            (name, Scalar::Float(rate))
+        });
+        [base].into_iter().chain(others)
+    });
+    let of_run = scale.chain(averaged).chain([micro_batches]);
+    of_run.chain(rates).collect()
+}
+
+/// Returns the learning rate of the last step, and the rates of the parameters that have another one.
+pub(super) fn rates_of(checkpoint: &Checkpoint) -> (Option<f64>, BTreeMap<ParameterPath, f64>) {
+    let rates = checkpoint.scalars().iter().filter_map(|(name, scalar)| {
+        let name = name.strip_prefix(LEARNING_RATE)?;
+        match scalar {
+            Scalar::Float(rate) => Some((name, *rate)),
+            _ => None,
+        }
+    });
+    let (mut base, mut others) = (None, BTreeMap::new());
+    for (name, rate) in rates {
+        match name.strip_prefix('.') {
+            Some(path) => drop(others.insert(ParameterPath::new(path), rate)),
+            None => base = Some(rate),
+        }
+    }
+    (base, others)
 }
 
 /// Returns the number of micro-batches of a step, if the checkpoint has it.

@@ -14,14 +14,15 @@ use tinderbox_checkpoint::{
     Attempt, Checkpoint, CheckpointMeta, ModuleTypes, RankSave, Role, Run, SaveError, SaveTensor,
     Scalar, most_working_bytes,
 };
-use tinderbox_deferred::{Deferred, ParameterPath, Request, Source};
+use tinderbox_deferred::{Deferred, NumericFingerprint, ParameterPath, Request, Source};
 use tinderbox_pipeline::schedule::StageIndex;
 use tinderbox_pipeline::{SavedOptimizer, StageStore, StreamedTraining, UpdatedStage};
 
-use super::restored::{State, warn_of_micro_batches};
+use super::restored::State;
 use super::scalars::{
-    is_averaged, is_of_working_dir, micro_batches_of, of_run, of_working_dir, scale_of, to_saved,
+    is_averaged, is_of_working_dir, of_run, of_working_dir, scale_of, to_saved,
 };
+use super::settings::{Expected, warn_of_numerics};
 use crate::CheckpointsError;
 
 type Failed = Box<dyn Error + Send + Sync>;
@@ -59,6 +60,8 @@ struct Progress {
     own: BTreeSet<u64>,
     /// The damaged steps after the current one, which may be replaced.
     damaged: BTreeSet<u64>,
+    /// What the caller says of the settings of the training.
+    settings: Expected,
     training: Option<Training>,
     writing: Option<Writing>,
 }
@@ -153,12 +156,30 @@ impl WorkingDir {
                     own: run.steps()?.into_iter().filter(is_own).collect(),
                     current: latest.map(|latest| Arc::new(latest.checkpoint)),
                     damaged,
+                    settings: Expected::default(),
                     training: None,
                     writing: None,
                 }),
                 run,
             }),
         })
+    }
+
+    /// Names settings of the training that may differ from those of the last step, as in
+    /// [`Checkpoints::allow_changes`](crate::Checkpoints::allow_changes).
+    #[must_use]
+    pub fn allow_changes<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> Self {
+        let allowed = names.into_iter().map(S::into);
+        self.inner.lock().settings.allowed.extend(allowed);
+        self
+    }
+
+    /// Describes the schedule of the learning rates, as in
+    /// [`Checkpoints::describe_learning_rates`](crate::Checkpoints::describe_learning_rates).
+    #[must_use]
+    pub fn describe_learning_rates(self, schedule: impl Into<String>) -> Self {
+        self.inner.lock().settings.learning_rates = Some(schedule.into());
+        self
     }
 
     /// Returns the checkpoint of the last step; `None` before the first one.
@@ -215,7 +236,11 @@ impl Training {
 }
 
 /// Checks that training can go on with a checkpoint.
-fn check(checkpoint: &Checkpoint, training: &StreamedTraining<'_>) -> Result<(), CheckpointsError> {
+fn check(
+    checkpoint: &Checkpoint,
+    training: &StreamedTraining<'_>,
+    settings: &Expected,
+) -> Result<(), CheckpointsError> {
     let (expected, found) = (checkpoint.manifest().seed, training.seed.value());
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
@@ -237,10 +262,8 @@ fn check(checkpoint: &Checkpoint, training: &StreamedTraining<'_>) -> Result<(),
     if !names.is_empty() {
         return Err(CheckpointsError::NotTrained { path, names });
     }
-    let (saved, found) = (micro_batches_of(checkpoint), training.micro_batches as u64);
-    if let Some(saved) = saved.filter(|saved| *saved != found) {
-        warn_of_micro_batches(saved, found);
-    }
+    settings.check(checkpoint, training.settings.clone())?;
+    warn_of_numerics(checkpoint);
     Ok(())
 }
 
@@ -248,13 +271,13 @@ impl StageStore for WorkingDir {
     fn start(&self, training: &StreamedTraining<'_>) -> Result<(), Failed> {
         let mut state = self.inner.lock();
         if let Some(current) = &state.current {
-            check(current, training)?;
+            check(current, training, &state.settings)?;
         }
         let trained = training.trained.iter();
         let stages: Vec<StageIndex> = trained.map(|(stage, _)| *stage).collect();
         let plan = serde_json::to_value(training.plan.file().without_programs());
         let plan = plan.map_err(|source| CheckpointsError::Plan { step: 0, source })?;
-        let scalars = of_run(None, training.micro_batches, false).into_iter();
+        let scalars = of_run(None, training.micro_batches, false, None).into_iter();
         // What an earlier start has left is removed.
         state.writing = None;
         state.training = Some(Training {
@@ -262,6 +285,8 @@ impl StageStore for WorkingDir {
                 seed: training.seed.value(),
                 plan,
                 modules: self.inner.modules.clone(),
+                settings: state.settings.of(training.settings.clone()),
+                numerics: NumericFingerprint::of_process().classes().clone(),
                 ..CheckpointMeta::new(0, stages.len().max(1) as u32)
             },
             stages,

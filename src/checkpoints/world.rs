@@ -17,7 +17,8 @@ use tinderbox_world::{World, WorldError, with_causes};
 use super::restored::prepare;
 use super::resume::{Resumed, SkippedCheckpoint};
 use super::saved::{RankSnapshot, writes};
-use super::{Checkpoints, meta_of, scalars};
+use super::settings::Expected;
+use super::{Checkpoints, scalars};
 use crate::CheckpointsError;
 
 /// Opens a run. The first process removes what a killed run has left.
@@ -42,6 +43,7 @@ pub(super) fn open(run: Run, world: &World) -> Result<Checkpoints, CheckpointsEr
         timeout: Duration::from_secs(600),
         world: Some(world.clone()),
         saving: Mutex::new(None),
+        settings: Expected::default(),
     })
 }
 
@@ -135,6 +137,7 @@ impl Checkpoints {
             place: self.place.clone(),
             world: self.world.clone(),
             saving: Mutex::new(None),
+            settings: self.settings.clone(),
             ..*self
         })
     }
@@ -179,11 +182,12 @@ impl Checkpoints {
         };
         let writes = writes(pipeline);
         let ranks = writes.len();
-        let mut meta = meta_of(pipeline, writes.len(), data_position, metadata)?;
+        let mut meta = self.meta_of(pipeline, writes.len(), data_position, metadata)?;
         let of_run = scalars::of_run(
             pipeline.loss_scale(),
             pipeline.micro_batches(),
             pipeline.is_averaged(),
+            pipeline.last_learning_rates(),
         );
         let own = pipeline
             .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?
@@ -264,7 +268,7 @@ impl Checkpoints {
         };
         let prepared = opened
             .map_err(CheckpointsError::from)
-            .and_then(|(checkpoint, skipped)| Ok((prepare(pipeline, checkpoint)?, skipped)));
+            .and_then(|(checkpoint, skipped)| Ok((prepare(pipeline, checkpoint, &self.settings)?, skipped)));
         // Before anything is changed.
         let (prepared, skipped) = agree(world, prepared, |error| error)?;
         let mut resumed = prepared.restore(pipeline)?;

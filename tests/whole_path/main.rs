@@ -24,6 +24,7 @@ mod random_models;
 mod replays;
 mod replicas;
 mod resume;
+mod settings;
 mod streamed;
 mod streamed_activations;
 mod streamed_host;

@@ -11,7 +11,7 @@ use super::{
     document::{Fields, VERSION},
     envelope,
     json::Json,
-    lists, validate,
+    lists, texts, validate,
     validate::MAX_DIMENSIONS,
 };
 use crate::{BlockSize, Digest, FormatError, StoredDType};
@@ -19,8 +19,8 @@ use crate::{BlockSize, Digest, FormatError, StoredDType};
 /// The value of `format` in a manifest.
 const FORMAT: &str = "tinderbox-checkpoint";
 /// The minor version that this code writes. Version 1.0 stores the plan in the manifest; the types of modules are in it
-/// since version 1.2.
-const MINOR: u32 = 2;
+/// since version 1.2, settings and numerics since version 1.3.
+const MINOR: u32 = 3;
 /// Maximum size of a manifest in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
@@ -60,6 +60,10 @@ pub struct Manifest {
     pub(crate) plan: StoredPlan,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) modules: Option<Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) settings: Option<Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) numerics: Option<Json>,
     #[serde(serialize_with = "lists::serialize_scalars")]
     pub(crate) scalars: BTreeMap<String, Scalar>,
     /// Every safetensors file, by name.
@@ -135,6 +139,8 @@ impl Manifest {
             metadata: Json::default(),
             plan: StoredPlan::None(()),
             modules: None,
+            settings: None,
+            numerics: None,
             scalars: BTreeMap::new(),
             files: Vec::new(),
             index: None,
@@ -157,6 +163,18 @@ impl Manifest {
     pub fn modules(&self) -> ModuleTypes {
         let modules = self.modules.as_ref().map(ModuleTypes::of_json);
         modules.unwrap_or_default()
+    }
+
+    /// Returns the settings that decided the losses of the training, by name, parsed on every call; empty if the checkpoint was
+    /// saved without them.
+    pub fn settings(&self) -> BTreeMap<String, String> {
+        texts::of_json(self.settings.as_ref())
+    }
+
+    /// Returns digests of what the CPU of the run computes, by class of operation, parsed on every call; empty if the checkpoint
+    /// was saved without them.
+    pub fn numerics(&self) -> BTreeMap<String, String> {
+        texts::of_json(self.numerics.as_ref())
     }
 
     /// Returns the fields that this version does not know.
@@ -329,6 +347,8 @@ pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
         metadata: Json::within(metadata, validate::MAX_METADATA_BYTES)?,
         plan,
         modules: fields.take_json("modules")?,
+        settings: fields.take_json("settings")?,
+        numerics: fields.take_json("numerics")?,
         scalars: fields.take_with("scalars", |json| lists::scalars(json))?,
         files: fields.take_with("files", |json| lists::list(json))?,
         index: fields.take("index")?,

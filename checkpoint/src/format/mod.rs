@@ -15,6 +15,7 @@ mod names;
 mod part;
 mod pytorch;
 mod scalar;
+pub(crate) mod texts;
 mod validate;
 
 pub use header::{Header, HeaderTensor, decode_header, encode_header};

@@ -51,6 +51,8 @@ pub fn reshard(
         metadata: manifest.metadata(),
         plan: checkpoint.plan()?.unwrap_or_default(),
         modules: manifest.modules(),
+        settings: manifest.settings(),
+        numerics: manifest.numerics(),
         block_size: Some(manifest.block_bytes),
         replace: options.replace,
         unknown_fields: manifest.unknown_fields().clone(),

@@ -1,6 +1,6 @@
 //! An attempt to save a step.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     AttemptHandle, SaveSize,
@@ -13,7 +13,7 @@ use crate::{
         DocumentEntry, FILE_BYTES, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE,
         MAX_MANIFEST_BYTES, MAX_WORLD_SIZE, Manifest, Marker, PLAN_FILE, Part, StoredPlan,
         UnknownFields, attempt_dir_name, claim_file_name, encode_index, encode_manifest, metadata,
-        part_file_name, step_dir_name,
+        part_file_name, step_dir_name, texts,
     },
     store::{Lock, PublishError, Store, existing, join},
 };
@@ -36,6 +36,10 @@ pub struct CheckpointMeta {
     /// The types of the model's modules, at most 16 MiB of JSON; empty if they are not known. An export with PyTorch's names
     /// and layouts needs them.
     pub modules: ModuleTypes,
+    /// The settings that decide the losses of the training, by name, at most 1 MiB of JSON; empty if they are not known.
+    pub settings: BTreeMap<String, String>,
+    /// Digests of what the CPU of the run computes, by class of operation, at most 1 MiB of JSON; empty if they are not known.
+    pub numerics: BTreeMap<String, String>,
     /// The number of bytes that one digest covers; `None` for 1 MiB, or more if [`Self::size`] is large.
     pub block_size: Option<BlockSize>,
     /// The size of the save, if known.
@@ -50,7 +54,7 @@ pub struct CheckpointMeta {
 
 impl CheckpointMeta {
     /// Creates the metadata of a step and a world size, with seed and data position 0, no metadata, no plan,
-    /// no types of modules, blocks of 1 MiB and files of 1 GiB; does not replace an earlier checkpoint of the step.
+    /// no types of modules, no settings, blocks of 1 MiB and files of 1 GiB; does not replace an earlier checkpoint of the step.
     pub fn new(step: u64, world_size: u32) -> Self {
         Self {
             step,
@@ -60,6 +64,8 @@ impl CheckpointMeta {
             metadata: serde_json::Value::Null,
             plan: serde_json::Value::Null,
             modules: ModuleTypes::default(),
+            settings: BTreeMap::new(),
+            numerics: BTreeMap::new(),
             block_size: None,
             size: None,
             file_bytes: FILE_BYTES,
@@ -80,6 +86,8 @@ impl CheckpointMeta {
         }
         // Detected here instead of after the save.
         self.modules.to_json()?;
+        texts::to_json(&self.settings)?;
+        texts::to_json(&self.numerics)?;
         metadata(&self.metadata).map(drop)
     }
 }
@@ -265,6 +273,8 @@ impl Attempt {
         manifest.data_position = meta.data_position;
         manifest.metadata = metadata(&meta.metadata)?;
         manifest.modules = meta.modules.to_json()?;
+        manifest.settings = texts::to_json(&meta.settings)?;
+        manifest.numerics = texts::to_json(&meta.numerics)?;
         manifest.unknown = meta.unknown_fields.clone();
         manifest.plan = self
             .plan

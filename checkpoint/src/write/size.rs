@@ -97,6 +97,8 @@ impl SaveSize {
         let rest = [
             json_bytes(&meta.metadata),
             json_bytes(&meta.modules),
+            json_bytes(&meta.settings),
+            json_bytes(&meta.numerics),
             json_bytes(&meta.unknown_fields),
         ];
         lists.saturating_add(REST_BYTES + rest.iter().sum::<u64>())

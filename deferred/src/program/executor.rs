@@ -13,6 +13,7 @@ use tinderbox_fake::{DynTensor, ValueId, is_host};
 
 use super::rows::{self, ProgramInput, Rows};
 use super::stack::StackDepth;
+use super::sums::{divided_sum, with_ordered_sums};
 use super::{Dtypes, Program, RandomKey, RandomStep, Step, indices, operation, tensor_id};
 use crate::random::{RandomBackend, Seed, Stream, Wanted, tensor};
 use crate::{ProgramError, check_device};
@@ -282,7 +283,7 @@ impl Executable {
             match step {
                 Step::Operation { node, last_uses } => {
                     let operation = operation_of(&mut interpreter, *node, last_uses)?;
-                    run_one(&mut interpreter, operation, &mut observer);
+                    run_one(&mut interpreter, &self.device, operation, &mut observer);
                 }
                 Step::Together(together) => {
                     let operations = together.operations.iter();
@@ -292,7 +293,7 @@ impl Executable {
                     match has_threads {
                         true => run_together(&mut interpreter, operations),
                         false => operations.into_iter().for_each(|operation| {
-                            run_one(&mut interpreter, operation, &mut observer);
+                            run_one(&mut interpreter, &self.device, operation, &mut observer);
                         }),
                     }
                 }
@@ -330,18 +331,28 @@ impl Executable {
 /// Runs an operation, and gives what it computes to an observer.
 fn run_one<B: BackendIr>(
     interpreter: &mut TensorInterpreter<B>,
+    device: &Device,
     operation: OperationIr,
     observer: &mut Option<&mut ValueObserver<'_>>,
 ) where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    let Some(observer) = observer else {
-        return operation::run(interpreter, operation);
+    let made: Vec<TensorIr> = match observer {
+        Some(_) => operation.outputs().cloned().collect(),
+        None => Vec::new(),
     };
-    let made: Vec<TensorIr> = operation.outputs().cloned().collect();
-    operation::run(interpreter, operation);
-    for out in made {
-        observe(interpreter, out, observer);
+    match divided_sum(&operation) {
+        None => operation::run(interpreter, operation),
+        Some(elements) => {
+            let apart = Apart::new(interpreter, operation);
+            let outputs = with_ordered_sums(device, elements, || apart.run());
+            register(interpreter, outputs);
+        }
+    }
+    if let Some(observer) = observer {
+        for out in made {
+            observe(interpreter, out, observer);
+        }
     }
 }
 
@@ -359,34 +370,59 @@ fn observe<B: BackendIr>(
     }
 }
 
-/// Runs operations at the same time, each in an interpreter of its own.
+/// Runs operations at the same time.
 fn run_together<B: BackendIr>(
     interpreter: &mut TensorInterpreter<B>,
     operations: Vec<OperationIr>,
 ) {
-    let device = interpreter.device();
-    let with_inputs = operations.into_iter().map(|operation| {
+    let apart = operations.into_iter();
+    let apart: Vec<_> = apart
+        .map(|operation| Apart::new(interpreter, operation))
+        .collect();
+    let outputs: Vec<_> = apart.into_par_iter().map(Apart::run).collect();
+    register(interpreter, outputs.into_iter().flatten());
+}
+
+/// Values by id.
+type Handles<B> = Vec<(TensorId, HandleKind<B>)>;
+
+/// An operation with its inputs, which another thread can run in an interpreter of its own.
+struct Apart<B: BackendIr> {
+    device: B::Device,
+    operation: OperationIr,
+    inputs: Handles<B>,
+}
+
+impl<B: BackendIr> Apart<B> {
+    fn new(interpreter: &mut TensorInterpreter<B>, operation: OperationIr) -> Self {
         let inputs = operation.inputs();
         let inputs = inputs.map(|input| (input.id, interpreter.get_tensor(input)));
-        let inputs: Vec<_> = inputs.collect();
-        (operation, inputs)
-    });
-    let with_inputs: Vec<_> = with_inputs.collect();
-    let outputs = with_inputs.into_par_iter().map(|(operation, inputs)| {
-        let mut own = TensorInterpreter::<B>::new(device.clone());
-        for (id, input) in inputs {
-            own.register_tensor_to_device(id, input);
+        Self {
+            inputs: inputs.collect(),
+            device: interpreter.device(),
+            operation,
         }
-        let outputs: Vec<TensorIr> = operation.outputs().cloned().collect();
-        operation::run(&mut own, operation);
+    }
+
+    fn run(self) -> Handles<B> {
+        let mut own = TensorInterpreter::<B>::new(self.device);
+        register(&mut own, self.inputs);
+        let outputs: Vec<TensorIr> = self.operation.outputs().cloned().collect();
+        operation::run(&mut own, self.operation);
         let outputs = outputs.into_iter().map(|mut output| {
             output.status = TensorStatus::ReadWrite;
             (output.id, own.get_tensor(&output))
         });
-        outputs.collect::<Vec<_>>()
-    });
-    for (id, output) in outputs.collect::<Vec<_>>().into_iter().flatten() {
-        interpreter.register_tensor_to_device(id, output);
+        outputs.collect()
+    }
+}
+
+fn register<B: BackendIr>(
+    interpreter: &mut TensorInterpreter<B>,
+    values: impl IntoIterator<Item = (TensorId, HandleKind<B>)>,
+) {
+    for (id, value) in values {
+        interpreter.register_tensor_to_device(id, value);
     }
 }
 

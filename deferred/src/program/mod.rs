@@ -8,6 +8,7 @@ mod liveness;
 mod operation;
 mod rows;
 mod stack;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod together;
@@ -30,6 +31,7 @@ pub use interpret::{Interpreter, RandomValues};
 pub use keys::initialization_keys;
 pub(crate) use operation::{base, is_view};
 pub use rows::{ProgramInput, Rows, rows_read};
+pub use sums::with_ordered_sums;
 
 use crate::ProgramError;
 use crate::random::Domain;

@@ -9,4 +9,5 @@ mod program;
 mod recipe;
 mod stability;
 mod summary;
+mod sums;
 mod table;

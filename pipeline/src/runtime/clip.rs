@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use tinderbox_deferred::with_ordered_sums;
 use tinderbox_fake::{DynTensor, FakeError};
 
 use crate::ActionError;
@@ -163,6 +164,7 @@ pub(super) fn each(
     gradient: DynTensor,
 ) -> Result<DynTensor, ActionError> {
     let clipping = config.init();
+    let (device, elements) = (gradient.device(), gradient.shape().num_elements());
     macro_rules! of_rank {
         ($($rank:literal)*) => {
             match gradient.shape().num_dims() {
@@ -171,7 +173,7 @@ pub(super) fn each(
             }
         };
     }
-    Ok(of_rank!(1 2 3 4 5 6 7 8))
+    with_ordered_sums(&device, elements, || Ok(of_rank!(1 2 3 4 5 6 7 8)))
 }
 
 /// The norms that a stage sends to all ranks before the update, or a replica to the others.

@@ -4,11 +4,13 @@ use std::hash::Hasher;
 use std::io;
 
 use serde::Serialize;
+use tinderbox_deferred::NumericFingerprint;
 use twox_hash::XxHash3_64;
 
 use super::crew::Crew;
 use super::loss_scale::LossScale;
 use super::remote::To;
+use super::run_settings::Training;
 use super::settings::Settings;
 use crate::lists::ScheduleChoice;
 use crate::schedule::RankIndex;
@@ -20,8 +22,8 @@ pub(super) struct Facts<'a> {
     pub(super) plan: &'a Plan,
     pub(super) trace: &'a JointGraph,
     pub(super) settings: &'a Settings,
+    pub(super) training: Training<'a>,
     pub(super) schedule: &'a ScheduleChoice,
-    pub(super) micro_batches: usize,
     pub(super) loss_scale: Option<LossScale>,
 }
 
@@ -31,9 +33,11 @@ impl Facts<'_> {
         if crew.own().is_none() {
             return Ok(());
         }
-        let all = crew.exchange(To::All, self.named(), Vec::new())?;
-        let expected = &all[0].0;
-        for (rank, (found, _)) in all.iter().enumerate() {
+        let own = NumericFingerprint::of_process();
+        let all = crew.exchange(To::All, (self.named(), own.clone()), Vec::new())?;
+        let expected = &all[0].0.0;
+        for (rank, ((found, numerics), _)) in all.iter().enumerate() {
+            warn_of_numerics(rank, &own.differences(numerics));
             let pairs = expected.iter().zip(found);
             if let Some(((field, expected), (_, found))) = pairs.into_iter().find(|(a, b)| a != b) {
                 let rank = RankIndex::new(rank);
@@ -52,7 +56,6 @@ impl Facts<'_> {
     /// The name of each fact and its value, or a digest of it.
     fn named(&self) -> Vec<(String, String)> {
         let settings = self.settings;
-        let optimizers = settings.optimizers.as_ref();
         let schedule = match self.schedule {
             ScheduleChoice::Named(kind) => kind.to_string(),
             ScheduleChoice::Planned(planned) => digest(&**planned),
@@ -63,28 +66,26 @@ impl Facts<'_> {
             ("model and forward", digest(self.trace.graph())),
             ("plan", digest_of(self.plan.to_json().as_bytes())),
             ("schedule", schedule),
-            ("number of micro-batches", self.micro_batches.to_string()),
-            ("order of sums", settings.sum.to_string()),
             ("seed", format!("{:?}", settings.seed)),
-            (
-                "optimizer",
-                optimizers.map_or("none".to_owned(), |all| all.describe()),
-            ),
-            ("clipping", format!("{:?}", settings.clipping)),
             ("loss scale", format!("{:?}", self.loss_scale)),
-            (
-                "function for gradients",
-                settings.gradient_hook.is_some().to_string(),
-            ),
             ("check of memory", format!("{:?}", settings.check_memory)),
-            ("decay of averages", format!("{:?}", settings.average_decay)),
-            (
-                "stop at values that are not finite",
-                settings.stop_on_non_finite.to_string(),
-            ),
         ]
+        .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
-        .into()
+        .chain(self.training.named())
+        .collect()
+    }
+}
+
+/// Reports that the CPU of another rank rounds differently.
+fn warn_of_numerics(rank: usize, classes: &[&str]) {
+    if !classes.is_empty() {
+        tracing::warn!(
+            rank,
+            classes = classes.join(", "),
+            "the processor or the C library of another rank rounds differently: the bits of a step depend on which rank \
+             computes what"
+        );
     }
 }
 

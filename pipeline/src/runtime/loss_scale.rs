@@ -62,6 +62,14 @@ impl LossScale {
         self.factor
     }
 
+    /// Returns what decides the scales of later steps, without the current one.
+    pub(super) fn rule(self) -> String {
+        match self.interval {
+            None => format!("{}, fixed", self.factor),
+            Some(steps) => format!("doubled after {steps} finite steps"),
+        }
+    }
+
     /// Returns the number of finite steps in a row since the scale changed.
     pub fn steps(&self) -> u64 {
         self.steps

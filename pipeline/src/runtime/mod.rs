@@ -29,6 +29,7 @@ mod replay;
 mod replicas;
 mod restore;
 mod round;
+mod run_settings;
 mod settings;
 mod share;
 mod stage;

@@ -1,11 +1,12 @@
 //! The handle that controls a pipeline.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::tensor::{Device, FloatDType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tinderbox_deferred::{Deferred, ParameterPath, Source, Values, random::Seed};
@@ -28,6 +29,8 @@ use super::programs::Programs;
 use super::rank::RankSetup;
 use super::recovery::{CallKind, RecoveryState};
 use super::remote::To;
+use super::round::LearningRates;
+use super::run_settings::Training;
 use super::settings::Settings;
 use super::stage::Stage;
 use super::streamed::{Passes, StreamedSetup};
@@ -59,6 +62,10 @@ pub struct Pipeline<M, B> {
     pub(super) calls: u64,
     /// A digest of what was frozen and set.
     pub(super) changes: u64,
+    /// The 16-bit dtype of mixed precision.
+    pub(super) compute: Option<FloatDType>,
+    /// The learning rates of the last step.
+    pub(super) last_rates: Option<ModuleLearningRate>,
     pub(super) checks_batches: bool,
     pub(super) outputs: OutputsOn,
     pub(super) repaired: Vec<Repaired>,
@@ -153,12 +160,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             world,
             builder.backups,
         )?;
+        let compute = builder.trace.compute_dtype();
         let facts = Facts {
             plan: &builder.plan,
             trace: &traced,
             settings: &settings,
+            training: Training {
+                settings: &settings,
+                table: builder.model.parameters(),
+                micro_batches,
+                loss_scale: builder.loss_scale,
+                compute,
+                frozen: Vec::new(),
+            },
             schedule: &schedule,
-            micro_batches,
             loss_scale: builder.loss_scale,
         };
         facts.compare(&mut crew)?;
@@ -188,6 +203,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             plan: builder.plan,
             calls: 0,
             changes: 0,
+            compute,
+            last_rates: None,
             checks_batches: builder.checks_batches,
             outputs: builder.outputs,
             repaired: Vec::new(),
@@ -221,6 +238,35 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns the number of micro-batches of a batch that has enough samples, of all replicas.
     pub fn micro_batches(&self) -> usize {
         self.micro_batches
+    }
+
+    /// Returns the settings that decide the losses of a training, by name: the optimizer with its groups, `clipping`,
+    /// `gradient_sum`, `micro_batches`, `precision`, the parameters that are `frozen` now, and others. With equal settings,
+    /// seed, model and batches, the losses are equal. Later versions add names.
+    pub fn run_settings(&self) -> BTreeMap<String, String> {
+        let table = self.model.parameters();
+        let all = table.iter().as_slice();
+        let frozen = self.frozen.iter().map(|at| &all[*at].path);
+        let training = Training {
+            settings: &self.settings,
+            table,
+            micro_batches: self.micro_batches,
+            loss_scale: self.loss_scale,
+            compute: self.compute,
+            frozen: frozen.collect(),
+        };
+        training.named()
+    }
+
+    /// Returns the learning rates of the last step: the one of all parameters that no group has, and the rate of each
+    /// parameter that differs from it, by path. `None` before the first step of this process.
+    pub fn last_learning_rates(&self) -> Option<(f64, BTreeMap<ParameterPath, f64>)> {
+        let rates = LearningRates(self.last_rates.clone()?);
+        let base = rates.0.base();
+        let paths = self.model.parameters().distinct().map(|p| &p.path);
+        let others = paths.filter(|path| rates.of(path) != base);
+        let others = others.map(|path| (path.clone(), rates.of(path)));
+        Some((base, others.collect()))
     }
 
     /// Returns whether its optimizer keeps a state for each parameter, such as the moments of Adam.

@@ -176,6 +176,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             scale.after_step(!output.skipped);
         }
         self.step = step + 1;
+        self.last_rates = Some(lr.clone());
         self.record_memory()?;
         Ok(output)
     }

@@ -48,12 +48,17 @@ pub(crate) fn contains(group: &ParamGroup, path: &ParameterPath) -> bool {
 }
 
 impl Optimizers {
-    /// Returns the configurations of all groups as text.
-    pub(crate) fn describe(&self) -> String {
-        let groups = self
-            .groups
-            .iter()
-            .map(|(_, rule)| format!(", {}", rule.description));
+    /// Returns the configurations of all groups as text, each group with the parameters that it contains.
+    pub(crate) fn describe(
+        &self,
+        parameters: &[&ParameterPath],
+        name: impl Fn(&[&ParameterPath]) -> String,
+    ) -> String {
+        let groups = self.groups.iter().map(|(group, rule)| {
+            let contained = parameters.iter().filter(|path| contains(group, path));
+            let contained: Vec<&ParameterPath> = contained.copied().collect();
+            format!("; {} of {}", rule.description, name(&contained))
+        });
         format!("{}{}", self.base.description, groups.collect::<String>())
     }
 

@@ -16,7 +16,7 @@ use burn::tensor::{DType, Device, TensorData};
 use burn_backend::ExecutionError;
 use burn_dispatch::DispatchTensor;
 use burn_pack::Scalar;
-use tinderbox_deferred::{Observer, ParameterPath};
+use tinderbox_deferred::{Observer, ParameterPath, with_ordered_sums};
 use tinderbox_fake::{DynTensor, dtype_name, read_now};
 
 use super::clip::any_rank;
@@ -217,12 +217,17 @@ impl OptimizerState {
         value: DynTensor,
         gradient: DynTensor,
     ) -> DynTensor {
-        let rank = value.shape().num_dims();
+        let (rank, elements) = (value.shape().num_dims(), value.shape().num_elements());
+        let device = value.device();
         let state = self.states[position].take();
         // The bridge type does not contain the rank, which is passed separately.
         let [value, gradient] = [value, gradient].map(|tensor| any_rank(tensor).into_bridge());
-        let optimizer = &self.rules[position].optimizer;
-        let (value, state) = optimizer.step_dyn(rank, lr, value, gradient, state);
+        let rule = &self.rules[position];
+        // Such as the norm of a parameter.
+        let summed = if rule.is_by_element { 0 } else { elements };
+        let (value, state) = with_ordered_sums(&device, summed, || {
+            rule.optimizer.step_dyn(rank, lr, value, gradient, state)
+        });
         self.states[position] = state;
         DispatchTensor::from(value).into()
     }

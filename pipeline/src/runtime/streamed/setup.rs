@@ -98,6 +98,7 @@ impl StreamedSetup {
             seed: pipeline.settings.seed,
             plan: &pipeline.plan,
             micro_batches: pipeline.micro_batches,
+            settings: pipeline.run_settings(),
             trained: trained.filter(|(_, paths)| !paths.is_empty()).collect(),
             keeps_state: pipeline.keeps_optimizer_state(),
         });

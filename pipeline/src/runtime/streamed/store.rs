@@ -1,5 +1,6 @@
 //! Where the parameters and the state of the optimizer are while their stages do not run.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,6 +34,8 @@ pub struct StreamedTraining<'a> {
     pub plan: &'a Plan,
     /// The number of micro-batches of a step.
     pub micro_batches: usize,
+    /// The settings that decide the losses, as [`Pipeline::run_settings`](crate::Pipeline::run_settings) returns them.
+    pub settings: BTreeMap<String, String>,
     /// The stages that a step may change, with the parameters and running states that it may change.
     pub trained: Vec<(StageIndex, Vec<ParameterPath>)>,
     /// Whether the optimizer keeps a state.

@@ -1,0 +1,213 @@
+//! Which bits the CPU of this process computes.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use derive_more::{From, Into};
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_64;
+
+/// Digests of what the CPU computes for fixed inputs, by class of operation.
+///
+/// The same program has the same bits in every process on one machine, whatever the ranks and threads. On another kind of
+/// CPU, with another C library, or built with other features, some classes of operations round differently: the
+/// chapter "Recording" of the book lists them. Two processes whose digests of a class are equal compute the same bits in all
+/// that was probed of it.
+///
+/// It describes the CPU backend, also in a process whose ranks are on GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, From, Into)]
+#[serde(transparent)]
+pub struct NumericFingerprint(BTreeMap<String, String>);
+
+impl NumericFingerprint {
+    /// Returns the fingerprint of this process.
+    ///
+    /// Cost: some milliseconds at the first call, which are spent once per process.
+    pub fn of_process() -> &'static Self {
+        static OF_PROCESS: OnceLock<NumericFingerprint> = OnceLock::new();
+        OF_PROCESS.get_or_init(|| {
+            let probes = PROBES.iter();
+            Self(
+                probes
+                    .map(|(class, probe)| ((*class).to_owned(), digest(probe())))
+                    .collect(),
+            )
+        })
+    }
+
+    /// Returns the classes and their digests, by name.
+    pub fn classes(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
+    /// Returns the names of the classes that both have and that differ.
+    pub fn differences<'a>(&'a self, other: &Self) -> Vec<&'a str> {
+        let differs = |(class, digest): &(&String, &String)| {
+            other.0.get(*class).is_some_and(|other| other != *digest)
+        };
+        let classes = self.0.iter().filter(differs);
+        classes.map(|(class, _)| class.as_str()).collect()
+    }
+}
+
+fn digest(results: Vec<TensorData>) -> String {
+    let bytes: Vec<u8> = results
+        .iter()
+        .flat_map(|data| data.as_bytes())
+        .copied()
+        .collect();
+    format!("{:016x}", XxHash3_64::oneshot(&bytes))
+}
+
+/// What is computed for a class of operations.
+type Probe = fn() -> Vec<TensorData>;
+
+/// The classes. A name is a key in checkpoints: a probe that changes gets another name.
+const PROBES: &[(&str, Probe)] = &[
+    ("products of at most 512 terms", || {
+        vec![
+            product([96, 512, 80], DType::F32),
+            product([33, 100, 47], DType::F32),
+        ]
+    }),
+    // The number of terms in a block depends on the instruction set and on the first cache.
+    ("products of more than 512 terms", || {
+        let terms = [600, 800, 1100, 1600, 2100, 3100, 4200, 6500];
+        { terms }
+            .map(|terms| product([96, terms, 80], DType::F32))
+            .into()
+    }),
+    ("products with few results", || {
+        // Both operands are contiguous along the terms.
+        let transposed = |[m, k, n]: [usize; 3]| {
+            let rhs = values([n, k], DType::F32).transpose();
+            values([m, k], DType::F32).matmul(rhs).into_data()
+        };
+        vec![transposed([9, 100, 11]), transposed([16, 1500, 16])]
+    }),
+    ("products with vectors", || {
+        let (wide, tall) = ([1, 700], [700, 1]);
+        let matrix = || values([700, 700], DType::F32);
+        vec![
+            values(wide, DType::F32).matmul(matrix()).into_data(),
+            values(wide, DType::F32)
+                .matmul(matrix().transpose())
+                .into_data(),
+            matrix().matmul(values(tall, DType::F32)).into_data(),
+            matrix()
+                .transpose()
+                .matmul(values(tall, DType::F32))
+                .into_data(),
+        ]
+    }),
+    ("products in f64", || {
+        [100, 600, 1100, 2100]
+            .map(|terms| product([96, terms, 80], DType::F64))
+            .into()
+    }),
+    ("products in f16 and bf16", || {
+        let of = |dtype| [100, 600, 1100].map(|terms| product([96, terms, 80], dtype));
+        [of(DType::F16), of(DType::BF16)].concat()
+    }),
+    // The number of partial sums depends on the instruction set.
+    ("sums", || {
+        let x = || values([7, 1001], DType::F32);
+        vec![
+            x().sum().into_data(),
+            x().sum_dim(1).into_data(),
+            x().mean().into_data(),
+        ]
+    }),
+    // From the C library, which chooses their code for the CPU.
+    ("exp", || function(Tensor::exp, -104.0, 89.0)),
+    ("ln", || function(Tensor::log, 1e-30, 1e4)),
+    ("ln_1p", || function(Tensor::log1p, -0.999, 50.0)),
+    ("tanh", || function(Tensor::tanh, -10.0, 10.0)),
+    ("sin and cos", || {
+        let sin = function(Tensor::sin, -100.0, 100.0);
+        [sin, function(Tensor::cos, -100.0, 100.0)].concat()
+    }),
+    ("powers", || {
+        function(|x| x.powf_scalar(0.3), 1e-3, 1e3)
+    }),
+    ("functions in f64", || {
+        let x = || values([64, 320], DType::F64) * 20.0;
+        [x().exp(), x().sin(), (x() + 11.0).powf_scalar(0.3)]
+            .map(Tensor::into_data)
+            .into()
+    }),
+    // Processors with instructions for f16 convert by way of f32.
+    ("casts from f64 to f16", || {
+        let between = 1.0 + 2_f64.powi(-11) + 2_f64.powi(-40);
+        let x = Tensor::<1>::from_data([between], (&Device::flex(), DType::F64));
+        vec![x.cast(DType::F16).into_data()]
+    }),
+    ("erf", || function(Tensor::erf, -6.0, 6.0)),
+];
+
+/// Numbers between -0.5 and 0.5, the same on every machine.
+fn values(shape: [usize; 2], dtype: DType) -> Tensor<2> {
+    let mut state = 1_u32;
+    let numbers = (0..shape[0] * shape[1]).map(|_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    });
+    let data = TensorData::new(numbers.collect::<Vec<f32>>(), shape);
+    Tensor::from_data(data.convert_dtype(dtype), (&Device::flex(), dtype))
+}
+
+fn product([m, k, n]: [usize; 3], dtype: DType) -> TensorData {
+    values([m, k], dtype)
+        .matmul(values([k, n], dtype))
+        .into_data()
+}
+
+/// A function of numbers between two, and of inputs for which implementations of `exp` are known to differ.
+fn function(function: fn(Tensor<2>) -> Tensor<2>, low: f32, high: f32) -> Vec<TensorData> {
+    let telling = [0x4202_422f_u32, 0xc27c_65d9].map(f32::from_bits);
+    let telling = Tensor::from_data([telling], &Device::flex());
+    let x = (values([16, 128], DType::F32) + 0.5) * (high - low) + low;
+    vec![function(x).into_data(), function(telling).into_data()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_always_has_the_same_and_names_what_differs() {
+        let own = NumericFingerprint::of_process();
+        for threads in [1, 2, 5] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+            let again = pool.build().unwrap().install(|| {
+                let probes = PROBES.iter();
+                probes
+                    .map(|(class, probe)| ((*class).to_owned(), digest(probe())))
+                    .collect::<BTreeMap<_, _>>()
+            });
+            assert_eq!(&again, own.classes(), "{threads} threads");
+        }
+        assert_eq!(own.differences(own), Vec::<&str>::new());
+        let mut other = own.classes().clone();
+        other.insert("sums".into(), "0".into());
+        other.insert("a class of a newer version".into(), "0".into());
+        other.remove("tanh");
+        assert_eq!(own.differences(&other.into()), ["sums"]);
+    }
+
+    /// Every class has a digest of its own: a probe that is not computed, or that overflows, would not.
+    #[test]
+    fn classes_compute_finite_numbers() {
+        for (class, probe) in PROBES {
+            let results = probe();
+            let numbers = results.iter().flat_map(|data| data.iter::<f64>());
+            let finite = numbers.filter(|number| number.is_finite() && *number != 0.0);
+            let all: usize = results.iter().map(|data| data.num_elements()).sum();
+            assert!(finite.count() * 10 > all * 9, "{class}");
+        }
+        let digests: std::collections::BTreeSet<_> =
+            NumericFingerprint::of_process().classes().values().collect();
+        assert_eq!(digests.len(), PROBES.len());
+    }
+}

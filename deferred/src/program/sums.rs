@@ -1,0 +1,51 @@
+//! Sums of many elements on the CPU, in an order that does not depend on threads.
+//!
+//! `flex` divides a sum of at least [`DIVIDED_SUM`] elements among threads, and adds the parts in an order that depends on their
+//! number, and on which of them is idle. On the thread of a pool of one the order is fixed.
+
+use std::sync::LazyLock;
+
+use burn::tensor::Device;
+use burn_ir::{NumericOperationIr, OperationIr};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use tinderbox_fake::is_host;
+
+/// The number of elements from which `flex` divides a sum among threads.
+const DIVIDED_SUM: usize = 4 << 20;
+
+static ONE_THREAD: LazyLock<ThreadPool> = LazyLock::new(|| {
+    let pool = ThreadPoolBuilder::new().num_threads(1);
+    let pool = pool.thread_name(|_| "tinderbox-sums".to_owned());
+    pool.build()
+        .expect("a process that runs several threads can start one more")
+});
+
+/// Runs operations on a device so that sums of the elements of one tensor have a fixed order, if no tensor has more than
+/// `elements`: sums that `flex` would divide among threads run on one.
+///
+/// It is the order of plain Burn on the thread of a `rayon` pool that has only one.
+///
+/// Cost: with less than 4 Mi elements, or on another device than the CPU, none; otherwise all of the operations run on one
+/// thread.
+pub fn with_ordered_sums<T: Send>(
+    device: &Device,
+    elements: usize,
+    run: impl FnOnce() -> T + Send,
+) -> T {
+    // Also from a pool of one thread: who calls it may be outside of that pool, which changes the order.
+    match elements >= DIVIDED_SUM && is_host(device) {
+        true => ONE_THREAD.install(run),
+        false => run(),
+    }
+}
+
+/// Returns the number of elements that an operation adds, if `flex` would divide the sum among threads.
+pub(super) fn divided_sum(operation: &OperationIr) -> Option<usize> {
+    use NumericOperationIr as N;
+    match operation {
+        OperationIr::NumericFloat(_, N::Sum(sum) | N::Mean(sum)) => {
+            Some(sum.input.shape.num_elements()).filter(|elements| *elements >= DIVIDED_SUM)
+        }
+        _ => None,
+    }
+}

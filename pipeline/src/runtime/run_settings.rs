@@ -1,0 +1,81 @@
+//! The settings of a training that decide its losses, as named texts.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::FloatDType;
+use tinderbox_deferred::{ParameterPath, ParameterTable};
+use twox_hash::XxHash3_64;
+
+use super::loss_scale::LossScale;
+use super::settings::Settings;
+
+/// Paths that are written out in a text; of more, a number and a digest.
+const PATHS_IN_TEXT: usize = 4;
+
+/// What decides the losses, and is neither in the plan nor in the model.
+pub(super) struct Training<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) table: &'a ParameterTable,
+    pub(super) micro_batches: usize,
+    pub(super) loss_scale: Option<LossScale>,
+    /// Of mixed precision.
+    pub(super) compute: Option<FloatDType>,
+    /// The parameters that do not train now, though they could.
+    pub(super) frozen: Vec<&'a ParameterPath>,
+}
+
+impl Training<'_> {
+    /// Returns the value of each setting by its name.
+    pub(super) fn named(&self) -> BTreeMap<String, String> {
+        let settings = self.settings;
+        let all: Vec<&ParameterPath> = self.table.distinct().map(|p| &p.path).collect();
+        let fixed = self.table.distinct().filter(|p| !p.trainable);
+        let mut frozen: Vec<&ParameterPath> = fixed.map(|p| &p.path).collect();
+        frozen.extend(&self.frozen);
+        frozen.sort_unstable();
+        frozen.dedup();
+        let optimizers = settings.optimizers.as_ref();
+        let optimizer = optimizers.map(|optimizers| optimizers.describe(&all, paths_in_text));
+        let clipping = settings.clipping.as_ref();
+        let average = settings.average_decay;
+        let precision = match self.compute {
+            None => "that of the parameters".to_owned(),
+            Some(dtype) => format!("{dtype:?} in the forward").to_lowercase(),
+        };
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
+        [
+            ("optimizer", or_none(optimizer)),
+            ("clipping", or_none(clipping.map(|c| format!("{c:?}")))),
+            ("gradient_sum", settings.sum.to_string()),
+            ("micro_batches", self.micro_batches.to_string()),
+            ("precision", precision),
+            ("frozen", paths_in_text(&frozen)),
+            ("loss_scale", or_none(self.loss_scale.map(LossScale::rule))),
+            ("average_decay", or_none(average.map(|d| d.to_string()))),
+            (
+                "gradient_hook",
+                settings.gradient_hook.is_some().to_string(),
+            ),
+            (
+                "stop_on_non_finite",
+                settings.stop_on_non_finite.to_string(),
+            ),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+}
+
+/// Names paths: all of a few, and otherwise their number with a digest.
+fn paths_in_text(paths: &[&ParameterPath]) -> String {
+    let names: Vec<&str> = paths.iter().map(|path| path.as_str()).collect();
+    match names.len() {
+        0 => "none".to_owned(),
+        1..=PATHS_IN_TEXT => names.join(", "),
+        count => {
+            let digest = XxHash3_64::oneshot(names.join("\n").as_bytes());
+            let first = names[..PATHS_IN_TEXT - 1].join(", ");
+            format!("{first} and others, {count} in all, with digest {digest:016x}")
+        }
+    }
+}
