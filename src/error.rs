@@ -205,9 +205,22 @@ pub struct SettingDifference {
 
 impl fmt::Display for SettingDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, saved, given } = self;
-        write!(f, "`{name}` was `{saved}` and is now `{given}`")
+        let (saved, given) = differing(&self.saved, &self.given);
+        write!(f, "`{}` was `{saved}` and is now `{given}`", self.name)
     }
+}
+
+/// Returns the fields that differ, of two configurations with equally many.
+fn differing(saved: &str, given: &str) -> (String, String) {
+    const SEPARATOR: &str = ", ";
+    let fields = |text: &str| text.split(SEPARATOR).map(str::to_owned).collect::<Vec<_>>();
+    let (first, second) = (fields(saved), fields(given));
+    if first.len() != second.len() {
+        return (saved.to_owned(), given.to_owned());
+    }
+    let differing = first.into_iter().zip(second).filter(|(a, b)| a != b);
+    let (first, second): (Vec<_>, Vec<_>) = differing.unzip();
+    (first.join(SEPARATOR), second.join(SEPARATOR))
 }
 
 /// The reason why the reads of a load can't be determined.

@@ -116,7 +116,7 @@ pub use program::{
 };
 pub use recipe::{NotSliceable, Recipe, RecipePlan};
 pub use recorded_model::RecordedModel;
-pub use reload::Reload;
+pub use reload::{Reload, groups_by_bytes};
 pub use replay::{Replay, Rng};
 pub use source::{ConstructedBy, Observed, OrElse, Request, Source, Uncached, Values};
 pub use stability::Change;

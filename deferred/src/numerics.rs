@@ -16,7 +16,7 @@ use twox_hash::XxHash3_64;
 /// that was probed of it.
 ///
 /// It describes the CPU backend, also in a process whose ranks are on GPUs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, From, Into)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, From, Into)]
 #[serde(transparent)]
 pub struct NumericFingerprint(BTreeMap<String, String>);
 
@@ -39,6 +39,11 @@ impl NumericFingerprint {
     /// Returns the classes and their digests, by name.
     pub fn classes(&self) -> &BTreeMap<String, String> {
         &self.0
+    }
+
+    /// Returns whether it has no class, as what an earlier version has saved.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Returns the names of the classes that both have and that differ.

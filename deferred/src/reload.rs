@@ -46,8 +46,8 @@ impl Reload {
         check: MemoryCheck,
     ) -> Result<(), MaterializeError> {
         source.check(table, &self.requests)?;
-        let groups = self.groups().into_iter();
-        let groups = groups.map(|group| &self.requests[group]);
+        let groups = groups_by_bytes(self.requests.iter().map(Request::bytes));
+        let groups = groups.into_iter().map(|group| &self.requests[group]);
         let largest = groups.max_by_key(|group| bytes(group));
         let options = MaterializeOptions::new().memory(check);
         memory::check(largest.unwrap_or_default(), source, 0, &options)
@@ -55,7 +55,7 @@ impl Reload {
 
     /// Replaces the values.
     ///
-    /// Memory: in addition to the values and the working memory of the source, at most the bytes of the largest value:
+    /// Memory: in addition to the values and the working memory of the source, at most the bytes of the largest value, or 1 MiB:
     /// values are loaded in groups of that size, and each group replaces the old values before the next is loaded.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Reload {
         let _entered = span.enter();
         let begun = Instant::now();
         observer.begin(parameters, bytes);
-        for group in self.groups() {
+        for group in groups_by_bytes(self.requests.iter().map(Request::bytes)) {
             let requests = &self.requests[group];
             let values = read_values(requests, source, observer)?;
             for (request, value) in requests.iter().zip(values) {
@@ -89,21 +89,25 @@ impl Reload {
         tracing::info!(parameters, bytes, seconds, "reloaded");
         Ok(())
     }
+}
 
-    /// Returns ranges of consecutive parameters that together have no more bytes than the largest value.
-    fn groups(&self) -> Vec<Range<usize>> {
-        let most = self.requests.iter().map(Request::bytes).max().unwrap_or(0);
-        let (mut groups, mut begin, mut held) = (Vec::new(), 0, 0_u64);
-        for (at, request) in self.requests.iter().enumerate() {
-            if at > begin && held + request.bytes() > most {
-                groups.push(begin..at);
-                (begin, held) = (at, 0);
-            }
-            held += request.bytes();
+/// Smaller values are loaded together, because each load takes time of its own.
+const GROUP_BYTES: u64 = 1 << 20;
+
+/// Returns ranges of consecutive values that together have no more bytes than the largest one, or than 1 MiB.
+pub fn groups_by_bytes(bytes: impl Iterator<Item = u64> + Clone) -> Vec<Range<usize>> {
+    let most = bytes.clone().max().unwrap_or(0).max(GROUP_BYTES);
+    let (mut groups, mut begin, mut end, mut held) = (Vec::new(), 0, 0, 0_u64);
+    for bytes in bytes {
+        if end > begin && held + bytes > most {
+            groups.push(begin..end);
+            (begin, held) = (end, 0);
         }
-        groups.push(begin..self.requests.len());
-        groups
+        held += bytes;
+        end += 1;
     }
+    groups.push(begin..end);
+    groups
 }
 
 fn bytes(requests: &[Request]) -> u64 {
@@ -112,31 +116,22 @@ fn bytes(requests: &[Request]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::DType;
-    use tinderbox_fake::Region;
-
     use super::*;
-    use crate::ParameterPath;
 
     #[test]
-    fn a_group_has_no_more_bytes_than_the_largest_value() {
+    fn a_group_has_no_more_bytes_than_the_largest_value_or_a_mebibyte() {
         let groups = |sizes: &[u64]| {
-            let requests = sizes.iter().map(|size| Request {
-                path: ParameterPath::new("weight"),
-                shape: vec![*size],
-                region: Region::of_shape(&[*size as usize]),
-                dtype: DType::U8,
-                device: Device::flex(),
-            });
-            let requests = requests.collect();
-            let groups = Reload { requests }.groups().into_iter();
-            groups
-                .map(|group| sizes[group].to_vec())
-                .collect::<Vec<_>>()
+            let groups = groups_by_bytes(sizes.iter().copied());
+            let groups = groups.into_iter().map(|group| sizes[group].to_vec());
+            groups.collect::<Vec<_>>()
         };
+        let large = [1, 2, 4, 8, 3, 5, 6, 0, 1].map(|size| size << 20);
         let expected: [&[u64]; 4] = [&[1, 2, 4], &[8], &[3, 5], &[6, 0, 1]];
-        assert_eq!(groups(&[1, 2, 4, 8, 3, 5, 6, 0, 1]), expected);
-        assert_eq!(groups(&[7]), [[7]]);
+        let expected = expected.map(|group| group.iter().map(|size| size << 20).collect());
+        assert_eq!(groups(&large), Vec::<Vec<u64>>::from(expected));
+        let half = 1 << 19;
+        assert_eq!(groups(&[half, half, 1]), [vec![half, half], vec![1]]);
+        assert_eq!(groups(&[7; 10_000]), [[7; 10_000]]);
         assert_eq!(groups(&[0, 0]), [[0, 0]]);
         assert_eq!(groups(&[]), [Vec::<u64>::new()]);
     }

@@ -35,12 +35,19 @@ const TEXT: &str = "examples/data/shakespeare.txt";
 const SAMPLES: usize = 32;
 const LENGTH: usize = 64;
 
-/// Warms up over 40 steps, then decays to a tenth along half a cosine.
+const PEAK: f64 = 3e-3;
+const WARM_UP: u64 = 40;
+
+/// Warms up, then decays to a tenth along half a cosine.
 fn learning_rate(step: u64, steps: u64) -> f64 {
-    const PEAK: f64 = 3e-3;
-    let warm = (step + 1) as f64 / 40.0;
+    let warm = (step + 1) as f64 / WARM_UP as f64;
     let done = step as f64 / steps.max(1) as f64;
     PEAK * warm.min(0.1 + 0.45 * (1.0 + (std::f64::consts::PI * done).cos()))
+}
+
+/// The same, in words for a checkpoint.
+fn learning_rates(steps: u64) -> String {
+    format!("{PEAK:?} after {WARM_UP} steps, then half a cosine to a tenth, in {steps} steps")
 }
 
 type Lm = Pipeline<Gpt, TokenBatch>;

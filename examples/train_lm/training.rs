@@ -13,7 +13,7 @@ use crate::flags::{Flags, usage};
 use crate::interrupt::{self, Interrupt};
 use crate::report::{self, Progress, say};
 use crate::timeline;
-use crate::{LENGTH, Lm, SAMPLES, learning_rate};
+use crate::{LENGTH, Lm, SAMPLES, learning_rate, learning_rates};
 
 pub struct Trained {
     /// The loss of every micro-batch.
@@ -78,7 +78,11 @@ fn resumed(pipeline: &mut Lm, world: &World, flags: &Flags) -> Result<(u64, u64)
     let Some(dir) = &flags.resume else {
         return Ok((0, 0));
     };
-    match Checkpoints::in_world(Run::local(dir), world)?.resume(pipeline)? {
+    let saves = Checkpoints::in_world(Run::local(dir), world)?;
+    let saves = saves
+        .allow_changes(flags.allow_changes.iter().cloned())
+        .describe_learning_rates(learning_rates(flags.steps));
+    match saves.resume(pipeline)? {
         Some(resumed) => {
             say_resumed(&resumed);
             Ok((resumed.step, resumed.data_position))
@@ -111,7 +115,9 @@ fn saves(world: &World, flags: &Flags, first: u64) -> Result<Option<Checkpoints>
     // An invalid directory is reported now, not after the training.
     std::fs::create_dir_all(dir).with_context(|| format!("--save {}", dir.display()))?;
     let saves = Checkpoints::in_world(Run::local(dir), world)?;
-    let saves = saves.every(flags.save_every.unwrap_or(flags.steps));
+    let saves = saves
+        .every(flags.save_every.unwrap_or(flags.steps))
+        .describe_learning_rates(learning_rates(flags.steps));
     if let Some(latest) = saves.latest()?.filter(|latest| latest.step() > first) {
         let dir = latest.dir().display();
         usage(&format!(

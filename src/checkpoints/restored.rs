@@ -15,6 +15,8 @@ use super::scalars::{from_saved, is_averaged, rates_of, scale_of};
 use super::settings::{Expected, warn_of_numerics};
 use crate::CheckpointsError;
 
+type Failed = Box<dyn Error + Send + Sync>;
+
 fn parameters_of<M: Module>(model: &Deferred<M>) -> Vec<(ParameterPath, Vec<u64>, DType)> {
     let parameters = model.parameters().distinct();
     parameters
@@ -155,6 +157,15 @@ impl State {
             .filter(|tensor| self.is_own(path, prefix, &tensor.name))
             .collect()
     }
+
+    /// The names of the tensors of each parameter's state.
+    fn names(&self, paths: &[&ParameterPath]) -> Vec<Vec<&String>> {
+        let names = paths.iter().map(|path| {
+            let tensors = self.tensors(path, &Self::prefix(path)).into_iter();
+            tensors.map(|tensor| &tensor.name).collect()
+        });
+        names.collect()
+    }
 }
 
 impl SavedOptimizer for State {
@@ -181,30 +192,36 @@ impl SavedOptimizer for State {
         &self,
         path: &ParameterPath,
         observer: &dyn Observer,
-    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
-        let prefix = Self::prefix(path);
-        let tensors = self.tensors(path, &prefix).into_iter();
-        let names: Vec<&String> = tensors.map(|tensor| &tensor.name).collect();
-        Ok(self.0.state_with(&names, observer)?)
+    ) -> Result<Vec<TensorData>, Failed> {
+        Ok(self.read_all(&[path], observer)?.concat())
+    }
+
+    fn read_all(
+        &self,
+        paths: &[&ParameterPath],
+        observer: &dyn Observer,
+    ) -> Result<Vec<Vec<TensorData>>, Failed> {
+        let names = self.names(paths);
+        let read = self.0.state_with(&names.concat(), observer)?;
+        Ok(of_each(&names, read))
     }
 
     fn read_uncached(
         &self,
         paths: &[&ParameterPath],
         observer: &dyn Observer,
-    ) -> Result<Vec<Vec<TensorData>>, Box<dyn Error + Send + Sync>> {
-        let names = paths.iter().map(|path| {
-            let tensors = self.tensors(path, &Self::prefix(path)).into_iter();
-            tensors.map(|tensor| &tensor.name).collect()
-        });
-        let names: Vec<Vec<&String>> = names.collect();
-        let mut read = self
-            .0
-            .state_uncached(&names.concat(), observer)?
-            .into_iter();
-        let of_each = names
-            .iter()
-            .map(|names| read.by_ref().take(names.len()).collect());
-        Ok(of_each.collect())
+    ) -> Result<Vec<Vec<TensorData>>, Failed> {
+        let names = self.names(paths);
+        let read = self.0.state_uncached(&names.concat(), observer)?;
+        Ok(of_each(&names, read))
     }
+}
+
+/// Divides the values that were read together.
+fn of_each(names: &[Vec<&String>], read: Vec<TensorData>) -> Vec<Vec<TensorData>> {
+    let mut read = read.into_iter();
+    let of_each = names.iter();
+    of_each
+        .map(|names| read.by_ref().take(names.len()).collect())
+        .collect()
 }

@@ -97,9 +97,13 @@ fn a_signal_ends_the_training_after_its_step() {
         let next = (step.parse::<u64>().unwrap() + 1).to_string();
         let plan = dir.path().join("plan.json");
         let plan = plan.to_str().unwrap();
-        let arguments = [
+        let mut arguments = vec![
             "--steps", &next, "--stages", "2", "--resume", saves, "--plan", plan,
         ];
+        // The learning rates depend on the number of steps.
+        let refused = String::from_utf8_lossy(&train_lm(&arguments).stderr).into_owned();
+        assert!(refused.contains("`learning_rates` was"), "{refused}");
+        arguments.extend(["--allow-changes", "learning_rates"]);
         let output = train_lm(&arguments);
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(output.status.code(), Some(0), "{printed}");
@@ -252,6 +256,7 @@ fn help_explains_each_flag() {
         "--save",
         "--save-every",
         "--resume",
+        "--allow-changes",
         "--compare",
         "--plan",
     ] {

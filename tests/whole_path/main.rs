@@ -12,6 +12,7 @@ mod generate;
 mod initialization;
 mod layers;
 mod lengths;
+mod many_parameters;
 mod memory;
 mod models;
 mod modules;

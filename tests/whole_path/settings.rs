@@ -103,7 +103,17 @@ fn other_settings_are_refused_by_name_and_nothing_changes() {
     let mut pipeline = builder(&model, &own).start().unwrap();
     pipeline.freeze(&ParamGroup::from_predicate("tokens")).unwrap();
     check(dir.path(), &mut pipeline, "frozen", &mut refused);
-    insta::assert_snapshot!(refused.join("\n"), @"");
+    insta::assert_snapshot!(refused.join("\n"), @r#"
+    `optimizer` was `"weight_decay": 0.0001` and is now `"weight_decay": 0.5`
+    `gradient_sum` was `sequential` and is now `tree of 2 groups`
+    `micro_batches` was `4` and is now `2`
+    `clipping` was `none` and is now `GlobalNorm(1.0)`
+    `loss_scale` was `none` and is now `doubled after 2000 finite steps`
+    `stop_on_non_finite` was `false` and is now `true`
+    `gradient_hook` was `false` and is now `true`
+    `precision` was `that of the parameters` and is now `bf16 in the forward`
+    `frozen` was `none` and is now `tokens.weight`
+    "#);
 }
 
 /// Refuses a pipeline that has one other setting, and continues with it when this is allowed.
@@ -144,10 +154,10 @@ fn the_error_lists_every_difference_and_what_to_do() {
         .resume(&mut start());
     let place = dir.path().display().to_string();
     let text = error.unwrap_err().to_string().replace(&place, "run");
-    insta::assert_snapshot!(text, @"");
+    insta::assert_snapshot!(text, @"run/step-00000001 was saved with other settings, and the losses would not be those of a training without an interruption: `learning_rates` was `1e-2 for ever` and is now `1e-3 for ever`; `micro_batches` was `4` and is now `2`; continue with the saved ones, or name those that may differ in `allow_changes`");
     let saves = Checkpoints::open(dir.path()).unwrap();
     let error = saves.allow_changes(["batch"]).resume(&mut start());
-    insta::assert_snapshot!(error.unwrap_err(), @"");
+    insta::assert_snapshot!(error.unwrap_err(), @"`batch` is no setting of a training, so it can't be allowed to change: the settings are average_decay, clipping, frozen, gradient_hook, gradient_sum, loss_scale, micro_batches, optimizer, precision, stop_on_non_finite");
 }
 
 /// A change of the optimizer needs its state to fit; this one has none.
@@ -190,7 +200,7 @@ fn edit(dir: &Path, change: impl FnOnce(&mut serde_json::Map<String, serde_json:
     change(body);
     let body = serde_json::to_string(body).unwrap();
     let digest = Digest::of(body.as_bytes());
-    fs::write(&path, format!(r#"{{"xxh3_128":"{digest}","body":{body}}}"#)).unwrap();
+    fs::write(&path, format!(r#"{{"xxh3_128":"{digest}","body":{body}}}"#) + "\n").unwrap();
 }
 
 #[test]

@@ -101,6 +101,8 @@ struct Found {
     /// The steps of one run only.
     only_in_one: usize,
     difference: Option<Difference>,
+    /// The classes of operations in which the processors of the runs round differently.
+    numerics: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -127,6 +129,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         last_equal: None,
         only_in_one: first.steps.len() + second.steps.len() - 2 * common.clone().count(),
         difference: None,
+        numerics: Vec::new(),
     };
     let mut other = None;
     for (step, first, second) in common {
@@ -141,10 +144,12 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         let ((a, b), (c, d)) = (first.range(), second.range());
         bail!("the runs have no step in common: one has steps {a} to {b}, the other {c} to {d}");
     }
-    if let Some(step) = other {
+    if let Some(step) = other.or(found.last_equal) {
         let (first, second) = (first.read(step)?, second.read(step)?);
+        let numerics = first.numerics.differences(&second.numerics);
+        found.numerics = numerics.into_iter().map(str::to_owned).collect();
         let names = first.differences(&second).into_iter().map(str::to_owned);
-        found.difference = Some(Difference {
+        found.difference = other.map(|step| Difference {
             step,
             names: names.collect(),
         });
@@ -182,5 +187,17 @@ fn show(found: &Found, out: &mut Output) -> io::Result<()> {
             found.only_in_one
         )?;
     }
-    Ok(())
+    show_numerics(&found.numerics, out)
+}
+
+/// Names what the processors compute differently.
+pub(super) fn show_numerics(classes: &[String], out: &mut Output) -> io::Result<()> {
+    match classes.is_empty() {
+        true => Ok(()),
+        false => writeln!(
+            out,
+            "the processors or C libraries of the two round differently: {}",
+            classes.join(", ")
+        ),
+    }
 }

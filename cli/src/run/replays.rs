@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use tinderbox_pipeline::{ProgramDigest, ReplayComparison, ReplayDifference};
 
-use super::diff::SHOWN;
+use super::diff::{SHOWN, show_numerics};
 use crate::{outcome::Outcome, terminal::Output};
 
 /// Reads the digests of a replay; nothing from a file whose first line has others.
@@ -62,9 +62,10 @@ fn show(found: &ReplayComparison, out: &mut Output) -> io::Result<()> {
         Some(difference) => show_difference(difference, out)?,
     }
     match found.only_in_one {
-        0 => Ok(()),
-        count => writeln!(out, "{count} micro-batch(es) are in one of the files only"),
+        0 => {}
+        count => writeln!(out, "{count} micro-batch(es) are in one of the files only")?,
     }
+    show_numerics(&found.numerics, out)
 }
 
 fn show_difference(difference: &ReplayDifference, out: &mut Output) -> io::Result<()> {

@@ -81,6 +81,27 @@ fn runs_that_were_resumed_or_killed_are_compared() {
     "#);
 }
 
+/// Two runs on other processors may differ; each class of operations that they round differently is named.
+#[test]
+fn other_processors_are_named() {
+    let of = |classes: serde_json::Value| {
+        let mut line: serde_json::Value =
+            serde_json::from_str(digests(&[(1, [1, 2, 3])]).trim_end()).unwrap();
+        line["numerics"] = classes;
+        format!("{line}\n")
+    };
+    let one = of(serde_json::json!({"sums": "1", "tanh": "2", "of one": "3"}));
+    let other = of(serde_json::json!({"sums": "0", "tanh": "2"}));
+    let (_directory, a, b) = files(&one, &other);
+    let found = run(&["run", "diff", text(&a), text(&b)]).ends(0);
+    insta::assert_snapshot!(found, @"
+    1 step(s) are equal
+    the processors or C libraries of the two round differently: sums
+    ");
+    let json = run(&["run", "diff", "--json", text(&a), text(&b)]).json(0);
+    assert_eq!(json["numerics"], serde_json::json!(["sums"]));
+}
+
 #[test]
 fn what_is_no_run_is_refused() {
     let whole = [1, 2, 3];

@@ -267,7 +267,7 @@ impl<'a, B: Batch> Planner<'a, B> {
         self
     }
 
-    /// Omits the text of the stages' programs from the plan, for a smaller file.
+    /// Omits the text of the stages' programs from the plan, for a smaller file. Text of more than 4 MiB is always omitted.
     #[must_use]
     pub fn without_programs(mut self) -> Self {
         self.programs = false;

@@ -25,7 +25,10 @@ pub(super) fn forward(joint: &JointGraph) -> Vec<String> {
     lines.collect()
 }
 
-/// Adds the text of every program to the stages.
+/// The most bytes of text in a plan: more is slow to read for people and programs.
+const MOST_TEXT_BYTES: usize = 4 << 20;
+
+/// Adds the text of every program to the stages, unless all of them together have more than 4 MiB.
 pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[StagePrograms]) {
     let names = Names::new(joint);
     for (stage, programs) in stages.iter_mut().zip(programs) {
@@ -54,6 +57,13 @@ pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[Stag
             }
         });
         stage.programs = texts.collect();
+    }
+    let programs = stages.iter().flat_map(|stage| &stage.programs);
+    let lines = programs.flat_map(|program| program.reads.iter().chain(&program.operations));
+    let bytes: usize = lines.map(String::len).sum();
+    if bytes > MOST_TEXT_BYTES {
+        tracing::info!(bytes, "the programs have too much text for a plan");
+        stages.iter_mut().for_each(|stage| stage.programs.clear());
     }
 }
 

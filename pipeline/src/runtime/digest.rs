@@ -6,7 +6,7 @@ use std::hash::Hasher;
 
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
-use tinderbox_deferred::ParameterPath;
+use tinderbox_deferred::{NumericFingerprint, ParameterPath};
 use tinderbox_fake::{DynTensor, FakeError, dtype_name};
 use twox_hash::XxHash3_64;
 
@@ -32,6 +32,10 @@ pub struct StateDigest {
     pub parameters: Vec<(ParameterPath, u64)>,
     /// Every tensor and number of the optimizer's state, sorted by its name, `optimizer.<path>.<field>`.
     pub state: Vec<(String, u64)>,
+    /// What the CPU of the process that reports it computes; empty in a digest of an earlier version. It is no part of
+    /// [`value`](Self::value) and of the differences.
+    #[serde(default, skip_serializing_if = "NumericFingerprint::is_empty")]
+    pub numerics: NumericFingerprint,
 }
 
 impl StateDigest {
@@ -217,6 +221,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             step: self.steps(),
             parameters: parameters.collect(),
             state: joined(state.into_iter().flatten()).into_iter().collect(),
+            numerics: NumericFingerprint::of_process().clone(),
         })
     }
 }

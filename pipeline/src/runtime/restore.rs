@@ -40,7 +40,21 @@ pub trait SavedOptimizer: Send + Sync {
         observer: &dyn Observer,
     ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>>;
 
-    /// As [`read`](Self::read) of each parameter, for values that are read again and again, of which the system's cache of files can't
+    /// As [`read`](Self::read) of each parameter. By default the same; many small values are read faster together.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    fn read_all(
+        &self,
+        paths: &[&ParameterPath],
+        observer: &dyn Observer,
+    ) -> Result<Vec<Vec<TensorData>>, Box<dyn Error + Send + Sync>> {
+        let read = paths.iter().map(|path| self.read(path, observer));
+        read.collect()
+    }
+
+    /// As [`read_all`](Self::read_all), for values that are read again and again, of which the system's cache of files can't
     /// hold all: one with files reads around it. By default the same.
     ///
     /// # Errors
@@ -51,8 +65,7 @@ pub trait SavedOptimizer: Send + Sync {
         paths: &[&ParameterPath],
         observer: &dyn Observer,
     ) -> Result<Vec<Vec<TensorData>>, Box<dyn Error + Send + Sync>> {
-        let read = paths.iter().map(|path| self.read(path, observer));
-        read.collect()
+        self.read_all(paths, observer)
     }
 }
 
@@ -82,6 +95,15 @@ impl StateFields {
         self.tensors.is_empty() && self.scalars.is_empty()
     }
 
+    /// The bytes of the tensors.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = self.tensors.iter().map(|tensor| {
+            let elements: u64 = tensor.shape.iter().product();
+            elements * tensor.dtype.size() as u64
+        });
+        bytes.sum()
+    }
+
     /// The names of tensors and scalars.
     pub(super) fn names(&self) -> Vec<String> {
         let tensors = self.tensors.iter().map(|tensor| &tensor.name);
@@ -98,7 +120,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// only without progress, as described at [timeout](super::PipelineBuilder::timeout).
     ///
     /// Memory: in addition to what the pipeline holds afterwards, at most the size of the largest
-    /// parameter for each rank, and the memory of the source; with [replicas](crate::Plan::replicas), at most the state of
+    /// parameter or state of a parameter for each rank, or 1 MiB, and the memory of the source; with [replicas](crate::Plan::replicas), at most the state of
     /// the largest parameter, which each rank that updates a part of it reads whole.
     ///
     /// # Errors

@@ -98,7 +98,7 @@ pub struct PlanStage {
     pub live_out: Vec<PlanValue>,
     /// Values that a lower stage sends to a higher one without passing through this stage.
     pub bypassing: Vec<PlanValue>,
-    /// Its programs as text; empty in a plan without them.
+    /// Its programs as text; empty in a plan without them, as when they have more than 4 MiB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<PlanProgram>,
 }

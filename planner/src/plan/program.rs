@@ -20,7 +20,7 @@ impl PlanFile {
         let texts: Vec<String> = shown.map(|stage| StageText(stage).to_string()).collect();
         let note = match self.stages.iter().all(|stage| stage.programs.is_empty()) {
             true => {
-                "The plan has no text of its programs, like every plan in a checkpoint: show the file of \
+                "The plan has no text of its programs, like every plan in a checkpoint, and those whose text would have more than 4 MiB: show the file of \
                  `Plan::save` to see what each stage runs.\n\n"
             }
             false => "",
@@ -233,7 +233,7 @@ mod tests {
         }
         plan.stages[0].modules.clear();
         insta::assert_snapshot!(plan.programs_text(&[]), @r"
-        The plan has no text of its programs, like every plan in a checkpoint: show the file of `Plan::save` to see what each stage runs.
+        The plan has no text of its programs, like every plan in a checkpoint, and those whose text would have more than 4 MiB: show the file of `Plan::save` to see what each stage runs.
 
         === stage 0 on rank 0: no modules
             2 parameters, 24.1 MiB; F 60.0 µs, B 120 µs

@@ -16,7 +16,7 @@ use burn::tensor::{DType, Device, TensorData};
 use burn_backend::ExecutionError;
 use burn_dispatch::DispatchTensor;
 use burn_pack::Scalar;
-use tinderbox_deferred::{Observer, ParameterPath, with_ordered_sums};
+use tinderbox_deferred::{Observer, ParameterPath, groups_by_bytes, with_ordered_sums};
 use tinderbox_fake::{DynTensor, dtype_name, read_now};
 
 use super::clip::any_rank;
@@ -327,40 +327,47 @@ impl OptimizerState {
         Ok(())
     }
 
-    /// Replaces the state of one parameter by the saved one, or by no state if none was saved. The old
-    /// state is dropped before the new one is read.
+    /// Replaces the state of each parameter by the saved one, or by no state if none was saved. The old
+    /// states are dropped before the new ones are read, small ones together.
     pub(super) fn restore(
         &mut self,
-        (position, path, piece): (usize, &ParameterPath, &Piece),
+        parameters: &[(&ParameterPath, &Piece)],
         saved: &dyn SavedOptimizer,
         device: &Device,
         observer: &dyn Observer,
     ) -> Result<(), RestoreError> {
-        let rank = piece.shape.len();
-        self.states[position] = saved.state(path);
-        if self.states[position].is_some() {
-            return Ok(());
+        let mut wanted = Vec::new();
+        for (position, (path, piece)) in parameters.iter().enumerate() {
+            self.states[position] = saved.state(path);
+            if self.states[position].is_some() {
+                continue;
+            }
+            let fields = saved.fields(path);
+            if !fields.is_empty() {
+                wanted.push((position, *path, *piece, fields));
+            }
         }
-        let fields = saved.fields(path);
-        if fields.is_empty() {
-            return Ok(());
+        let bytes = wanted.iter().map(|(.., fields)| fields.bytes());
+        for group in groups_by_bytes(bytes) {
+            let group = &wanted[group];
+            let paths: Vec<&ParameterPath> = group.iter().map(|(_, path, ..)| *path).collect();
+            let read = saved.read_all(&paths, observer);
+            let read = read.map_err(|source| unread(&paths, saved, observer, source))?;
+            for ((position, path, piece, fields), data) in group.iter().zip(read) {
+                // `check` has refused states of other shapes for all optimizers whose parameters are divided.
+                let cut = |data: TensorData| match piece.is_whole() {
+                    true => data,
+                    false => rows_of(data, piece),
+                };
+                let data = data.into_iter().map(cut).collect();
+                let rank = piece.shape.len();
+                let state = self.rebuilt((*position, path, rank), fields, data, device);
+                let state = state.ok_or_else(|| other_optimizer(path, fields))?;
+                self.states[*position] = Some(state);
+            }
+            // Reports progress even for a small state.
+            observer.advanced(0);
         }
-        let data = saved.read(path, observer);
-        let data = data.map_err(|source| RestoreError::ReadState {
-            path: path.clone(),
-            source,
-        })?;
-        // `check` has refused states of other shapes for all optimizers whose parameters are divided.
-        let cut = |data: TensorData| match piece.is_whole() {
-            true => data,
-            false => rows_of(data, piece),
-        };
-        let data = data.into_iter().map(cut).collect();
-        let state = self.rebuilt((position, path, rank), &fields, data, device);
-        let state = state.ok_or_else(|| other_optimizer(path, &fields))?;
-        self.states[position] = Some(state);
-        // Reports progress even for a small state.
-        observer.advanced(0);
         Ok(())
     }
 
@@ -379,6 +386,23 @@ impl OptimizerState {
         self.rules[position]
             .optimizer
             .state_unflatten(rank, &prefix, &mut source, device)
+    }
+}
+
+/// The error of states that could not be read together, with the first that can't be read alone.
+fn unread(
+    paths: &[&ParameterPath],
+    saved: &dyn SavedOptimizer,
+    observer: &dyn Observer,
+    source: Box<dyn Error + Send + Sync>,
+) -> RestoreError {
+    let alone = paths
+        .iter()
+        .find_map(|path| Some((*path, saved.read(path, observer).err()?)));
+    let (path, source) = alone.unwrap_or((paths[0], source));
+    RestoreError::ReadState {
+        path: path.clone(),
+        source,
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::Hasher;
 
 use serde::{Deserialize, Serialize};
+use tinderbox_deferred::NumericFingerprint;
 use tinderbox_fake::{DynTensor, FakeError, NodeId, ValueId, dtype_name};
 use twox_hash::XxHash3_64;
 
@@ -29,6 +30,9 @@ pub struct ProgramDigest {
     pub inputs: Vec<(String, u64)>,
     /// Its operations, in the order in which they ran.
     pub operations: Vec<ReplayedOperation>,
+    /// What the CPU of the process computes; empty in a digest of an earlier version.
+    #[serde(default, skip_serializing_if = "NumericFingerprint::is_empty")]
+    pub numerics: NumericFingerprint,
 }
 
 /// An operation that was run again, and the digest of one of its results.
@@ -106,6 +110,8 @@ pub struct ReplayComparison {
     pub only_in_one: usize,
     /// The first difference.
     pub difference: Option<ReplayDifference>,
+    /// The classes of operations in which the CPUs of the replays round differently.
+    pub numerics: Vec<String>,
 }
 
 /// The first difference between two replays, in one micro-batch.
@@ -134,6 +140,11 @@ struct OfMicroBatch<'a> {
 impl ReplayComparison {
     /// Compares the micro-batches that two replays have. Their plans may differ.
     pub fn of(one: &[ProgramDigest], other: &[ProgramDigest]) -> Self {
+        let numerics = match (one.first(), other.first()) {
+            (Some(one), Some(other)) => one.numerics.differences(&other.numerics),
+            _ => Vec::new(),
+        };
+        let numerics = numerics.into_iter().map(str::to_owned).collect();
         let (one, other) = (by_micro_batch(one), by_micro_batch(other));
         let common = one.iter();
         let common = common.filter_map(|(at, one)| Some((*at, one, other.get(at)?)));
@@ -144,6 +155,7 @@ impl ReplayComparison {
             micro_batches,
             only_in_one: one.len() + other.len() - 2 * micro_batches,
             difference: differences.next(),
+            numerics,
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{MaterializeError, Request, RunContext, Source};
+use tinderbox_deferred::{MaterializeError, NumericFingerprint, Request, RunContext, Source};
 use tinderbox_fake::{DynTensor, FakeError, Mode, ValueId};
 
 pub use digest::{ProgramDigest, ReplayComparison, ReplayDifference, ReplayedOperation};
@@ -476,6 +476,7 @@ impl ReplayedProgram {
                 compute: task.compute,
                 inputs: Vec::new(),
                 operations: Vec::new(),
+                numerics: NumericFingerprint::of_process().clone(),
             },
             inputs: Vec::new(),
             outputs: Vec::new(),

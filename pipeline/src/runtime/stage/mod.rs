@@ -317,18 +317,13 @@ impl Stage {
         state: &dyn SavedOptimizer,
     ) -> Result<(), RestoreError> {
         let setup = &*self.setup;
-        if let Some(optimizer) = &mut self.optimizer {
-            for (position, piece) in self.pieces.of(setup.replica).iter().enumerate() {
-                let path = self.owned.path(piece.place);
-                optimizer.restore(
-                    (position, path, piece),
-                    state,
-                    &setup.device,
-                    &*setup.progress,
-                )?;
-            }
-        }
-        Ok(())
+        let Some(optimizer) = &mut self.optimizer else {
+            return Ok(());
+        };
+        let pieces = self.pieces.of(setup.replica).iter();
+        let parameters = pieces.map(|piece| (self.owned.path(piece.place), piece));
+        let parameters: Vec<_> = parameters.collect();
+        optimizer.restore(&parameters, state, &setup.device, &*setup.progress)
     }
 
     /// Returns its device.
