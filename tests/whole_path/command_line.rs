@@ -75,11 +75,16 @@ fn interrupted(signal: &str, arguments: &[&str]) -> (Option<i32>, String, String
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_the_training_after_its_step() {
-    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+    let named = ["--save-on-signal", "USR2,SIGUSR1"];
+    for (signal, code, more) in [
+        ("INT", 130, &[][..]),
+        ("TERM", 143, &named),
+        ("USR1", 138, &named),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let saves = dir.path().join("saves");
         let saves = saves.to_str().unwrap();
-        let (found, printed, errors) = interrupted(signal, &["--save", saves]);
+        let (found, printed, errors) = interrupted(signal, &[&["--save", saves], more].concat());
         assert_eq!(found, Some(code), "{printed}{errors}");
         assert_eq!(errors, "");
         let lines: Vec<&str> = printed.lines().rev().take(3).collect();
@@ -109,49 +114,14 @@ fn a_signal_ends_the_training_after_its_step() {
 }
 
 #[cfg(unix)]
-#[path = "../../examples/train_lm/interrupt.rs"]
-#[expect(dead_code, reason = "the test neither reports nor saves")]
-mod interrupt;
-
-/// The first signal is recorded, the second ends the program: in a child process, which sends both to itself.
-#[cfg(unix)]
-#[test]
-fn a_second_signal_ends_the_program_at_once() {
-    use signal_hook::{consts::SIGINT, low_level::raise};
-
-    const ALONE: &str = "TINDERBOX_TEST_SIGNALS";
-    if std::env::var_os(ALONE).is_some() {
-        let interrupt = interrupt::Interrupt::listen().unwrap();
-        assert_eq!(interrupt.exit_code(), None);
-        raise(SIGINT).unwrap();
-        assert_eq!(interrupt.exit_code(), Some(130));
-        println!("the first was noted");
-        raise(SIGINT).unwrap();
-        println!("the second was not");
-        std::process::exit(0);
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "command_line::a_second_signal_ends_the_program_at_once",
-            "--exact",
-            "--nocapture",
-        ])
-        .env(ALONE, "1")
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(130), "{printed}");
-    assert!(printed.contains("the first was noted"), "{printed}");
-    assert!(!printed.contains("the second"), "{printed}");
-}
-
-#[cfg(unix)]
 #[test]
 fn a_signal_without_save_is_reported() {
     let (code, printed, errors) = interrupted("INT", &[]);
     assert_eq!(code, Some(130), "{printed}{errors}");
     let expected = "nothing was saved: use --save DIR to make an interrupted training resumable";
     assert_eq!(printed.lines().last(), Some(expected));
+    // One that was not named ends the program, as the system does by default.
+    assert_eq!(interrupted("USR1", &[]).0, None);
 }
 
 #[test]
