@@ -16,9 +16,9 @@ mod run;
 mod schedule;
 mod terminal;
 
+use std::process::ExitCode;
 #[cfg(unix)]
 use std::{ffi::OsString, iter};
-use std::process::ExitCode;
 
 use clap_complete::{Generator, Shell};
 

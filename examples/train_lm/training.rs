@@ -77,7 +77,10 @@ pub fn train(
 /// Receives Ctrl-C, SIGTERM and the signals of `--save-on-signal`.
 fn signals(flags: &Flags) -> Result<EndSignals> {
     let always = [EndSignal::Int, EndSignal::Term];
-    let more = flags.save_on_signal.iter().filter(|one| !always.contains(one));
+    let more = flags
+        .save_on_signal
+        .iter()
+        .filter(|one| !always.contains(one));
     Ok(EndSignals::listen(always.iter().chain(more).copied())?)
 }
 

@@ -13,7 +13,10 @@ use crate::EndSignal;
 #[non_exhaustive]
 pub enum SignalError {
     /// The name is not that of a signal after which a training can end.
-    #[error("`{name}` is no signal that a program can end after: expected one of {}", names(known))]
+    #[error(
+        "`{name}` is no signal that a program can end after: expected one of {}",
+        names(known)
+    )]
     Unknown {
         /// The name.
         name: String,

@@ -225,7 +225,10 @@ mod tests {
     fn names_are_read_with_and_without_their_prefix() {
         for signal in EndSignal::ALL {
             assert_eq!(signal.to_string().parse::<EndSignal>().unwrap(), *signal);
-            assert_eq!(format!("SIG{signal}").parse::<EndSignal>().unwrap(), *signal);
+            assert_eq!(
+                format!("SIG{signal}").parse::<EndSignal>().unwrap(),
+                *signal
+            );
         }
         assert_eq!(EndSignal::Int.exit_code(), 130);
         assert_eq!(EndSignal::Usr1.exit_code(), 138);
@@ -258,7 +261,11 @@ mod tests {
     #[track_caller]
     fn check(signals: &str, is_launched: bool, code: i32, noted: usize) {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["signals::tests::signals_are_noted", "--exact", "--nocapture"]);
+        child.args([
+            "signals::tests::signals_are_noted",
+            "--exact",
+            "--nocapture",
+        ]);
         child.env(RAISED, signals).env_remove("TINDERBOX_RESTARTS");
         if is_launched {
             child.env("TINDERBOX_RESTARTS", "0");
@@ -266,7 +273,11 @@ mod tests {
         let output = child.output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(code), "{signals}: {printed}");
-        assert_eq!(printed.matches("noted").count(), noted, "{signals}: {printed}");
+        assert_eq!(
+            printed.matches("noted").count(),
+            noted,
+            "{signals}: {printed}"
+        );
     }
 
     /// The first signal is noted, and the second ends the program unless it is an announcement or its launcher ends it.

@@ -136,10 +136,7 @@ mod tests {
             "rack[0-1]node[00-02]",
             "rack0node00 rack0node01 rack0node02 rack1node00 rack1node01 rack1node02",
         );
-        check(
-            "r[1,3]n[07-08]-x",
-            "r1n07-x r1n08-x r3n07-x r3n08-x",
-        );
+        check("r[1,3]n[07-08]-x", "r1n07-x r1n08-x r3n07-x r3n08-x");
         check("a[1-2][3-4]", "a13 a14 a23 a24");
         check(
             "a[0-1]b[0-1]c[5,7],z",
@@ -166,7 +163,17 @@ mod tests {
     #[test]
     fn errors_name_what_is_wrong() {
         let lists = [
-            "", ",", "a,node[1-", "node1-2]", "n[[1]]", "n[]", "n[1,]", "n[5-2]", "n[a-c]", "n[1-2-3]", "n[+1]",
+            "",
+            ",",
+            "a,node[1-",
+            "node1-2]",
+            "n[[1]]",
+            "n[]",
+            "n[1,]",
+            "n[5-2]",
+            "n[a-c]",
+            "n[1-2-3]",
+            "n[+1]",
             "n[99999999999999999999]",
         ];
         let texts = lists.map(|list| expand(list).unwrap_err().to_string());

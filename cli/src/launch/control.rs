@@ -7,9 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use anyhow::Context;
-use signal_hook::consts::{
-    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
-};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::flag;
 
 /// The signals that reach the ranks through the launcher.

@@ -35,8 +35,9 @@ struct Rank {
     number: u32,
     child: Child,
     status: Option<ExitStatus>,
-    /// Its process was ended by a signal that was passed on, and others of its group, which got it as well, may be saving.
-    lingers: bool,
+    /// Since when others of its group, such as the program of a shell, are given time to save: a signal that was passed on has
+    /// ended its process, and they got it as well.
+    lingers: Option<Instant>,
     last: LastLines,
     printers: Vec<JoinHandle<()>>,
 }
@@ -148,7 +149,7 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
             number,
             child,
             status: None,
-            lingers: false,
+            lingers: None,
             last,
             printers: out.into_iter().chain(error).collect(),
         });
@@ -210,7 +211,8 @@ fn wait(mut ranks: Vec<Rank>, control: &Control, flags: &Flags) -> anyhow::Resul
             first = first.or(Some(index));
             last = Some(index);
         }
-        ranks.iter_mut().for_each(Rank::look_after_group);
+        let groups = ranks.iter_mut();
+        groups.for_each(|rank| rank.look_after_group(flags.grace()));
         let mut running = ranks.iter().filter(|rank| rank.is_running()).peekable();
         if running.peek().is_none() {
             break;
@@ -318,24 +320,31 @@ impl Rank {
 
     /// Whether its process runs, or others of its group are given time to end.
     fn is_running(&self) -> bool {
-        self.status.is_none() || self.lingers
+        self.status.is_none() || self.lingers.is_some()
     }
 
     /// Its process has ended.
     fn end(&mut self, status: ExitStatus, by_signal: bool) {
         self.status = Some(status);
-        self.lingers = by_signal;
-        if !by_signal {
+        // One that exits by itself has ended what it started before.
+        self.lingers = (by_signal && status.signal().is_some()).then(Instant::now);
+        if self.lingers.is_none() {
             // What the rank has started may live on and hold its streams.
             self.signal_group(Signal::KILL);
         }
     }
 
-    /// Notes whether the group of a process that has ended is empty.
-    fn look_after_group(&mut self) {
-        if self.lingers {
-            let has_members = |group| test_kill_process_group(group).is_ok();
-            self.lingers = self.group().is_some_and(has_members);
+    /// Ends what is left of the group of a process that has ended, and notes when it is empty.
+    fn look_after_group(&mut self, grace: Duration) {
+        let Some(since) = self.lingers else {
+            return;
+        };
+        if since.elapsed() >= grace {
+            self.signal_group(Signal::KILL);
+        }
+        let has_members = |group| test_kill_process_group(group).is_ok();
+        if !self.group().is_some_and(has_members) {
+            self.lingers = None;
         }
     }
 
