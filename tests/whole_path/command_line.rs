@@ -221,6 +221,7 @@ fn help_explains_each_flag() {
         "--dropout",
         "--save",
         "--save-every",
+        "--save-on-signal",
         "--resume",
         "--compare",
         "--plan",
