@@ -1,13 +1,16 @@
 //! Signals that end a training after its running step.
 
-use std::fmt;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, io};
 
 use burn::module::Module;
 use serde::{Deserialize, Serialize};
-use signal_hook::{consts, flag};
+use signal_hook::low_level::unregister;
+use signal_hook::{SigId, consts, flag};
 use tinderbox::{Batch, Pipeline, PipelineError};
 
 use crate::SignalError;
@@ -132,10 +135,26 @@ impl FromStr for EndSignal {
 /// ```
 #[derive(Debug)]
 pub struct EndSignals {
-    /// Whether the next signal ends the program immediately.
-    at_once: Arc<AtomicBool>,
+    signals: Vec<EndSignal>,
+    /// What is done on a signal.
+    handlers: Vec<SigId>,
     /// The number of the last signal; 0 before the first.
     received: Arc<AtomicUsize>,
+    has_ended: AtomicBool,
+}
+
+/// How many listen to each signal: a process has one handler for it.
+static LISTENERS: Mutex<BTreeMap<i32, Listeners>> = Mutex::new(BTreeMap::new());
+
+#[derive(Debug)]
+struct Listeners {
+    count: usize,
+    /// Whether nobody listens any more: the signal then ends the program.
+    is_over: Arc<AtomicBool>,
+}
+
+fn listeners() -> MutexGuard<'static, BTreeMap<i32, Listeners>> {
+    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl EndSignals {
@@ -147,30 +166,48 @@ impl EndSignals {
     pub fn listen(signals: impl IntoIterator<Item = EndSignal>) -> Result<Self, SignalError> {
         // `tinderbox launch` sets it, and ends its ranks after a second signal.
         let is_launched = std::env::var_os("TINDERBOX_RESTARTS").is_some();
-        let listening = Self {
-            at_once: Arc::default(),
+        let mut listening = Self {
+            signals: Vec::new(),
+            handlers: Vec::new(),
             received: Arc::default(),
+            has_ended: AtomicBool::new(false),
         };
         let again = Arc::<AtomicBool>::default();
         for signal in signals {
-            let (_, number) = signal.name_and_number();
-            let code = i32::from(signal.exit_code());
-            let register = || {
-                flag::register_conditional_shutdown(number, code, listening.at_once.clone())?;
-                let insists = signal.may_insist() && !is_launched;
-                if insists {
-                    flag::register_conditional_shutdown(number, code, again.clone())?;
-                }
-                flag::register_usize(number, listening.received.clone(), number as usize)?;
-                // Handlers run in the order of their registration: the signal that sets the flag does not see it set.
-                if insists {
-                    flag::register(number, again.clone())?;
-                }
-                Ok(())
-            };
-            register().map_err(|source| SignalError::Listen { signal, source })?;
+            let again = (signal.may_insist() && !is_launched).then_some(&again);
+            let added = listening.add(signal, again);
+            added.map_err(|source| SignalError::Listen { signal, source })?;
         }
         Ok(listening)
+    }
+
+    /// Receives a signal, which ends the program if it arrives `again`.
+    fn add(&mut self, signal: EndSignal, again: Option<&Arc<AtomicBool>>) -> io::Result<()> {
+        let (_, number) = signal.name_and_number();
+        let code = i32::from(signal.exit_code());
+        let mut all = listeners();
+        let of_signal = match all.entry(number) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let is_over = Arc::default();
+                flag::register_conditional_shutdown(number, code, Arc::clone(&is_over))?;
+                new.insert(Listeners { count: 0, is_over })
+            }
+        };
+        of_signal.count += 1;
+        of_signal.is_over.store(false, Ordering::SeqCst);
+        self.signals.push(signal);
+        if let Some(again) = again {
+            let ends = flag::register_conditional_shutdown(number, code, again.clone())?;
+            self.handlers.push(ends);
+        }
+        let notes = flag::register_usize(number, self.received.clone(), number as usize)?;
+        self.handlers.push(notes);
+        if let Some(again) = again {
+            // Handlers run in the order of their registration: the signal that sets the flag does not see it set.
+            self.handlers.push(flag::register(number, again.clone())?);
+        }
+        Ok(())
     }
 
     /// Returns the last signal that this process has received.
@@ -201,19 +238,35 @@ impl EndSignals {
         Ok(received.into_iter().flatten().next())
     }
 
-    /// Makes each of the signals end the program immediately from now on, because nothing waits for them any more.
+    /// Makes each of the signals end the program immediately from now on, because nothing waits for it any more, unless
+    /// another `EndSignals` does.
     pub fn end_at_once(&self) {
-        self.at_once.store(true, Ordering::SeqCst);
+        if self.has_ended.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let mut all = listeners();
+        for signal in &self.signals {
+            let (_, number) = signal.name_and_number();
+            if let Some(of_signal) = all.get_mut(&number) {
+                of_signal.count -= 1;
+                let is_over = of_signal.count == 0;
+                of_signal.is_over.store(is_over, Ordering::SeqCst);
+            }
+        }
     }
 }
 
 impl Drop for EndSignals {
     fn drop(&mut self) {
         self.end_at_once();
+        self.handlers.drain(..).for_each(|handler| {
+            unregister(handler);
+        });
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::process::Command;
 
@@ -240,12 +293,15 @@ mod tests {
     const RAISED: &str = "TINDERBOX_TEST_SIGNALS";
 
     fn raise_all(signals: &str) {
-        let listening = EndSignals::listen(EndSignal::ALL.iter().copied()).unwrap();
-        assert_eq!(listening.received(), None);
-        let mut listening = Some(listening);
+        let mut listening = None;
         for word in signals.split(' ') {
             match word {
-                "dropped" => drop(listening.take()),
+                "listen" => {
+                    let all = EndSignal::ALL.iter().copied();
+                    let new = listening.insert(EndSignals::listen(all).unwrap());
+                    assert_eq!(new.received(), None);
+                }
+                "dropped" => listening = None,
                 name => {
                     let signal: EndSignal = name.parse().unwrap();
                     raise(signal.name_and_number().1).unwrap();
@@ -266,7 +322,9 @@ mod tests {
             "--exact",
             "--nocapture",
         ]);
-        child.env(RAISED, signals).env_remove("TINDERBOX_RESTARTS");
+        child
+            .env(RAISED, format!("listen {signals}"))
+            .env_remove("TINDERBOX_RESTARTS");
         if is_launched {
             child.env("TINDERBOX_RESTARTS", "0");
         }
@@ -296,6 +354,10 @@ mod tests {
             ("INT USR1 USR1 TERM", false, 143, 3),
             ("dropped USR1", false, 138, 0),
             ("INT dropped TERM", true, 143, 1),
+            // The next training of a program.
+            ("INT dropped listen INT", false, 0, 2),
+            ("INT listen INT", false, 0, 2),
+            ("listen dropped INT", false, 130, 0),
         ] {
             check(signals, is_launched, code, noted);
         }

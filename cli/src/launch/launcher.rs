@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use signal_hook::consts::SIGCHLD;
+use signal_hook::consts::{SIGCHLD, SIGHUP};
 use signal_hook::iterator::Signals;
 
 use super::control::PASSED_ON;
@@ -16,8 +16,11 @@ use crate::terminal::say;
 
 /// Starts the supervisor with the arguments of this process, passes signals on to it, and returns its exit code.
 pub(crate) fn launch() -> anyhow::Result<Outcome> {
-    let all = PASSED_ON.iter().chain([&SIGCHLD]);
-    let mut signals = Signals::new(all).context("signals can't be received")?;
+    let passed_on = PASSED_ON
+        .iter()
+        .filter(|signal| **signal != SIGHUP || !ignores_hangups());
+    let mut signals =
+        Signals::new(passed_on.chain([&SIGCHLD])).context("signals can't be received")?;
     descendants::adopt().context("descendants can't be adopted")?;
     let own = std::env::current_exe().context("the path of this program is unknown")?;
     let mut supervisor = Command::new(own)
@@ -50,4 +53,13 @@ pub(crate) fn launch() -> anyhow::Result<Outcome> {
         return Ok(Outcome::Program(code));
     }
     unreachable!("nothing closes the iterator")
+}
+
+/// Whether it was started by `nohup` or the like, as far as the system has `/proc`.
+fn ignores_hangups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The first bit is that of the first signal.
+    mask.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
 }

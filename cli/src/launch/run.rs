@@ -127,7 +127,7 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Signals of the terminal reach it through the launcher, and nothing else of its group.
+            // Signals of the terminal reach it through the launcher.
             .process_group(0)
             .spawn();
         let mut child = match started {

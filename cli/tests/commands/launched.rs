@@ -28,7 +28,12 @@ fn on_thread<T: Send + 'static>(
 impl Launched {
     /// Runs a shell script as ranks.
     pub fn start(arguments: &[&str], script: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tinderbox"))
+        Self::start_by(env!("CARGO_BIN_EXE_tinderbox"), arguments, script)
+    }
+
+    /// The same, with another program that becomes `tinderbox`.
+    pub fn start_by(program: &str, arguments: &[&str], script: &str) -> Self {
+        let mut child = Command::new(program)
             .arg("launch")
             .args(arguments)
             .args(["--", "sh", "-c", script])

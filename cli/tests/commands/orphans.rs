@@ -89,13 +89,16 @@ fn descendants_end_with_an_end_of_all_kinds() {
 fn descendants_end_before_a_restart() {
     let held = Held::new();
     let script = format!(
-        "if [ $TINDERBOX_RESTARTS = 1 ]; then echo again; exit; fi; {}",
-        starting(&held, "exit 5")
+        "if [ $TINDERBOX_RESTARTS = 1 ]; then echo again; exec sleep 1000; fi; trap 'exit 5' USR1; {}",
+        starting(&held, "wait")
     );
     let launched = Launched::start(&["-n", "1", "--restarts", "1"], &script);
+    held.wait_for(STARTED);
+    send("USR1", launched.id().into());
     launched.wait_for(1, "again");
     held.wait_until_free();
-    assert_eq!(launched.end().0, Some(0));
+    send("TERM", launched.id().into());
+    assert_eq!(launched.end().0, Some(143));
 }
 
 /// What ranks leave behind is waited for when it ends, so that it does not fill the table of processes.

@@ -52,6 +52,32 @@ fn ranks_get_each_signal_once() {
     }
 }
 
+/// A run that `nohup` starts goes on when its terminal is closed.
+#[cfg(target_os = "linux")]
+#[test]
+fn hangups_may_be_ignored() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = tempfile::tempdir().unwrap();
+    let nohup = dir.path().join("nohup-tinderbox");
+    let program = env!("CARGO_BIN_EXE_tinderbox");
+    std::fs::write(
+        &nohup,
+        format!("#!/bin/sh\ntrap '' HUP\nexec '{program}' \"$@\"\n"),
+    )
+    .unwrap();
+    std::fs::set_permissions(&nohup, PermissionsExt::from_mode(0o755)).unwrap();
+    let launched = Launched::start_by(nohup.to_str().unwrap(), &["-n", "2"], &printing("exit 0"));
+    launched.wait_for(2, "ready");
+    send("HUP", -i64::from(launched.id()));
+    send("USR1", launched.id().into());
+    launched.wait_for(2, "got USR1");
+    send("TERM", launched.id().into());
+    // The first that asks them to end.
+    launched.wait_for(2, "got TERM");
+    assert_eq!(launched.end().0, Some(143));
+}
+
 /// A program that a signal ends is not started again.
 #[test]
 fn a_run_that_a_signal_ends_is_not_restarted() {
