@@ -28,15 +28,15 @@ fn on_thread<T: Send + 'static>(
 impl Launched {
     /// Runs a shell script as ranks.
     pub fn start(arguments: &[&str], script: &str) -> Self {
-        Self::start_by(env!("CARGO_BIN_EXE_tinderbox"), arguments, script)
+        Self::start_by(&[], arguments, script)
     }
 
-    /// The same, with another program that becomes `tinderbox`.
-    pub fn start_by(program: &str, arguments: &[&str], script: &str) -> Self {
-        let mut child = Command::new(program)
-            .arg("launch")
-            .args(arguments)
-            .args(["--", "sh", "-c", script])
+    /// The same, with a program and its arguments before the command, which it becomes.
+    pub fn start_by(before: &[&str], arguments: &[&str], script: &str) -> Self {
+        let command = [env!("CARGO_BIN_EXE_tinderbox"), "launch"];
+        let all = [before, &command, arguments, &["--", "sh", "-c", script]].concat();
+        let mut child = Command::new(all[0])
+            .args(&all[1..])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -56,18 +56,8 @@ fn ranks_get_each_signal_once() {
 #[cfg(target_os = "linux")]
 #[test]
 fn hangups_may_be_ignored() {
-    use std::os::unix::fs::PermissionsExt;
-
-    let dir = tempfile::tempdir().unwrap();
-    let nohup = dir.path().join("nohup-tinderbox");
-    let program = env!("CARGO_BIN_EXE_tinderbox");
-    std::fs::write(
-        &nohup,
-        format!("#!/bin/sh\ntrap '' HUP\nexec '{program}' \"$@\"\n"),
-    )
-    .unwrap();
-    std::fs::set_permissions(&nohup, PermissionsExt::from_mode(0o755)).unwrap();
-    let launched = Launched::start_by(nohup.to_str().unwrap(), &["-n", "2"], &printing("exit 0"));
+    let nohup = ["sh", "-c", "trap '' HUP; exec \"$@\"", "nohup"];
+    let launched = Launched::start_by(&nohup, &["-n", "2"], &printing("exit 0"));
     launched.wait_for(2, "ready");
     send("HUP", -i64::from(launched.id()));
     send("USR1", launched.id().into());
