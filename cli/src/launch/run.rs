@@ -233,21 +233,7 @@ fn wait(mut ranks: Vec<Rank>, control: &Control, flags: &Flags) -> anyhow::Resul
         }
         thread::sleep(LOOK);
     }
-    let ended = Instant::now();
-    for rank in &mut ranks {
-        // A process that left the group may hold a stream.
-        let has_ended = |rank: &Rank| rank.printers.iter().all(JoinHandle::is_finished);
-        while !has_ended(rank) && ended.elapsed() < PRINT {
-            thread::sleep(LOOK);
-        }
-        if !has_ended(rank) {
-            continue;
-        }
-        for printer in rank.printers.drain(..) {
-            // It does not panic.
-            let _ = printer.join();
-        }
-    }
+    wait_for_lines(&mut ranks);
     descendants::end_all();
     if control.has_ended() {
         // What has ended them is no failure of theirs.
@@ -263,22 +249,41 @@ fn wait(mut ranks: Vec<Rank>, control: &Control, flags: &Flags) -> anyhow::Resul
     }
     // Those that were lost before others are no reason.
     let reason = if flags.survives() { last } else { first };
-    Ok(match reason.and_then(|reason| ranks.get(reason)) {
-        None => End::Done,
-        Some(rank) => {
-            let status = rank.status.unwrap_or_default();
-            let (how, code) = how(status);
-            if ended_by(status).is_some_and(|signal| passed_on.contains(&signal)) {
-                return Ok(End::Signalled { code });
-            }
-            End::Failed {
-                rank: rank.number,
-                how,
-                code,
-                last: rank.last.take(),
-            }
+    let reason = reason.and_then(|reason| ranks.get(reason));
+    Ok(reason.map_or(End::Done, |rank| end_by(rank, &passed_on)))
+}
+
+/// Waits until the last lines of all ranks are printed, for some time: a process that left the group may hold a stream.
+fn wait_for_lines(ranks: &mut [Rank]) {
+    let ended = Instant::now();
+    for rank in ranks {
+        let has_ended = |rank: &Rank| rank.printers.iter().all(JoinHandle::is_finished);
+        while !has_ended(rank) && ended.elapsed() < PRINT {
+            thread::sleep(LOOK);
         }
-    })
+        if !has_ended(rank) {
+            continue;
+        }
+        for printer in rank.printers.drain(..) {
+            // It does not panic.
+            let _ = printer.join();
+        }
+    }
+}
+
+/// The end of all ranks because of one.
+fn end_by(rank: &Rank, passed_on: &BTreeSet<i32>) -> End {
+    let status = rank.status.unwrap_or_default();
+    let (how, code) = how(status);
+    match ended_by(status) {
+        Some(signal) if passed_on.contains(&signal) => End::Signalled { code },
+        _ => End::Failed {
+            rank: rank.number,
+            how,
+            code,
+            last: rank.last.take(),
+        },
+    }
 }
 
 /// The end of ranks whose launcher has ended.
@@ -290,7 +295,7 @@ fn orphaned() -> End {
 
 /// Returns the signal that has ended a process, or that it has reported by its exit code, as shells do.
 fn ended_by(status: ExitStatus) -> Option<i32> {
-    let reported = || status.code()?.checked_sub(128);
+    let reported = || status.code().map(|code| code - 128);
     status.signal().or_else(reported)
 }
 

@@ -20,9 +20,7 @@ use burn_train::{
     TrainingError,
 };
 use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Planner, Traceable};
-use tinderbox_train::{
-    EndSignal, EndSignals, PipelineStrategy, StepItem, StepMetric, learner, learner_with,
-};
+use tinderbox_train::{PipelineStrategy, StepItem, StepMetric, learner, learner_with};
 
 use support::{
     EPOCHS, Net, Points, SEED, bits, optimizer, pipeline, scheduler, start, start_on, train_loader,
@@ -141,6 +139,8 @@ fn a_run_is_resumed_within_an_epoch() {
 #[cfg(unix)]
 #[test]
 fn a_signal_interrupts_and_saves() {
+    use tinderbox_train::{EndSignal, EndSignals};
+
     let whole = tempfile::tempdir().unwrap();
     let expected = train(pipeline(2, 2), whole.path(), |s| s, |t| t);
     let dir = tempfile::tempdir().unwrap();
