@@ -41,19 +41,29 @@ fn not_built(program: &Path, error: &std::io::Error) -> ! {
 /// errors.
 #[cfg(unix)]
 fn interrupted(signal: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    interrupted_by(signal, "train_lm", arguments)
+}
+
+/// The same, with a program to start whose arguments end with those of the training.
+#[cfg(unix)]
+fn interrupted_by(
+    signal: &str,
+    started: &str,
+    arguments: &[&str],
+) -> (Option<i32>, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("plan.json");
-    let mut all = vec![
+    let mut all = arguments.to_vec();
+    all.extend([
         "--steps",
         "100000",
         "--stages",
         "2",
         "--print-losses",
         "--plan",
-    ];
-    all.push(plan.to_str().unwrap());
-    all.extend(arguments);
-    let program = program("train_lm");
+        plan.to_str().unwrap(),
+    ]);
+    let program = program(started);
     let child = command(&program, &all)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -111,6 +121,33 @@ fn a_signal_ends_the_training_after_its_step() {
         let resumed = format!("resumed at step {step} from {checkpoint}");
         assert!(printed.contains(&resumed), "{resumed} in: {printed}");
     }
+}
+
+/// The launcher passes it on, and all ranks save one step together.
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_the_ranks_of_a_launcher_after_their_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let saves = dir.path().join("saves");
+    let example = program("train_lm");
+    let launch = ["launch", "-n", "2", "--restarts", "1", "--"];
+    let training = [
+        example.to_str().unwrap(),
+        "--save",
+        saves.to_str().unwrap(),
+        "--save-on-signal",
+        "USR1",
+    ];
+    let (code, printed, errors) =
+        interrupted_by("USR1", "../tinderbox", &[&launch[..], &training].concat());
+    assert_eq!(code, Some(138), "{printed}{errors}");
+    assert_eq!(errors, "");
+    let ended = "[rank 0] interrupted after step ";
+    let step = printed.lines().find_map(|line| line.strip_prefix(ended));
+    let step = step.and_then(|rest| rest.strip_suffix(" of 100000"));
+    let step: u64 = step.unwrap_or_else(|| panic!("{printed}")).parse().unwrap();
+    let saves = tinderbox::Checkpoints::open(saves).unwrap();
+    assert_eq!(saves.latest().unwrap().unwrap().step(), step);
 }
 
 #[cfg(unix)]
