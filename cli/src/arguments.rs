@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
@@ -58,6 +59,14 @@ pub(crate) enum Group {
     /// Start a program as the ranks of a world, on this machine and others
     #[cfg(unix)]
     Launch(launch::Flags),
+    /// What `launch` starts: runs the ranks
+    #[cfg(unix)]
+    #[command(hide = true)]
+    Supervise {
+        /// The arguments of the launcher
+        #[arg(last = true, required = true)]
+        arguments: Vec<OsString>,
+    },
     /// What `launch` starts: becomes the program of a rank
     #[cfg(unix)]
     #[command(hide = true)]
@@ -72,8 +81,10 @@ impl Arguments {
     /// # Errors
     ///
     /// Returns the exit code, after printing the help or a one-line error.
-    pub(crate) fn read() -> Result<Self, ExitCode> {
-        let matches = command().try_get_matches();
+    pub(crate) fn read(
+        arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, ExitCode> {
+        let matches = command().try_get_matches_from(arguments);
         let read = matches.and_then(|matches| Self::from_arg_matches(&matches));
         read.map_err(|error| match error.kind() {
             ErrorKind::DisplayHelp

@@ -17,6 +17,8 @@ mod schedule;
 mod terminal;
 
 use std::process::ExitCode;
+#[cfg(unix)]
+use std::{ffi::OsString, iter};
 
 use clap_complete::{Generator, Shell};
 
@@ -28,16 +30,18 @@ use terminal::Output;
 fn main() -> ExitCode {
     // The limits of memory on the command line are those of the process.
     tinderbox_pages::return_freed_blocks();
-    let arguments = match Arguments::read() {
+    let arguments = match Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    arguments.output.print_events();
+    // The output of these two is that of the ranks, whose threads write it.
     #[cfg(unix)]
-    if let Group::Launch(flags) = &arguments.group {
-        // The output is that of the ranks, whose threads write it.
-        return end(launch::run(flags, arguments.output.json));
+    match &arguments.group {
+        Group::Launch(_) => return end(launch::launch()),
+        Group::Supervise { arguments } => return supervise(arguments),
+        _ => {}
     }
+    arguments.output.print_events();
     let mut out = Output::new(arguments.output);
     let outcome = match &arguments.group {
         Group::Ckpt { command } => command.run(&mut out),
@@ -47,13 +51,30 @@ fn main() -> ExitCode {
         Group::Run { command } => command.run(&mut out),
         Group::Calibrate(flags) => calibrate::run(flags, &mut out),
         #[cfg(unix)]
-        Group::Launch(_) => Ok(Outcome::Done),
+        Group::Launch(_) | Group::Supervise { .. } => Ok(Outcome::Done),
         #[cfg(unix)]
         Group::BecomeRank(flags) => launch::become_rank(flags),
         Group::Completions { shell } => complete(*shell, &mut out),
     };
     let finished = out.finish(outcome.is_err());
     end(outcome.and_then(|outcome| finished.map(|()| outcome)))
+}
+
+/// Runs the ranks of a launcher with these arguments.
+#[cfg(unix)]
+fn supervise(arguments: &[OsString]) -> ExitCode {
+    let program = OsString::from("tinderbox");
+    let given = Arguments::read(iter::once(&program).chain(arguments));
+    match given {
+        Ok(given) => {
+            given.output.print_events();
+            match &given.group {
+                Group::Launch(flags) => end(launch::supervise(flags, given.output.json)),
+                _ => Outcome::WrongUse.into(),
+            }
+        }
+        Err(code) => code,
+    }
 }
 
 /// Prints an error, and returns the exit code.

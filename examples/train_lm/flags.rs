@@ -6,10 +6,12 @@ use clap::{Parser, ValueEnum, error::ErrorKind};
 use tinderbox::planner::Partitioner;
 use tinderbox::schedule::ChunkCounts;
 use tinderbox::{Placement, ScheduleKind};
+use tinderbox_train::EndSignal;
 
 const EXIT_CODES: &str = "Exit codes: 0 on success, 1 on failure, 2 for invalid arguments, 3 if a device \
                           is not available. Ctrl-C and SIGTERM end it after the running step, which --save saves, \
-                          with 130 and 143; a second signal ends it immediately.";
+                          with 130 and 143; a second signal ends it immediately. Other signals of --save-on-signal do \
+                          the same, with 128 and their number.";
 
 /// The type in which forward and backward are computed.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +91,10 @@ pub struct Flags {
     /// Save every K steps; without it, --save saves once, at the end
     #[arg(long, value_name = "K", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
     pub save_every: Option<u64>,
+    /// Signals after which it saves and ends, besides Ctrl-C and SIGTERM, such as USR1, which Slurm can send before it ends a job;
+    /// a list or several times
+    #[arg(long, value_name = "SIGNAL", value_delimiter = ',', requires = "save")]
+    pub save_on_signal: Vec<EndSignal>,
     /// Resume from the newest checkpoint in this directory, saved by any number of stages
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,

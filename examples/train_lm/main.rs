@@ -182,8 +182,8 @@ fn run(flags: &Flags) -> Result<ExitCode> {
 
     // 4. Train, and 5. save.
     let trained = training::train(&mut pipeline, &world, &text, flags, &device)?;
-    if let Some(code) = trained.interrupted {
-        return Ok(ExitCode::from(code));
+    if let Some(signal) = trained.interrupted {
+        return Ok(ExitCode::from(signal.exit_code()));
     }
     let (losses, tokens_per_s) = (trained.losses, trained.tokens_per_s);
 

@@ -6,11 +6,12 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 use tinderbox::{Checkpoints, Resumed, Run, World};
+use tinderbox_train::{EndSignal, EndSignals};
 
 use crate::data::Text;
 use crate::digests::Digests;
 use crate::flags::{Flags, usage};
-use crate::interrupt::{self, Interrupt};
+use crate::interrupt;
 use crate::report::{self, Progress, say};
 use crate::timeline;
 use crate::{LENGTH, Lm, SAMPLES, learning_rate, learning_rates};
@@ -20,8 +21,8 @@ pub struct Trained {
     pub losses: Vec<Vec<f64>>,
     /// Including saves.
     pub tokens_per_s: f64,
-    /// The exit code, if a signal ended the training before its last step.
-    pub interrupted: Option<u8>,
+    /// The signal that ended the training before its last step.
+    pub interrupted: Option<EndSignal>,
 }
 
 /// Trains to the last step or to a signal, optionally from a checkpoint, and saves as requested.
@@ -44,7 +45,7 @@ pub fn train(
         device,
         saves,
         digests: digests.transpose()?,
-        interrupt: Interrupt::listen()?,
+        signals: signals(flags)?,
         progress: Progress::start(first, flags.steps, SAMPLES * LENGTH),
         begin,
         losses: Vec::new(),
@@ -62,7 +63,7 @@ pub fn train(
             stepped => stepped?,
         };
     }
-    training.interrupt.end_at_once();
+    training.signals.end_at_once();
     let seconds = started.elapsed().as_secs_f64();
     training.progress.end();
     let tokens = (pipeline.steps() - first) as f64 * (SAMPLES * LENGTH) as f64;
@@ -71,6 +72,16 @@ pub fn train(
         tokens_per_s: tokens / seconds.max(f64::MIN_POSITIVE),
         interrupted,
     })
+}
+
+/// Receives Ctrl-C, SIGTERM and the signals of `--save-on-signal`.
+fn signals(flags: &Flags) -> Result<EndSignals> {
+    let always = [EndSignal::Int, EndSignal::Term];
+    let more = flags
+        .save_on_signal
+        .iter()
+        .filter(|one| !always.contains(one));
+    Ok(EndSignals::listen(always.iter().chain(more).copied())?)
 }
 
 /// Resumes from a checkpoint if that was asked for, and returns the step and the position in the data.
@@ -135,7 +146,7 @@ struct Training<'a> {
     device: &'a Device,
     saves: Option<Checkpoints>,
     digests: Option<Digests>,
-    interrupt: Interrupt,
+    signals: EndSignals,
     progress: Progress,
     /// The step and the position in the data at which it began.
     begin: (u64, u64),
@@ -146,8 +157,8 @@ struct Training<'a> {
 }
 
 impl Training<'_> {
-    /// Runs one step, and returns the exit code if a signal has arrived.
-    fn step(&mut self, pipeline: &mut Lm) -> Result<Option<u8>> {
+    /// Runs one step, and returns a signal that has arrived.
+    fn step(&mut self, pipeline: &mut Lm) -> Result<Option<EndSignal>> {
         let (flags, step) = (self.flags, pipeline.steps());
         let position = self.begin.1 + (step - self.begin.0) * SAMPLES as u64;
         let text = self.text;
@@ -195,7 +206,7 @@ impl Training<'_> {
     }
 
     /// Saves a step if it is due, or if a signal has arrived.
-    fn save(&mut self, pipeline: &mut Lm, position: u64) -> Result<Option<u8>> {
+    fn save(&mut self, pipeline: &mut Lm, position: u64) -> Result<Option<EndSignal>> {
         let mut saved = None;
         if let Some(saves) = &self.saves
             && let Some(dir) = saves.after_step(pipeline, position)?
@@ -203,10 +214,8 @@ impl Training<'_> {
             self.progress.line(&format!("saved {}", dir.display()));
             saved = Some(dir);
         }
-        // A signal reaches the processes in different steps.
-        let signals = pipeline.all_gather(self.interrupt.exit_code())?;
+        let interrupted = self.signals.received_by_any(pipeline)?;
         self.say_recovered(pipeline, pipeline.steps());
-        let interrupted = signals.into_iter().flatten().next();
         if interrupted.is_some() {
             self.progress.leave();
             if let (Some(saves), None) = (&self.saves, &saved) {

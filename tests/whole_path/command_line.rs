@@ -41,19 +41,29 @@ fn not_built(program: &Path, error: &std::io::Error) -> ! {
 /// errors.
 #[cfg(unix)]
 fn interrupted(signal: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    interrupted_by(signal, "train_lm", arguments)
+}
+
+/// The same, with a program to start whose arguments end with those of the training.
+#[cfg(unix)]
+fn interrupted_by(
+    signal: &str,
+    started: &str,
+    arguments: &[&str],
+) -> (Option<i32>, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("plan.json");
-    let mut all = vec![
+    let mut all = arguments.to_vec();
+    all.extend([
         "--steps",
         "100000",
         "--stages",
         "2",
         "--print-losses",
         "--plan",
-    ];
-    all.push(plan.to_str().unwrap());
-    all.extend(arguments);
-    let program = program("train_lm");
+        plan.to_str().unwrap(),
+    ]);
+    let program = program(started);
     let child = command(&program, &all)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -75,11 +85,16 @@ fn interrupted(signal: &str, arguments: &[&str]) -> (Option<i32>, String, String
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_the_training_after_its_step() {
-    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+    let named = ["--save-on-signal", "USR2,SIGUSR1"];
+    for (signal, code, more) in [
+        ("INT", 130, &[][..]),
+        ("TERM", 143, &named),
+        ("USR1", 138, &named),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let saves = dir.path().join("saves");
         let saves = saves.to_str().unwrap();
-        let (found, printed, errors) = interrupted(signal, &["--save", saves]);
+        let (found, printed, errors) = interrupted(signal, &[&["--save", saves], more].concat());
         assert_eq!(found, Some(code), "{printed}{errors}");
         assert_eq!(errors, "");
         let lines: Vec<&str> = printed.lines().rev().take(3).collect();
@@ -112,41 +127,31 @@ fn a_signal_ends_the_training_after_its_step() {
     }
 }
 
-#[cfg(unix)]
-#[path = "../../examples/train_lm/interrupt.rs"]
-#[expect(dead_code, reason = "the test neither reports nor saves")]
-mod interrupt;
-
-/// The first signal is recorded, the second ends the program: in a child process, which sends both to itself.
+/// The launcher passes it on, and all ranks save one step together.
 #[cfg(unix)]
 #[test]
-fn a_second_signal_ends_the_program_at_once() {
-    use signal_hook::{consts::SIGINT, low_level::raise};
-
-    const ALONE: &str = "TINDERBOX_TEST_SIGNALS";
-    if std::env::var_os(ALONE).is_some() {
-        let interrupt = interrupt::Interrupt::listen().unwrap();
-        assert_eq!(interrupt.exit_code(), None);
-        raise(SIGINT).unwrap();
-        assert_eq!(interrupt.exit_code(), Some(130));
-        println!("the first was noted");
-        raise(SIGINT).unwrap();
-        println!("the second was not");
-        std::process::exit(0);
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "command_line::a_second_signal_ends_the_program_at_once",
-            "--exact",
-            "--nocapture",
-        ])
-        .env(ALONE, "1")
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(130), "{printed}");
-    assert!(printed.contains("the first was noted"), "{printed}");
-    assert!(!printed.contains("the second"), "{printed}");
+fn a_signal_ends_the_ranks_of_a_launcher_after_their_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let saves = dir.path().join("saves");
+    let example = program("train_lm");
+    let launch = ["launch", "-n", "2", "--restarts", "1", "--"];
+    let training = [
+        example.to_str().unwrap(),
+        "--save",
+        saves.to_str().unwrap(),
+        "--save-on-signal",
+        "USR1",
+    ];
+    let (code, printed, errors) =
+        interrupted_by("USR1", "../tinderbox", &[&launch[..], &training].concat());
+    assert_eq!(code, Some(138), "{printed}{errors}");
+    assert_eq!(errors, "");
+    let ended = "[rank 0] interrupted after step ";
+    let step = printed.lines().find_map(|line| line.strip_prefix(ended));
+    let step = step.and_then(|rest| rest.strip_suffix(" of 100000"));
+    let step: u64 = step.unwrap_or_else(|| panic!("{printed}")).parse().unwrap();
+    let saves = tinderbox::Checkpoints::open(saves).unwrap();
+    assert_eq!(saves.latest().unwrap().unwrap().step(), step);
 }
 
 #[cfg(unix)]
@@ -156,6 +161,8 @@ fn a_signal_without_save_is_reported() {
     assert_eq!(code, Some(130), "{printed}{errors}");
     let expected = "nothing was saved: use --save DIR to make an interrupted training resumable";
     assert_eq!(printed.lines().last(), Some(expected));
+    // One that was not named ends the program, as the system does by default.
+    assert_eq!(interrupted("USR1", &[]).0, None);
 }
 
 #[test]
@@ -255,6 +262,7 @@ fn help_explains_each_flag() {
         "--dropout",
         "--save",
         "--save-every",
+        "--save-on-signal",
         "--resume",
         "--allow-changes",
         "--compare",

@@ -1,9 +1,42 @@
 //! Errors.
 
+use std::io;
 use std::path::PathBuf;
 
 use burn::data::dataset::DatasetError;
 use tinderbox::{CheckpointsError, OutputError, PipelineError};
+
+use crate::EndSignal;
+
+/// The reason why a training does not end after a signal.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SignalError {
+    /// The name is not that of a signal after which a training can end.
+    #[error(
+        "`{name}` is no signal that a program can end after: expected one of {}",
+        names(known)
+    )]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The signals of this system.
+        known: Vec<EndSignal>,
+    },
+    /// The operating system refuses to report the signal.
+    #[error("{signal} can't be received")]
+    Listen {
+        /// The signal.
+        signal: EndSignal,
+        /// The reason.
+        source: io::Error,
+    },
+}
+
+fn names(signals: &[EndSignal]) -> String {
+    let names: Vec<String> = signals.iter().map(ToString::to_string).collect();
+    names.join(", ")
+}
 
 /// The reason why epochs can't be continued.
 #[derive(Debug, thiserror::Error)]

@@ -8,6 +8,7 @@
 //! - [`learner()`] returns a `Learner` and a [`PipelineStrategy`] of a pipeline.
 //! - [`StepItem`] connects what a forward returns to the item from which metrics are computed.
 //! - [`Epochs`] returns batches of a data loader from any position, for a loop of your own too.
+//! - [`EndSignals`] are signals after which a training saves and ends, in a loop of your own too.
 //!
 //! # What differs from burn-train on one device
 //!
@@ -31,10 +32,12 @@ mod epochs;
 mod error;
 mod item;
 mod metrics;
+mod signals;
 mod strategy;
 
 pub use epochs::{Epoch, Epochs};
-pub use error::{EpochsError, StrategyError};
+pub use error::{EpochsError, SignalError, StrategyError};
 pub use item::{StepItem, loss_of};
 pub use metrics::StepMetric;
+pub use signals::{EndSignal, EndSignals};
 pub use strategy::{PipelineStrategy, learner, learner_with};

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tinderbox::{Batch, Checkpoints, Pipeline};
 
 use crate::metrics::{Kind, StepMetric, Steps};
-use crate::{Epochs, StepItem, StrategyError};
+use crate::{EndSignals, Epochs, StepItem, StrategyError};
 
 /// The name under which a checkpoint has the number of items of an epoch.
 const ITEMS: &str = "items_per_epoch";
@@ -62,6 +62,7 @@ where
         convert: Arc::new(convert),
         checkpoints: None,
         gather: Some(Device::flex()),
+        signals: None,
         steps: Steps::default(),
     };
     (learner, strategy)
@@ -75,6 +76,7 @@ pub struct PipelineStrategy<M: LearnerModel, B> {
     convert: Arc<dyn Fn(Input<M>) -> B>,
     checkpoints: Option<Arc<Checkpoints>>,
     gather: Option<Device>,
+    signals: Option<Arc<EndSignals>>,
     steps: Steps,
 }
 
@@ -89,6 +91,15 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
     #[must_use]
     pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
         self.checkpoints = Some(Arc::new(checkpoints));
+        self
+    }
+
+    /// Interrupts the training after the step or the validation batch in which one of these signals arrives; it is then saved
+    /// to the [checkpoints](Self::checkpoints). `LearningResult::interrupted` has the name of the signal as its reason. After
+    /// the training, each of the signals ends the program.
+    #[must_use]
+    pub fn end_on(mut self, signals: EndSignals) -> Self {
+        self.signals = Some(Arc::new(signals));
         self
     }
 
@@ -150,6 +161,7 @@ impl<M: LearnerModel, B> Clone for PipelineStrategy<M, B> {
             convert: self.convert.clone(),
             checkpoints: self.checkpoints.clone(),
             gather: self.gather.clone(),
+            signals: self.signals.clone(),
             steps: self.steps.clone(),
         }
     }
@@ -333,6 +345,9 @@ where
             if let Some(checkpoints) = &self.checkpoints {
                 checkpoints.wait()?;
             }
+            if let Some(signals) = &self.signals {
+                signals.end_at_once();
+            }
             let device = self.gather.as_ref();
             let device = device.filter(|_| interrupter.error().is_none());
             let model = device.map(|device| run.pipeline.gather(device));
@@ -454,6 +469,7 @@ where
                     self.saved_step = self.pipeline.steps();
                 }
             }
+            self.heed_signals()?;
         }
         drop(batches);
         self.position = loader.position();
@@ -480,8 +496,19 @@ where
             iteration += 1;
             let item = TrainingItem::new(item, batches.progress(), Some(iteration), None);
             self.report_valid(LearnerEvent::ProcessedItem(item));
+            self.heed_signals()?;
         }
         self.report_valid(LearnerEvent::EndSplit(epoch));
+        Ok(())
+    }
+
+    /// Interrupts the training if a signal has arrived.
+    fn heed_signals(&mut self) -> Result<(), StrategyError> {
+        if let Some(signals) = &self.strategy.signals
+            && let Some(signal) = signals.received_by_any(self.pipeline)?
+        {
+            self.interrupter.stop(Some(&signal.to_string()));
+        }
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use derive_more::Display;
 use tinderbox_schedule::RankIndex;
 
 use crate::error::EnvironmentError;
+use crate::nodes::expand;
 
 /// What started the processes of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
@@ -342,21 +343,19 @@ impl Variables<'_> {
         None
     }
 
-    /// Returns the first host of a list such as `node[07-09,12],login`.
+    /// Returns the first host of the step's list.
     fn first_node(&self) -> Result<String, EnvironmentError> {
         let names = ["SLURM_STEP_NODELIST", "SLURM_NODELIST"];
-        let list = names.iter().find_map(|name| (self.0)(name));
-        let list = list.ok_or_else(|| self.missing(Launcher::Slurm, &names[..1]))?;
-        let end = list.find([',', '[']).unwrap_or(list.len());
-        let (start, rest) = list.split_at(end);
-        let Some(numbers) = rest.strip_prefix('[') else {
-            return Ok(start.to_owned());
-        };
-        let number = numbers.split([',', '-', ']']).next().unwrap_or_default();
-        // What follows the numbers, up to the next host.
-        let suffix = numbers.split_once(']').map_or("", |(_, rest)| rest);
-        let suffix = suffix.split(',').next().unwrap_or_default();
-        Ok(format!("{start}{number}{suffix}"))
+        let found = names
+            .iter()
+            .find_map(|name| (self.0)(name).map(|list| (name, list)));
+        let (name, list) = found.ok_or_else(|| self.missing(Launcher::Slurm, &names[..1]))?;
+        let nodes = expand(&list).map_err(|source| EnvironmentError::NodeList {
+            name: (*name).to_owned(),
+            source,
+        })?;
+        // A list that expands has a name.
+        Ok(nodes.into_iter().next().unwrap_or_default())
     }
 
     fn slurm_port(&self) -> Result<u16, EnvironmentError> {
@@ -501,6 +500,8 @@ mod tests {
             ("node[07-09,12]", "node07"),
             ("node[7,9],login", "node7"),
             ("rack[1-2]-ib,login", "rack1-ib"),
+            ("rack[0-1]node[00-15]", "rack0node00"),
+            ("r[1,3]n[07-08]-x,login", "r1n07-x"),
         ] {
             check(
                 &format!("{step} SLURM_STEP_NODELIST={list}"),
@@ -533,6 +534,7 @@ mod tests {
             "PMI_RANK=0 PMI_SIZE=1 MASTER_PORT=1",
             "SLURM_PROCID=0 SLURM_STEP_ID=0",
             "SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=2",
+            "SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_NODELIST=node[1-",
         ];
         let texts = texts.map(|variables| read(variables).unwrap_err().to_string());
         insta::assert_snapshot!(texts.join("\n"), @r#"
@@ -551,6 +553,7 @@ mod tests {
         this process looks started by MPICH, but MASTER_ADDR is not set: set all of them, or none of MPICH's
         this process looks started by Slurm, but SLURM_NTASKS is not set: set all of them, or none of Slurm's
         this process looks started by Slurm, but SLURM_STEP_NODELIST is not set: set all of them, or none of Slurm's
+        SLURM_NODELIST is no list of nodes, such as rack[0-1]node[00-15],login: set MASTER_ADDR and MASTER_PORT to where the first rank listens, or mend the list
         "#);
     }
 

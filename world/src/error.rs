@@ -38,6 +38,17 @@ pub enum EnvironmentError {
         /// Its value.
         value: String,
     },
+    /// A variable is no list of nodes.
+    #[error(
+        "{name} is no list of nodes, such as rack[0-1]node[00-15],login: set MASTER_ADDR and MASTER_PORT to where the first \
+        rank listens, or mend the list"
+    )]
+    NodeList {
+        /// The variable.
+        name: String,
+        /// What is wrong with the list.
+        source: NodeListError,
+    },
     /// A rank that is not below its size.
     #[error("{launcher} says that this is rank {rank} of {size}: ranks count from 0")]
     Beyond {
@@ -63,6 +74,38 @@ pub enum EnvironmentError {
         /// The number of ranks of all machines.
         all: usize,
     },
+}
+
+/// A text that is no list of nodes in Slurm's form.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NodeListError {
+    /// A name has an opening bracket without a closing one, a closing one without an opening one, or brackets within
+    /// brackets.
+    #[error("the brackets of `{name}` do not match")]
+    Brackets {
+        /// The name, with what follows it.
+        name: String,
+    },
+    /// What is between two brackets is no number and no range of numbers.
+    #[error(
+        "`{range}` between the brackets of `{name}` is no number and no range of two, such as 7 or 08-11"
+    )]
+    Range {
+        /// The name.
+        name: String,
+        /// What is between the brackets, up to the next comma.
+        range: String,
+    },
+    /// There are more names than nodes in a cluster.
+    #[error("the list has more than {limit} names")]
+    TooMany {
+        /// The most names.
+        limit: usize,
+    },
+    /// There is no name.
+    #[error("the list has no name")]
+    Empty,
 }
 
 fn list(names: &[String]) -> String {

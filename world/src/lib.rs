@@ -39,7 +39,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! environment frame peers members message options engine handler core channel world threads testing grpc join
+//! nodes environment frame peers members message options engine handler core channel world threads testing grpc join
 //! ```
 //!
 //! # Architecture invariants
@@ -67,6 +67,7 @@ mod handler;
 mod join;
 mod members;
 mod message;
+mod nodes;
 mod options;
 mod peers;
 #[cfg(feature = "testing")]
@@ -78,7 +79,7 @@ mod world;
 pub use channel::Channel;
 pub use engine::{Close, Engine, Events, Outbox, Started};
 pub use environment::{Environment, Launcher, Local, Meeting, machine};
-pub use error::{EnvironmentError, WorldError, with_causes};
+pub use error::{EnvironmentError, NodeListError, WorldError, with_causes};
 pub use frame::{Buffer, Decoder, Frame, FrameError, Limits, Received};
 #[cfg(feature = "grpc")]
 pub use grpc::Grpc;

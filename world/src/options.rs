@@ -11,7 +11,8 @@ use crate::frame::Limits;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct WorldOptions {
-    /// How long a rank waits for the others to come. Default: 300 s, as torchrun's; `TINDERBOX_JOIN_TIMEOUT_S`.
+    /// How long a rank waits for the others to come; longer than the clock counts is without an end, as for every time here.
+    /// Default: 300 s, as torchrun's; `TINDERBOX_JOIN_TIMEOUT_S`.
     pub join_timeout: Duration,
     /// How long a call waits for the same call of the others, such as the save of a large shard. Default: ten minutes;
     /// `TINDERBOX_CALL_TIMEOUT_S`.
@@ -114,6 +115,9 @@ mod tests {
         let found = read("TINDERBOX_TOKEN", "secret").unwrap();
         assert_eq!(found.token.as_deref(), Some("secret"));
         assert!(!format!("{found:?}").contains("secret"));
+        let most = u64::MAX.to_string();
+        let found = read("TINDERBOX_JOIN_TIMEOUT_S", &most).unwrap();
+        assert_eq!(found.join_timeout, Duration::from_secs(u64::MAX));
         let error = read("TINDERBOX_JOIN_TIMEOUT_S", "0").unwrap_err();
         insta::assert_snapshot!(error, @"TINDERBOX_JOIN_TIMEOUT_S is `0`: expected a whole number in its range");
     }

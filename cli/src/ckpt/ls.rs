@@ -3,6 +3,7 @@
 use std::{
     io::{self, Write},
     path::PathBuf,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::bail;
@@ -56,11 +57,18 @@ impl Step {
         Self {
             step,
             valid: error.is_none(),
-            saved_at: saved_at.map(|time| format_rfc3339_seconds(time).to_string()),
+            saved_at: saved_at.and_then(date),
             sizes: checkpoint.as_ref().map(Sizes::of),
             error,
         }
     }
+}
+
+/// Returns a date of the years 1970 to 9999. A file that was copied may have any other.
+fn date(time: SystemTime) -> Option<String> {
+    const YEAR_10000_S: u64 = 253_402_300_800;
+    let since = time.duration_since(UNIX_EPOCH).ok()?;
+    (since.as_secs() < YEAR_10000_S).then(|| format_rfc3339_seconds(time).to_string())
 }
 
 /// Lists the run.
@@ -101,4 +109,25 @@ fn show(listing: &Listing, out: &mut Output) -> io::Result<()> {
         writeln!(out, "{}: set aside, because it was damaged", visible(dir))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_without_a_date_are_left_out() {
+        let second = Duration::from_secs(1);
+        let last = UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+        for (time, expected) in [
+            (UNIX_EPOCH, Some("1970-01-01T00:00:00Z")),
+            (last, Some("9999-12-31T23:59:59Z")),
+            (last + second, None),
+            (UNIX_EPOCH - second, None),
+        ] {
+            assert_eq!(date(time).as_deref(), expected);
+        }
+    }
 }

@@ -1,5 +1,6 @@
-//! Starts ranks, waits for them, and ends all when one fails.
+//! The supervisor: starts ranks, waits for them, and ends all when one fails.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,10 +8,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustix::process::{Pid, Signal, kill_process_group};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use signal_hook::consts::SIGKILL;
 
+use super::control::{Control, ENDING, HARMLESS, code_of};
+use super::descendants;
 use super::flags::{Flags, World};
 use super::output::{LastLines, print_lines};
 use crate::outcome::Outcome;
@@ -33,6 +35,9 @@ struct Rank {
     number: u32,
     child: Child,
     status: Option<ExitStatus>,
+    /// Since when others of its group, such as the program of a shell, are given time to save: a signal that was passed on has
+    /// ended its process, and they got it as well.
+    lingers: Option<Instant>,
     last: LastLines,
     printers: Vec<JoinHandle<()>>,
 }
@@ -47,25 +52,32 @@ enum End {
         code: u8,
         last: Vec<String>,
     },
-    /// The launcher was told to end.
+    /// By a signal that was passed on.
     Signalled {
         code: u8,
     },
 }
 
-/// Starts the program as ranks, and again after failures.
-pub(crate) fn run(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
+/// Starts the program as ranks, and again after failures, for the launcher at standard input. All processes that they have
+/// started end with them.
+pub(crate) fn supervise(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
     flags.check()?;
     if json {
         anyhow::bail!("the output is that of the program: leave out --json");
     }
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals can't be received")?;
+    descendants::adopt().context("descendants can't be adopted")?;
+    let control = Control::listen()?;
+    let outcome = run(flags, &control);
+    descendants::end_all();
+    outcome
+}
+
+fn run(flags: &Flags, control: &Control) -> anyhow::Result<Outcome> {
     let mut here = flags.ranks;
     for restart in 0.. {
         let world = flags.world(here)?;
         let ranks = start(flags, &world, restart)?;
-        let (rank, how, code, last) = match wait(ranks, &mut signals, flags)? {
+        let (rank, how, code, last) = match wait(ranks, control, flags)? {
             End::Done => return Ok(Outcome::Done),
             End::Signalled { code } => return Ok(Outcome::Program(code)),
             End::Failed {
@@ -137,6 +149,7 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
             number,
             child,
             status: None,
+            lingers: None,
             last,
             printers: out.into_iter().chain(error).collect(),
         });
@@ -144,47 +157,63 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
     Ok(ranks)
 }
 
-/// Waits until all ranks have ended. After the first that fails, and after a signal, the others are ended, unless they go on
-/// without it.
-fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, flags: &Flags) -> anyhow::Result<End> {
-    let grace = flags.grace();
+/// Waits until all ranks have ended. After the first that fails, and after a signal that asks for it, the others are ended,
+/// unless they go on without it.
+fn wait(mut ranks: Vec<Rank>, control: &Control, flags: &Flags) -> anyhow::Result<End> {
+    // Without an end if it is longer than the clock counts.
+    let after_grace = || Instant::now().checked_add(flags.grace());
     let (mut first, mut last): (Option<usize>, Option<usize>) = (None, None);
     let mut signalled: Option<i32> = None;
+    // Signals that may have ended ranks.
+    let mut passed_on = BTreeSet::new();
     // When the ranks that are left get SIGTERM, and then SIGKILL.
     let (mut term_at, mut kill_at): (Option<Instant>, Option<Instant>) = (None, None);
     loop {
-        for signal in signals.pending() {
-            match (signalled.replace(signal), Signal::from_named_raw(signal)) {
-                (None, Some(signal)) => ranks.iter().for_each(|rank| rank.signal(signal)),
+        while let Some(signal) = control.signal() {
+            let is_ending = ENDING.contains(&signal);
+            let is_first = !is_ending || signalled.replace(signal).is_none();
+            match (is_first, Signal::from_named_raw(signal)) {
+                (true, Some(signal)) => ranks.iter().for_each(|rank| rank.signal(signal)),
                 // Asked for a second time.
                 _ => ranks.iter().for_each(|rank| rank.signal(Signal::KILL)),
             }
-            kill_at = kill_at.or(Some(Instant::now() + grace));
-        }
-        for (index, rank) in ranks.iter_mut().enumerate() {
-            if rank.status.is_none() {
-                rank.status = rank
-                    .child
-                    .try_wait()
-                    .context("a rank can't be waited for")?;
-                if rank.status.is_some() {
-                    // What the rank has started may live on and hold its streams.
-                    rank.signal_group(Signal::KILL);
-                }
-                let Some(status) = rank.status.filter(|status| !status.success()) else {
-                    continue;
-                };
-                if flags.survives() {
-                    let (number, (how, _)) = (rank.number, how(status));
-                    say("note", &format!("rank {number} is lost: {how}"));
-                } else if first.is_none() {
-                    term_at = Some(Instant::now() + REPORT);
-                }
-                first = first.or(Some(index));
-                last = Some(index);
+            if is_ending {
+                kill_at = kill_at.or_else(after_grace);
+            }
+            if !HARMLESS.contains(&signal) {
+                passed_on.insert(signal);
             }
         }
-        let mut running = ranks.iter().filter(|rank| rank.status.is_none()).peekable();
+        if control.has_ended() {
+            ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
+            return Ok(orphaned());
+        }
+        while let Some((child, status)) = descendants::ended() {
+            // The others are what ranks have started and left.
+            let Some(index) = ranks.iter().position(|rank| rank.runs_as(child)) else {
+                continue;
+            };
+            let by_signal = ended_by(status).is_some_and(|signal| passed_on.contains(&signal));
+            ranks[index].end(status, by_signal);
+            if status.success() {
+                continue;
+            }
+            if flags.survives() {
+                let (number, (how, _)) = (ranks[index].number, how(status));
+                say("note", &format!("rank {number} is lost: {how}"));
+            } else if first.is_none() && signalled.is_none() {
+                term_at = match by_signal {
+                    // The others got it as well.
+                    true => after_grace(),
+                    false => Some(Instant::now() + REPORT),
+                };
+            }
+            first = first.or(Some(index));
+            last = Some(index);
+        }
+        let groups = ranks.iter_mut();
+        groups.for_each(|rank| rank.look_after_group(flags.grace()));
+        let mut running = ranks.iter().filter(|rank| rank.is_running()).peekable();
         if running.peek().is_none() {
             break;
         }
@@ -196,17 +225,38 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, flags: &Flags) -> anyhow::R
         if term_at.is_some_and(|at| at <= now) {
             term_at = None;
             ranks.iter().for_each(|rank| rank.signal(Signal::TERM));
-            kill_at = kill_at.or(Some(now + grace));
+            kill_at = kill_at.or_else(after_grace);
         }
         if kill_at.is_some_and(|at| at <= now) {
             ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
-            kill_at = Some(now + grace);
+            kill_at = after_grace();
         }
         thread::sleep(LOOK);
     }
+    wait_for_lines(&mut ranks);
+    descendants::end_all();
+    if control.has_ended() {
+        // What has ended them is no failure of theirs.
+        return Ok(orphaned());
+    }
+    if let Some(signal) = signalled {
+        return Ok(End::Signalled {
+            code: code_of(signal),
+        });
+    }
+    if flags.survives() && ranks.iter().any(is_done) {
+        return Ok(End::Done);
+    }
+    // Those that were lost before others are no reason.
+    let reason = if flags.survives() { last } else { first };
+    let reason = reason.and_then(|reason| ranks.get(reason));
+    Ok(reason.map_or(End::Done, |rank| end_by(rank, &passed_on)))
+}
+
+/// Waits until the last lines of all ranks are printed, for some time: a process that left the group may hold a stream.
+fn wait_for_lines(ranks: &mut [Rank]) {
     let ended = Instant::now();
-    for rank in &mut ranks {
-        // A process that left the group may hold a stream.
+    for rank in ranks {
         let has_ended = |rank: &Rank| rank.printers.iter().all(JoinHandle::is_finished);
         while !has_ended(rank) && ended.elapsed() < PRINT {
             thread::sleep(LOOK);
@@ -219,32 +269,38 @@ fn wait(mut ranks: Vec<Rank>, signals: &mut Signals, flags: &Flags) -> anyhow::R
             let _ = printer.join();
         }
     }
-    if let Some(signal) = signalled {
-        return Ok(End::Signalled {
-            code: code_of(signal),
-        });
+}
+
+/// The end of all ranks because of one.
+fn end_by(rank: &Rank, passed_on: &BTreeSet<i32>) -> End {
+    let status = rank.status.unwrap_or_default();
+    let (how, code) = how(status);
+    match ended_by(status) {
+        Some(signal) if passed_on.contains(&signal) => End::Signalled { code },
+        _ => End::Failed {
+            rank: rank.number,
+            how,
+            code,
+            last: rank.last.take(),
+        },
     }
-    if flags.survives() && ranks.iter().any(is_done) {
-        return Ok(End::Done);
+}
+
+/// The end of ranks whose launcher has ended.
+fn orphaned() -> End {
+    End::Signalled {
+        code: code_of(SIGKILL),
     }
-    // Those that were lost before others are no reason.
-    let reason = if flags.survives() { last } else { first };
-    Ok(match reason.and_then(|reason| ranks.get(reason)) {
-        None => End::Done,
-        Some(rank) => {
-            let (how, code) = how(rank.status.unwrap_or_default());
-            End::Failed {
-                rank: rank.number,
-                how,
-                code,
-                last: rank.last.take(),
-            }
-        }
-    })
+}
+
+/// Returns the signal that has ended a process, or that it has reported by its exit code, as shells do.
+fn ended_by(status: ExitStatus) -> Option<i32> {
+    let reported = || status.code().map(|code| code - 128);
+    status.signal().or_else(reported)
 }
 
 /// How a process that failed has ended, and its exit code.
-fn how(status: ExitStatus) -> (String, u8) {
+pub(super) fn how(status: ExitStatus) -> (String, u8) {
     match (status.code(), status.signal()) {
         (Some(code), _) => (format!("exit code {code}"), u8::try_from(code).unwrap_or(1)),
         (None, Some(signal)) => (format!("ended by signal {signal}"), code_of(signal)),
@@ -256,36 +312,66 @@ fn is_done(rank: &Rank) -> bool {
     rank.status.is_some_and(|status| status.success())
 }
 
-/// The exit code of shells for a signal.
-fn code_of(signal: i32) -> u8 {
-    u8::try_from(signal)
-        .ok()
-        .and_then(|signal| signal.checked_add(128))
-        .unwrap_or(1)
-}
-
 impl Rank {
+    /// The id of its process, which is that of its group.
+    fn group(&self) -> Option<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+    }
+
+    /// Whether its process is this one, and has not ended.
+    fn runs_as(&self, child: Pid) -> bool {
+        self.status.is_none() && self.group() == Some(child)
+    }
+
+    /// Whether its process runs, or others of its group are given time to end.
+    fn is_running(&self) -> bool {
+        self.status.is_none() || self.lingers.is_some()
+    }
+
+    /// Its process has ended.
+    fn end(&mut self, status: ExitStatus, by_signal: bool) {
+        self.status = Some(status);
+        // One that exits by itself has ended what it started before.
+        self.lingers = (by_signal && status.signal().is_some()).then(Instant::now);
+        if self.lingers.is_none() {
+            // What the rank has started may live on and hold its streams.
+            self.signal_group(Signal::KILL);
+        }
+    }
+
+    /// Ends what is left of the group of a process that has ended, and notes when it is empty.
+    fn look_after_group(&mut self, grace: Duration) {
+        let Some(since) = self.lingers else {
+            return;
+        };
+        if since.elapsed() >= grace {
+            self.signal_group(Signal::KILL);
+        }
+        let has_members = |group| test_kill_process_group(group).is_ok();
+        if !self.group().is_some_and(has_members) {
+            self.lingers = None;
+        }
+    }
+
     /// Whether a signal has stopped it, where the system tells (Linux).
     fn is_stopped(&self) -> bool {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = std::fs::read_to_string(path).unwrap_or_default();
-        // The state follows the name, which is in parentheses.
-        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        let state = descendants::after_name(&stat);
         state.is_some_and(|state| state.starts_with(['T', 't']))
     }
 
     /// Sends a signal if the rank runs.
     fn signal(&self, signal: Signal) {
-        if self.status.is_none() {
+        if self.is_running() {
             self.signal_group(signal);
         }
     }
 
     fn signal_group(&self, signal: Signal) {
-        let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let Some(id) = id {
+        if let Some(group) = self.group() {
             // It may have ended by now.
-            let _ = kill_process_group(id, signal);
+            let _ = kill_process_group(group, signal);
         }
     }
 }

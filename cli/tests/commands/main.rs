@@ -4,8 +4,14 @@ mod ckpt;
 mod command;
 #[cfg(unix)]
 mod launch;
+#[cfg(unix)]
+mod launched;
 mod model;
+#[cfg(target_os = "linux")]
+mod orphans;
 mod plan;
 mod run;
 mod schedule;
+#[cfg(unix)]
+mod signals;
 mod support;

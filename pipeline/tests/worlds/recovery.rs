@@ -40,10 +40,20 @@ fn kill(
     killed: usize,
     after: Duration,
 ) -> Vec<(Seen, usize)> {
-    let size = replicas * ranks;
+    let builder = || recovering(replicas, ranks, kind);
+    kill_one_of(replicas * ranks, builder, killed, after)
+}
+
+/// The same for the pipelines of a builder.
+fn kill_one_of(
+    size: usize,
+    builder: impl Fn() -> PipelineBuilder<Net, Batch> + Sync,
+    killed: usize,
+    after: Duration,
+) -> Vec<(Seen, usize)> {
     let program = |world: World, net: &Connections| {
         let own = world.rank();
-        let builder = recovering(replicas, ranks, kind).world(&world);
+        let builder = builder().world(&world);
         let mut pipeline = builder.start().unwrap();
         // All have started then; a loss before ends all.
         pipeline.all_gather(()).unwrap();
@@ -111,6 +121,19 @@ fn those_that_are_left_compute_the_same() {
     }
     println!("{recovered} of {cases} survivors went on");
     assert_eq!(recovered, cases);
+}
+
+/// A rank waits without a limit for messages, for the state of others and for their keepers.
+#[test]
+fn an_endless_timeout_is_no_panic() {
+    let expected = undisturbed();
+    let builder = || recovering(1, 3, ScheduleKind::OneFOneB).timeout(Duration::MAX);
+    let found = kill_one_of(3, builder, 1, Duration::from_millis(5));
+    assert_eq!(found.len(), 2);
+    for (seen, recovered) in found {
+        assert!(seen == expected);
+        assert_eq!(recovered, 1);
+    }
 }
 
 /// Those that have returned from the last call wait for the others.

@@ -134,6 +134,44 @@ fn a_run_is_resumed_within_an_epoch() {
     }
 }
 
+/// A signal interrupts the training after its step, or its validation after a batch, and the step is saved: the run ends as one
+/// that was not interrupted.
+#[cfg(unix)]
+#[test]
+fn a_signal_interrupts_and_saves() {
+    use tinderbox_train::{EndSignal, EndSignals};
+
+    let whole = tempfile::tempdir().unwrap();
+    let expected = train(pipeline(2, 2), whole.path(), |s| s, |t| t);
+    let dir = tempfile::tempdir().unwrap();
+    // Batches that are read until the signal arrives, and the steps of the run after it.
+    let runs = [(2, Some(2)), (6, Some(6)), (usize::MAX, None)].map(|(batches, step)| {
+        let read = AtomicUsize::new(0);
+        let (learner, strategy) = learner_with(pipeline(2, 2), scheduler(), move |points| {
+            if read.fetch_add(1, Ordering::Relaxed) + 1 == batches {
+                signal_hook::low_level::raise(signal_hook::consts::SIGUSR2).unwrap();
+            }
+            points
+        });
+        let saves = Checkpoints::open(dir.path().join("steps")).unwrap();
+        let signals = EndSignals::listen([EndSignal::Usr2]).unwrap();
+        let strategy = strategy.checkpoints(saves).end_on(signals);
+        let run = metrics(training(dir.path()))
+            .with_training_strategy(strategy.into())
+            .launch(learner);
+        assert!(run.error.is_none(), "{:?}", run.error);
+        let reason = run.interrupted.as_ref().map(|end| end.reason.as_deref());
+        assert_eq!(reason, step.map(|_| Some("USR2")));
+        let saves = Checkpoints::open(dir.path().join("steps")).unwrap();
+        if let Some(step) = step {
+            assert_eq!(saves.latest().unwrap().unwrap().step(), step);
+        }
+        run
+    });
+    let [.., last] = runs;
+    assert!(bits(&last.model) == bits(&expected.model));
+}
+
 /// A run that was interrupted before its validation is validated when it is resumed, also after the last epoch.
 #[test]
 fn an_epoch_is_validated_after_a_resume() {

@@ -281,7 +281,7 @@ impl Core {
                 self.send(&roster, to, &kind, &[], vec![value]);
             }
         }
-        let deadline = Instant::now() + self.options.call_timeout;
+        let began = Instant::now();
         let mut state = locked(&self.state);
         loop {
             let first = (sequence, RankIndex::new(0));
@@ -310,12 +310,13 @@ impl Core {
             if let Some(failure) = state.peers.failure() {
                 return Err(WorldError::Failed(failure.clone()));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = self.options.call_timeout;
+            let left = timeout.saturating_sub(began.elapsed());
             if left.is_zero() || !state.peers.is_open(rank) {
                 return Err(WorldError::Late {
                     rank,
                     call,
-                    timeout: self.options.call_timeout.saturating_sub(left),
+                    timeout: timeout.saturating_sub(left),
                     doing: match state.peers.is_open(rank) {
                         true => {
                             let process = roster.members[rank.index()];

@@ -61,11 +61,11 @@ impl Core {
             let patience = if state.members.decides() {
                 timeout
             } else {
-                timeout * 3
+                timeout.saturating_mul(3)
             };
-            let (now, deadline) = (Instant::now(), begun + patience);
-            if now < deadline {
-                let waited = self.changed.wait_timeout(state, deadline - now);
+            let left = patience.saturating_sub(begun.elapsed());
+            if !left.is_zero() {
+                let waited = self.changed.wait_timeout(state, left);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }

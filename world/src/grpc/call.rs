@@ -1,11 +1,11 @@
 //! Calls of other ranks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
 use tinderbox_schedule::RankIndex;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::sleep;
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
@@ -60,16 +60,17 @@ pub(super) async fn connect(
             .tls_config(tls.client())
             .map_err(|error| unreachable(with_causes(&error)))?;
     }
-    let deadline = Instant::now() + timeout;
+    let began = Instant::now();
     let mut pause = FIRST_PAUSE;
     let mut last = "no answer".to_owned();
     loop {
-        match timeout_at(deadline, endpoint.connect()).await {
+        let left = timeout.saturating_sub(began.elapsed());
+        match tokio::time::timeout(left, endpoint.connect()).await {
             Ok(Ok(channel)) => return Ok(channel),
             Ok(Err(error)) => last = with_causes(&error),
             Err(_) => return Err(unreachable(last)),
         }
-        if Instant::now() + pause >= deadline {
+        if began.elapsed() + pause >= timeout {
             return Err(unreachable(last));
         }
         sleep(pause).await;

@@ -6,13 +6,13 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tinderbox_schedule::RankIndex;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -156,9 +156,10 @@ impl Grpc {
         }
         let above = self.size - 1 - count;
         let mut missing: Vec<RankIndex> = (count + 1..self.size).map(RankIndex::new).collect();
-        let deadline = Instant::now() + patience;
+        let began = Instant::now();
         for _ in 0..above {
-            match timeout_at(deadline, called.recv()).await {
+            let left = patience.saturating_sub(began.elapsed());
+            match timeout(left, called.recv()).await {
                 Ok(Some(rank)) => missing.retain(|other| *other != rank),
                 _ => {
                     return Err(WorldError::NotAllCame {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tinderbox_world::Engine;
 use tinderbox_world::testing::{Delays, Threads, check_engine};
 
-use crate::support::{grpc_engines, meeting, options};
+use crate::support::{endless, grpc_engines, meeting, options};
 
 /// Runs the suite with one thread per rank.
 pub(crate) fn check(engines: Vec<Box<dyn Engine>>) {
@@ -44,6 +44,12 @@ fn grpc() {
         let meeting = meeting();
         check(grpc_engines(size, &meeting, &options()));
     }
+}
+
+/// Ranks may wait for each other without a limit.
+#[test]
+fn grpc_with_endless_timeouts() {
+    check(grpc_engines(3, &meeting(), &endless()));
 }
 
 /// The same with a token, and on all addresses of the machine.

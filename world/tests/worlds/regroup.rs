@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tinderbox_world::testing::{Delays, Net};
-use tinderbox_world::{Buffer, Channel, Failure, Handler, RankIndex, World, WorldError};
+use tinderbox_world::{
+    Buffer, Channel, Failure, Handler, RankIndex, World, WorldError, WorldOptions,
+};
 
-use crate::support::{on_threads, options, rank};
+use crate::support::{endless, on_threads, options, rank};
 
 /// Passes frames on.
 struct Pass(Mutex<Sender<(RankIndex, Vec<u8>)>>);
@@ -52,9 +54,9 @@ fn exchange(world: &World) {
 }
 
 /// The rank that is killed, and all that are left.
-fn survive(size: usize, killed: usize, delays: Delays) {
+fn survive(size: usize, killed: usize, delays: Delays, options: &WorldOptions) {
     let all = Barrier::new(size);
-    let found = on_threads(size, delays, &options(), |world, net: &Net| {
+    let found = on_threads(size, delays, options, |world, net: &Net| {
         let was = world.rank();
         let clone = world.clone();
         let (old, _frames) = opened(&world);
@@ -97,13 +99,19 @@ fn survive(size: usize, killed: usize, delays: Delays) {
 fn those_that_are_left_go_on() {
     for size in 2..5 {
         for killed in 0..size {
-            survive(size, killed, Delays::default());
+            survive(size, killed, Delays::default(), &options());
         }
     }
     for seed in 0..20 {
         let most = Duration::from_millis(3);
-        survive(4, seed as usize % 4, Delays { seed, most });
+        survive(4, seed as usize % 4, Delays { seed, most }, &options());
     }
+}
+
+/// Also without a limit of the time that they wait.
+#[test]
+fn endless_timeouts_are_no_panic() {
+    survive(3, 1, Delays::default(), &endless());
 }
 
 /// One after the other is lost, down to a single process.

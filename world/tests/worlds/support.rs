@@ -18,6 +18,14 @@ pub(crate) fn options() -> WorldOptions {
     options
 }
 
+/// The longest timeouts, which are without an end.
+pub(crate) fn endless() -> WorldOptions {
+    let mut options = options();
+    options.call_timeout = Duration::MAX;
+    options.join_timeout = Duration::MAX;
+    options
+}
+
 pub(crate) fn environment(index: usize, size: usize) -> Environment {
     Environment {
         launcher: Launcher::Torchrun,

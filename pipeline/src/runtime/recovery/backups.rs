@@ -115,14 +115,14 @@ impl Backups {
 
     /// Waits until a version of a rank has arrived; false if it has not after a while.
     pub(super) fn wait_for(&self, rank: RankIndex, version: u64, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
+        let began = Instant::now();
         let mut ranks = self.ranks();
         loop {
             let state = ranks.get(&rank).and_then(|states| states.get(&version));
             if state.is_some_and(|state| state.missing == 0) {
                 return true;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return false;
             }

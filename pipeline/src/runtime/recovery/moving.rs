@@ -275,7 +275,7 @@ impl Arrived {
         key: (RankIndex, u32),
         timeout: Duration,
     ) -> Result<Vec<Buffer>, PipelineError> {
-        let deadline = Instant::now() + timeout;
+        let began = Instant::now();
         let mut state = self.state();
         loop {
             if let Some(pieces) = state.items.remove(&key) {
@@ -284,7 +284,7 @@ impl Arrived {
             if let Some(failure) = &state.failure {
                 return Err(WorldError::Failed(failure.clone()).into());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(began.elapsed());
             if left.is_zero() {
                 let (rank, _) = key;
                 return Err(PipelineError::Timeout {

@@ -225,10 +225,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         let of_others: Vec<RankIndex> = ledger.of_others().collect();
         let (backups, timeout) = (ledger.backups.clone(), self.crew.timeout());
-        let deadline = Instant::now() + timeout;
+        let began = Instant::now();
         for rank in of_others {
             while !self.crew.is_aborted() && !backups.wait_for(rank, newest, LOOK) {
-                if Instant::now() > deadline {
+                if began.elapsed() > timeout {
                     let request = "send its state";
                     return Err(self.crew.told(PipelineError::Timeout {
                         rank,

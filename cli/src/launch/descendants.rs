@@ -1,0 +1,73 @@
+//! Processes that descend from this one.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+
+/// How often processes that are being ended are looked at.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How long processes are given to end after SIGKILL: one that waits for a device may take long.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Lets this process adopt its descendants when their parents end, where the system can (Linux): it is then the parent of
+/// all that are left, also of those that began a session of their own.
+pub(super) fn adopt() -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    Ok(())
+}
+
+/// Returns a child that has ended, adopted ones too.
+pub(super) fn ended() -> Option<(Pid, ExitStatus)> {
+    let (child, status) = wait(WaitOptions::NOHANG).ok()??;
+    Some((child, ExitStatus::from_raw(status.as_raw())))
+}
+
+/// Ends all descendants, if this process [adopts](adopt) them.
+///
+/// It signals its children only, again and again: those of a child that has ended are its own then. Nobody else waits for
+/// its children, so their ids are not those of other processes meanwhile.
+pub(super) fn end_all() {
+    let began = Instant::now();
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => continue,
+            // There is no child.
+            Err(_) => return,
+            Ok(None) => {}
+        }
+        for child in children() {
+            // It may have ended by now.
+            let _ = kill_process(child, Signal::KILL);
+        }
+        if began.elapsed() > LONGEST {
+            return;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Returns the children of this process, as far as the system has `/proc`.
+fn children() -> Vec<Pid> {
+    let own = std::process::id();
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let children = ids.filter(|id| parent(*id) == Some(own));
+    children.filter_map(Pid::from_raw).collect()
+}
+
+/// Returns the parent of a process.
+fn parent(id: i32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    after_name(&stat)?.split(' ').nth(1)?.parse().ok()
+}
+
+/// Returns what follows the name of a process in its `stat`: its state, its parent and more. The name is in parentheses.
+pub(super) fn after_name(stat: &str) -> Option<&str> {
+    stat.rsplit_once(") ").map(|(_, rest)| rest)
+}

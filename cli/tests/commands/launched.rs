@@ -1,0 +1,153 @@
+//! A launcher that runs while a test looks at it.
+
+use std::io::{BufRead, BufReader, Lines, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// How long a test waits before it fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running `tinderbox launch`, in a process group of its own. It ends with its ranks when it is dropped.
+pub struct Launched {
+    child: Child,
+    lines: Receiver<String>,
+    errors: Option<ChildStderr>,
+}
+
+/// Sends what a function reads, on a thread that ends with its input, so that a test can wait with a limit.
+fn on_thread<T: Send + 'static>(
+    mut read: impl FnMut() -> Option<T> + Send + 'static,
+) -> Receiver<T> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || while read().is_some_and(|one| sender.send(one).is_ok()) {});
+    receiver
+}
+
+impl Launched {
+    /// Runs a shell script as ranks.
+    pub fn start(arguments: &[&str], script: &str) -> Self {
+        Self::start_by(&[], arguments, script)
+    }
+
+    /// The same, with a program and its arguments before the command, which it becomes.
+    pub fn start_by(before: &[&str], arguments: &[&str], script: &str) -> Self {
+        let command = [env!("CARGO_BIN_EXE_tinderbox"), "launch"];
+        let all = [before, &command, arguments, &["--", "sh", "-c", script]].concat();
+        let mut child = Command::new(all[0])
+            .args(&all[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut lines: Lines<BufReader<ChildStdout>> =
+            BufReader::new(child.stdout.take().unwrap()).lines();
+        Self {
+            lines: on_thread(move || lines.next()?.ok()),
+            errors: child.stderr.take(),
+            child,
+        }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for this many lines that end with a text.
+    #[track_caller]
+    pub fn wait_for(&self, count: usize, text: &str) {
+        for _ in 0..count {
+            let line = self.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("no {count} times `{text}`"));
+            assert!(line.ends_with(text), "`{line}` is not `{text}`");
+        }
+    }
+
+    /// Waits for its end; returns its exit code, the lines that were not read, and what it printed as errors.
+    #[track_caller]
+    pub fn end(mut self) -> (Option<i32>, Vec<String>, String) {
+        let mut lines = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            lines.push(line);
+        }
+        let mut errors = String::new();
+        let mut stream = self.errors.take().unwrap();
+        stream.read_to_string(&mut errors).unwrap();
+        (self.child.wait().unwrap().code(), lines, errors)
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        // After its end, it does nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to a process, or to a group if the number is negative.
+#[track_caller]
+pub fn send(signal: &str, to: i64) {
+    let sent = Command::new("kill")
+        .args(["-s", signal, "--", &to.to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+/// A pipe that processes hold while they live.
+#[cfg(target_os = "linux")]
+pub struct Held {
+    dir: tempfile::TempDir,
+    lines: Receiver<String>,
+}
+
+#[cfg(target_os = "linux")]
+impl Held {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("held");
+        assert!(
+            Command::new("mkfifo")
+                .arg(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut opened = None;
+        let lines = on_thread(move || {
+            // Waits for the first process that opens it.
+            let open = || BufReader::new(std::fs::File::open(&path).unwrap()).lines();
+            opened.get_or_insert_with(open).next()?.ok()
+        });
+        Self { dir, lines }
+    }
+
+    /// Its path: a process that has opened it holds it, and so do those that it starts.
+    pub fn path(&self) -> String {
+        self.dir.path().join("held").to_str().unwrap().to_owned()
+    }
+
+    /// Waits until this many lines were written.
+    #[track_caller]
+    pub fn wait_for(&self, count: usize) {
+        for at in 0..count {
+            let line = self.lines.recv_timeout(PATIENCE);
+            assert!(line.is_ok(), "{at} of {count} processes have begun");
+        }
+    }
+
+    /// Waits until nobody holds it.
+    #[track_caller]
+    pub fn wait_until_free(&self) {
+        use std::sync::mpsc::RecvTimeoutError;
+        let next = self.lines.recv_timeout(PATIENCE);
+        assert_eq!(
+            next,
+            Err(RecvTimeoutError::Disconnected),
+            "processes run on"
+        );
+    }
+}

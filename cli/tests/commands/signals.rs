@@ -1,0 +1,151 @@
+//! Signals of `tinderbox launch`.
+
+use std::time::{Duration, Instant};
+
+use crate::launched::{Launched, send};
+
+const ALL: [(&str, i32); 8] = [
+    ("HUP", 1),
+    ("INT", 2),
+    ("QUIT", 3),
+    ("TERM", 15),
+    ("USR1", 10),
+    ("USR2", 12),
+    ("CONT", 18),
+    ("WINCH", 28),
+];
+
+/// A script that prints each signal that it gets, prints `ready`, and waits until TERM, after which `end` is run.
+fn printing(end: &str) -> String {
+    let trap = |(name, _): &(&str, i32)| match *name {
+        "TERM" => format!("trap 'echo got TERM; {end}' TERM; "),
+        name => format!("trap 'echo got {name}' {name}; "),
+    };
+    let traps: String = ALL.iter().map(trap).collect();
+    // A shell that waits runs a trap at once.
+    format!("{traps} echo ready; while true; do sleep 1000 & wait; done")
+}
+
+/// Every rank gets every signal, once, whether only the launcher gets it or all of its group do, as from a terminal.
+#[test]
+fn ranks_get_each_signal_once() {
+    for (name, _) in ALL.iter().filter(|(name, _)| *name != "TERM") {
+        for of_group in [false, true] {
+            let launched = Launched::start(&["-n", "2"], &printing("exit 0"));
+            launched.wait_for(2, "ready");
+            let id = i64::from(launched.id());
+            send(name, if of_group { -id } else { id });
+            launched.wait_for(2, &format!("got {name}"));
+            // A second line of the first would come before.
+            send("WINCH", id);
+            launched.wait_for(2, "got WINCH");
+            send("TERM", id);
+            let (code, mut lines, errors) = launched.end();
+            lines.sort_unstable();
+            match ["HUP", "INT", "QUIT"].contains(name) {
+                // The second that asks them to end is SIGKILL.
+                true => assert_eq!(lines, Vec::<String>::new(), "{name}"),
+                false => assert_eq!(lines, ["[rank 0] got TERM", "[rank 1] got TERM"], "{name}"),
+            }
+            assert_eq!((code, errors.as_str()), (Some(143), ""), "{name}");
+        }
+    }
+}
+
+/// A run that `nohup` starts goes on when its terminal is closed.
+#[cfg(target_os = "linux")]
+#[test]
+fn hangups_may_be_ignored() {
+    let nohup = ["sh", "-c", "trap '' HUP; exec \"$@\"", "nohup"];
+    let launched = Launched::start_by(&nohup, &["-n", "2"], &printing("exit 0"));
+    launched.wait_for(2, "ready");
+    send("HUP", -i64::from(launched.id()));
+    send("USR1", launched.id().into());
+    launched.wait_for(2, "got USR1");
+    send("TERM", launched.id().into());
+    // The first that asks them to end.
+    launched.wait_for(2, "got TERM");
+    assert_eq!(launched.end().0, Some(143));
+}
+
+/// A program that a signal ends is not started again.
+#[test]
+fn a_run_that_a_signal_ends_is_not_restarted() {
+    for (name, number) in &ALL[..6] {
+        // By the default of the system, and by a program that saves and ends as shells report it.
+        let by_program = format!("trap 'echo saved; exit {}' {name}; ", 128 + number);
+        let by_program = format!("{by_program} echo ready; sleep 1000 & wait");
+        let by_default = "echo ready; exec sleep 1000".to_owned();
+        let saved = vec!["[rank 0] saved", "[rank 1] saved"];
+        for (script, lines) in [(by_default, vec![]), (by_program, saved)] {
+            let launched = Launched::start(&["-n", "2", "--restarts", "2"], &script);
+            launched.wait_for(2, "ready");
+            send(name, launched.id().into());
+            let (code, mut found, errors) = launched.end();
+            found.sort_unstable();
+            assert_eq!(found, lines, "{name}");
+            assert_eq!((code, errors.as_str()), (Some(128 + number), ""), "{name}");
+        }
+    }
+}
+
+/// What fails after a signal that ends nothing is restarted as ever.
+#[test]
+fn a_failure_after_a_signal_is_restarted() {
+    let script = "trap 'echo got it; exit 7' USR1; \
+                  [ $TINDERBOX_RESTARTS = 1 ] && exit; echo ready; sleep 1000 & wait";
+    let launched = Launched::start(&["-n", "1", "--restarts", "1"], script);
+    launched.wait_for(1, "ready");
+    send("USR1", launched.id().into());
+    launched.wait_for(1, "got it");
+    let (code, _, errors) = launched.end();
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(
+        errors.contains("rank 0 was the first to fail: exit code 7"),
+        "{errors}"
+    );
+}
+
+/// A shell around a program dies of the signal, and the program has the time to save.
+#[test]
+fn a_program_in_a_shell_may_save() {
+    for (name, number) in [("USR1", 10), ("TERM", 15), ("HUP", 1)] {
+        let save = "sleep 0.3; echo saved; exit 0";
+        let program = format!("trap \"{save}\" {name}; echo ready; sleep 1000 & wait");
+        let launched = Launched::start(&["-n", "2"], &format!("sh -c '{program}'; true"));
+        launched.wait_for(2, "ready");
+        send(name, launched.id().into());
+        let (code, mut lines, errors) = launched.end();
+        lines.sort_unstable();
+        assert_eq!(lines, ["[rank 0] saved", "[rank 1] saved"], "{name}");
+        assert!(errors.is_empty(), "{name}: {errors}");
+        assert_eq!(code, Some(128 + number), "{name}");
+    }
+}
+
+/// The second TERM is SIGKILL for ranks that ignore the first, long before the grace has passed.
+#[test]
+fn a_second_signal_ends_all() {
+    let began = Instant::now();
+    // More seconds than the clock counts.
+    let forever = ["-n", "2", "--grace", "18446744073709551615"];
+    let launched = Launched::start(&forever, &printing("true"));
+    launched.wait_for(2, "ready");
+    send("TERM", launched.id().into());
+    launched.wait_for(2, "got TERM");
+    send("TERM", launched.id().into());
+    let (code, lines, errors) = launched.end();
+    assert_eq!(lines, Vec::<String>::new());
+    assert_eq!((code, errors.as_str()), (Some(143), ""));
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+/// A grace longer than the clock counts has no end, also after a failure.
+#[test]
+fn an_endless_grace_is_none() {
+    let script = "[ $RANK = 0 ] && exit 4; trap 'echo saved; exit' TERM; sleep 1000 & wait";
+    let forever = ["-n", "2", "--grace", "18446744073709551615"];
+    let (code, lines, errors) = Launched::start(&forever, script).end();
+    assert_eq!(code, Some(4), "{errors}");
+    assert_eq!(lines, ["[rank 1] saved"]);
+}
