@@ -38,6 +38,12 @@ pub enum EnvironmentError {
         /// Its value.
         value: String,
     },
+    /// A variable that is not UTF-8.
+    #[error("{name} is not UTF-8: use a text")]
+    NotText {
+        /// The variable.
+        name: String,
+    },
     /// A rank that is not below its size.
     #[error("{launcher} says that this is rank {rank} of {size}: ranks count from 0")]
     Beyond {

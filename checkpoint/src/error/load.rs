@@ -28,6 +28,18 @@ pub enum LoadError {
         /// The file or directory.
         path: PathBuf,
     },
+    /// The directory of a step is a symbolic link whose target does not exist.
+    #[error(
+        "{} is a symbolic link to {}, which does not exist: mount the disk that it leads to, or remove the link",
+        .path.display(),
+        .target.display()
+    )]
+    DanglingLink {
+        /// The link.
+        path: PathBuf,
+        /// The target, as the link contains it.
+        target: PathBuf,
+    },
     /// The directory of a step was given as that of a run.
     #[error("{} is a checkpoint, not the directory of a run: use the directory that contains it", .path.display())]
     NotARun {
