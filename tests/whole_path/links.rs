@@ -50,8 +50,12 @@ fn moved(step_dir: &Path, to: &Path) -> (PathBuf, BTreeMap<PathBuf, Vec<u8>>) {
 }
 
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+    let paths = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    paths
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
 }
 
 #[test]
@@ -107,13 +111,19 @@ fn a_run_does_not_continue_without_the_disk_of_its_newest_step() {
     let mut pipeline = start_tied();
     let error = saves.resume(&mut pipeline).unwrap_err();
     assert_eq!(LoadError::class_in(&error), Some(ErrorClass::Transient));
-    let told = with_causes(&error);
-    assert!(told.contains("step-00000002 is a symbolic link to "), "{told}");
+    let text = with_causes(&error);
+    assert!(
+        text.contains("step-00000002 is a symbolic link to "),
+        "{text}"
+    );
     assert_eq!(pipeline.steps(), 0);
     let model = normed();
     let source = model.replay(tinderbox::random::Seed::new(1));
     let opened = tinderbox::WorkingDir::open(dir.path(), &model, source);
-    assert!(matches!(opened, Err(CheckpointsError::Load(_))), "{opened:?}");
+    assert!(
+        matches!(opened, Err(CheckpointsError::Load(_))),
+        "{opened:?}"
+    );
 }
 
 /// The last step of a streamed model was moved: training continues from it, and later removes the link.
@@ -178,18 +188,25 @@ fn a_working_directory_replaces_a_damaged_link() {
     assert!(files(&target) == before);
 }
 
-/// A directory whose name is not UTF-8, for processes that save and resume together: what the first tells the others is not a path.
+/// A directory whose name is not UTF-8, for processes that save and resume together: the first sends no path to the others.
 #[test]
 fn processes_save_to_a_directory_that_is_not_utf_8() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join(OsStr::from_bytes(b"caf\xe9"));
     let (saved, expected) = crate::world::saved(&dir, 2, 2);
-    assert!(saved.iter().all(|saved| *saved == dir.join("step-00000002")));
+    assert!(
+        saved
+            .iter()
+            .all(|saved| *saved == dir.join("step-00000002"))
+    );
     fs::write(dir.join("step-00000002/manifest.json"), "{").unwrap();
     let (found, losses) = crate::world::resumed(&dir, 3, 2);
     let found = found.unwrap();
     assert_eq!((found.step, found.dir), (1, dir.join("step-00000001")));
     let aside = found.skipped.into_iter().map(|skipped| skipped.set_aside);
-    assert_eq!(aside.collect::<Vec<_>>(), [Some(dir.join("damaged-00000002"))]);
+    assert_eq!(
+        aside.collect::<Vec<_>>(),
+        [Some(dir.join("damaged-00000002"))]
+    );
     assert_eq!(losses, expected);
 }

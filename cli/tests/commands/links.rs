@@ -91,7 +91,7 @@ fn every_command_reads_a_step_that_is_a_link() {
         fs::remove_dir_all(&to).unwrap();
     }
 
-    // Of a link in the way, one is told; it is replaced on request.
+    // A link is replaced on request only.
     let cp = ["cp", &target, "--to", &run_dir];
     check_contains(&ckpt(&cp).fails(2), &["step-00000002 already exists"]);
     ckpt(&[&cp[..], &["--replace"]].concat()).ends(0);
@@ -113,10 +113,10 @@ fn gc_and_rm_remove_links_only() {
             let slash = format!("{link}/");
             check_contains(&ckpt(&["rm", &link]).fails(2), &["has a valid manifest"]);
             for dir in [&link, &slash] {
-                let told = ckpt(&["rm", dir, "--sound"]).ends(0);
+                let out = ckpt(&["rm", dir, "--sound"]).ends(0);
                 let way = "nothing was removed: use --yes to remove the link";
-                check_contains(&told, &[&stays, way]);
-                assert_eq!(told.lines().count(), 3, "no files are listed: {told}");
+                check_contains(&out, &[&stays, way]);
+                assert_eq!(out.lines().count(), 3, "no files are listed: {out}");
             }
             let json = ckpt(&["rm", &slash, "--sound", "--yes", "--json"]).json(0);
             assert_eq!(
@@ -126,11 +126,11 @@ fn gc_and_rm_remove_links_only() {
         } else {
             Sample::new().save(run_dir.as_ref(), 3);
             let gc = ["gc", &run_dir, "--keep-last", "1"];
-            let told = ckpt(&gc).ends(0);
+            let out = ckpt(&gc).ends(0);
             let line = format!("would remove step 2: not kept by the rule; {stays}\n");
-            check_contains(&told, &[&line]);
-            let told = ckpt(&[&gc[..], &["--yes"]].concat()).ends(0);
-            check_contains(&told, &["removed step 1: not kept by the rule\n", &stays]);
+            check_contains(&out, &[&line]);
+            let out = ckpt(&[&gc[..], &["--yes"]].concat()).ends(0);
+            check_contains(&out, &["removed step 1: not kept by the rule\n", &stays]);
         }
         let left = if rm { "step-00000001" } else { "step-00000003" };
         assert_eq!(names(run_dir.as_ref()), [left]);

@@ -62,7 +62,7 @@ fn ran(command: &str, paths: &[&Path], flags: &[&str]) -> Ran {
 
 /// Commands that save, whose answer is the directory.
 #[test]
-fn what_is_saved_is_told() {
+fn what_is_saved_is_shown() {
     let latin = Latin::new();
     let step = Sample::new().save(&latin.at("from"), 5);
     let recorded = latin.at("net.model");
@@ -76,21 +76,21 @@ fn what_is_saved_is_told() {
     ] {
         let expected = latin.shown(&format!("{name}/step-{made:08}"));
         let to = latin.at(name);
-        let told = ran(command, &[from, &to], &[]).ends(0);
-        assert_eq!(told, format!("{expected}\n"));
-        let told = ran(command, &[from, &to], &["--replace", "--json"]).json(0);
-        assert_eq!(told["dir"], expected, "{name}");
+        let out = ran(command, &[from, &to], &[]).ends(0);
+        assert_eq!(out, format!("{expected}\n"));
+        let out = ran(command, &[from, &to], &["--replace", "--json"]).json(0);
+        assert_eq!(out["dir"], expected, "{name}");
         assert_eq!(fs::read_dir(&to).unwrap().count(), 1);
         let verified = ran("ckpt verify {}", &[&to], &[]).ends(0);
         check_contains(&verified, &[&expected, ": intact"]);
     }
     let export = "ckpt export {} --to {}";
     let to = latin.at("export");
-    let told = ran(export, &[&step, &to], &["--json"]).json(0);
-    assert_eq!(told["dir"], latin.shown("export"));
+    let out = ran(export, &[&step, &to], &["--json"]).json(0);
+    assert_eq!(out["dir"], latin.shown("export"));
     fs::remove_dir_all(&to).unwrap();
-    let told = ran(export, &[&step, &to], &[]).ends(0);
-    check_contains(&told, &[&latin.shown("export"), "3 tensor(s)"]);
+    let out = ran(export, &[&step, &to], &[]).ends(0);
+    check_contains(&out, &[&latin.shown("export"), "3 tensor(s)"]);
     // Of an export, the last name is UTF-8: refused before anything is written.
     let last = latin.dir.join(OsStr::from_bytes(LATIN));
     let error = ran(export, &[&step, &last], &["--json"]).fails(2);
@@ -167,13 +167,10 @@ fn a_schedule_in_a_file() {
     let name = OsString::from_vec([LATIN, b".txt"].concat());
     let file = latin.dir.join(name);
     fs::write(&file, "0F0 0B0\n").unwrap();
-    let told = ran("schedule verify {}", &[&file], &["--json"]).json(0);
-    assert_eq!(
-        (&told["name"], &told["runs"]),
-        (&SHOWN.into(), &true.into())
-    );
-    let told = ran("schedule verify {}", &[&file], &[]).ends(0);
-    check_contains(&told, &["caf\u{fffd} can run"]);
+    let out = ran("schedule verify {}", &[&file], &["--json"]).json(0);
+    assert_eq!((&out["name"], &out["runs"]), (&SHOWN.into(), &true.into()));
+    let out = ran("schedule verify {}", &[&file], &[]).ends(0);
+    check_contains(&out, &["caf\u{fffd} can run"]);
     ran("schedule show {}", &[&file], &[]).ends(0);
     let missing = latin.at("missing");
     let error = ran("schedule verify {}", &[&missing], &[]).fails(2);
