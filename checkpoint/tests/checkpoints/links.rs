@@ -152,11 +152,12 @@ fn files_behind_a_link_are_not_links() {
 
 #[test]
 fn nothing_is_deleted_through_a_link() {
-    let check = |change: fn(&Moved), expected: &[&str]| {
+    #[track_caller]
+    fn check(change: impl Fn(&Moved), expected: &[&str]) {
         let moved = Moved::new();
         change(&moved);
         moved.check(expected);
-    };
+    }
     let one = &["step-00000001"][..];
     check(|moved| moved.run().remove(2).unwrap(), one);
     check(|moved| moved.run().discard(STEP_2).unwrap(), one);

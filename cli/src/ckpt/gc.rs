@@ -77,7 +77,7 @@ impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step(step) => write!(f, "step {step}"),
-            Self::Dir(dir) => dir.fmt(f),
+            Self::Dir(dir) => write!(f, "{dir}"),
         }
     }
 }

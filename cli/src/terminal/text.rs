@@ -35,7 +35,7 @@ impl From<&Path> for ShownPath {
 
 impl fmt::Display for ShownPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.display().fmt(f)
+        write!(f, "{}", self.0.display())
     }
 }
 

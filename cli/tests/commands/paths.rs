@@ -148,7 +148,7 @@ fn what_is_shown_has_its_directory() {
     let first = latin.shown("run/step-00000001");
     assert_eq!(json["dir"], first);
     check_contains(&text, &["nothing was removed"]);
-    let (text, _) = (ran("ckpt rm {}", &[&steps[0]], &["--yes"]).ends(0), ());
+    let text = ran("ckpt rm {}", &[&steps[0]], &["--yes"]).ends(0);
     check_contains(&text, &[&format!("removed {first}")]);
 
     ran("ckpt diff {} {}", &[&steps[1], &steps[2]], &["--json"]).json(0);
@@ -166,7 +166,7 @@ fn a_schedule_in_a_file() {
     let latin = Latin::new();
     let name = OsString::from_vec([LATIN, b".txt"].concat());
     let file = latin.dir.join(name);
-    fs::write(&file, "0F0 0B0\n").unwrap();
+    fs::write(&file, "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n").unwrap();
     let out = ran("schedule verify {}", &[&file], &["--json"]).json(0);
     assert_eq!((&out["name"], &out["runs"]), (&SHOWN.into(), &true.into()));
     let out = ran("schedule verify {}", &[&file], &[]).ends(0);
