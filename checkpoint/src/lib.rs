@@ -66,6 +66,8 @@
 //! - `format` and `layout` are pure; files are accessed only through a [`Store`](store::Store).
 //! - A directory is renamed before it is removed, and its remaining contents identify it as this crate's
 //!   until the last file is removed.
+//! - The directory of a step can be a symbolic link, which a user has put there; no other entry is followed, and nothing is
+//!   removed through a link.
 //! - [`Pretrained`] weights are the one exception: files of other programs, whose headers are validated and
 //!   whose values are not checked.
 //! - The bytes are a function of the saved values and the attempt's id. `FORMAT.md` describes them.

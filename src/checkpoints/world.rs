@@ -1,6 +1,6 @@
 //! Saving and resuming in the processes of a world.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -222,16 +222,17 @@ impl Checkpoints {
         };
         // Without the agreement of all, the attempt of the first is dropped, which removes its files.
         agree(world, write(), failed)?;
-        let dir = world.from_first(|| match attempt {
-            Some(attempt) => attempt.publish(self.timeout.min(LISTED)),
-            None => Ok(PathBuf::new()),
+        // Without the directory: a path that is not UTF-8 can't be sent.
+        world.from_first(|| match attempt {
+            Some(attempt) => attempt.publish(self.timeout.min(LISTED)).map(drop),
+            None => Ok(()),
         })?;
         let pruned = match world.is_first() {
             true => self.prune(step),
             false => Ok(()),
         };
         agree(world, pruned, |error| error)?;
-        Ok(dir)
+        Ok(self.run.step_place(step))
     }
 
     /// Restores the checkpoint that the first process chooses. If a process is lost and the pipeline goes on without it, the
@@ -274,15 +275,20 @@ impl Checkpoints {
         let mut resumed = prepared.restore(pipeline)?;
         let skipped = world.from_first(|| {
             let skipped = skipped.iter().map(|skipped| self.set_aside(skipped));
-            let parts = skipped.map(|one| (one.step, one.reason, one.set_aside));
+            let parts = skipped.map(|one| {
+                // The name, since a path that is not UTF-8 can't be sent.
+                let name = one.set_aside.as_deref().and_then(Path::file_name);
+                let name = name.map(|name| name.to_string_lossy().into_owned());
+                (one.step, one.reason, name)
+            });
             Ok::<Vec<_>, WorldError>(parts.collect())
         })?;
         let skipped = skipped
             .into_iter()
-            .map(|(step, reason, set_aside)| SkippedCheckpoint {
+            .map(|(step, reason, name)| SkippedCheckpoint {
                 step,
                 reason,
-                set_aside,
+                set_aside: name.map(|name| self.place.join(name)),
             });
         resumed.skipped = skipped.collect();
         Ok(Some(resumed))

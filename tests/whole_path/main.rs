@@ -12,6 +12,8 @@ mod generate;
 mod initialization;
 mod layers;
 mod lengths;
+#[cfg(target_os = "linux")]
+mod links;
 mod many_parameters;
 mod memory;
 mod models;

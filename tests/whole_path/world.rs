@@ -1,6 +1,6 @@
 //! Checkpoints of the processes of a world: what they save is one checkpoint, and any number of processes resumes it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use burn::optim::AdamWConfig;
@@ -56,7 +56,7 @@ fn on_world<R: Send>(size: usize, program: impl Fn(World, &Net) -> R + Sync) -> 
 }
 
 /// Resumes with some number of processes and trains on; returns what the first sees.
-fn resumed(dir: &Path, ranks: usize, to: u64) -> (Option<Resumed>, Vec<f64>) {
+pub(crate) fn resumed(dir: &Path, ranks: usize, to: u64) -> (Option<Resumed>, Vec<f64>) {
     let run = |world: World| {
         let mut pipeline = start(ranks, &world, SEED);
         let saves = Checkpoints::in_world(Run::local(dir), &world).unwrap();
@@ -144,18 +144,28 @@ fn what_does_not_fit_is_refused_by_all() {
     assert_eq!(Run::local(dir.path()).steps().unwrap(), [1, 2]);
 }
 
+/// Trains with some number of processes and saves every step; returns the last directory that each sees, and the losses of the last
+/// step.
+pub(crate) fn saved(dir: &Path, ranks: usize, to: u64) -> (Vec<PathBuf>, Vec<f64>) {
+    let all = on_world(ranks, |world, _| {
+        let mut pipeline = start(ranks, &world, SEED);
+        let saves = Checkpoints::in_world(Run::local(dir), &world).unwrap();
+        let (mut last, mut losses) = (PathBuf::new(), Vec::new());
+        for step in 1..=to {
+            losses = train(&mut pipeline, step);
+            last = saves.save(&mut pipeline, step).unwrap();
+        }
+        (last, losses)
+    });
+    let (dirs, mut losses): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+    (dirs, losses.remove(0))
+}
+
 /// A shard that one process finds damaged, and a newer checkpoint that is damaged for all.
 #[test]
 fn damaged_checkpoints_are_skipped_on_all() {
     let dir = tempfile::tempdir().unwrap();
-    on_world(2, |world, _| {
-        let mut pipeline = start(2, &world, SEED);
-        let saves = Checkpoints::in_world(Run::local(dir.path()), &world).unwrap();
-        for step in 1..=2 {
-            train(&mut pipeline, step);
-            saves.save(&mut pipeline, step).unwrap();
-        }
-    });
+    saved(dir.path(), 2, 2);
     std::fs::write(dir.path().join("step-00000002/manifest.json"), "{").unwrap();
     let (found, _) = resumed(dir.path(), 3, 2);
     let found = found.unwrap();

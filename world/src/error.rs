@@ -49,6 +49,12 @@ pub enum EnvironmentError {
         /// What is wrong with the list.
         source: NodeListError,
     },
+    /// A variable that is not UTF-8.
+    #[error("{name} is not UTF-8: use a text")]
+    NotText {
+        /// The variable.
+        name: String,
+    },
     /// A rank that is not below its size.
     #[error("{launcher} says that this is rank {rank} of {size}: ranks count from 0")]
     Beyond {

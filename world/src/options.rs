@@ -1,5 +1,6 @@
 //! The settings of a world.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,25 +52,31 @@ impl WorldOptions {
     ///
     /// # Errors
     ///
-    /// When a variable is no number.
+    /// When a variable is no number, or the token is not UTF-8.
     pub fn from_env() -> Result<Self, EnvironmentError> {
-        Self::read(|name| std::env::var(name).ok())
+        Self::read(|name| std::env::var_os(name))
     }
 
-    fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentError> {
+    fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, EnvironmentError> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let number = |name: &str| -> Result<Option<u64>, EnvironmentError> {
             let Some(value) = variable(name) else {
                 return Ok(None);
             };
+            let value = value.to_string_lossy();
             match value.parse() {
                 Ok(number) if number > 0 => Ok(Some(number)),
                 _ => Err(EnvironmentError::NotANumber {
                     name: name.to_owned(),
-                    value,
+                    value: value.into_owned(),
                 }),
             }
         };
+        const TOKEN: &str = "TINDERBOX_TOKEN";
+        let token = variable(TOKEN).map(OsString::into_string).transpose();
+        let token = token.map_err(|_| EnvironmentError::NotText {
+            name: TOKEN.to_owned(),
+        })?;
         let defaults = Self::default();
         let seconds = number("TINDERBOX_JOIN_TIMEOUT_S")?.map(Duration::from_secs);
         let call = number("TINDERBOX_CALL_TIMEOUT_S")?.map(Duration::from_secs);
@@ -78,7 +85,7 @@ impl WorldOptions {
             join_timeout: seconds.unwrap_or(defaults.join_timeout),
             call_timeout: call.unwrap_or(defaults.call_timeout),
             heartbeat: beat.unwrap_or(defaults.heartbeat),
-            token: variable("TINDERBOX_TOKEN"),
+            token,
             tls: variable("TINDERBOX_TLS").map(PathBuf::from),
             ..defaults
         })
@@ -107,7 +114,7 @@ mod tests {
     #[test]
     fn variables_replace_the_defaults() {
         let read = |name: &str, value: &str| {
-            WorldOptions::read(|known| (known == name).then(|| value.to_owned()))
+            WorldOptions::read(|known| (known == name).then(|| value.into()))
         };
         let found = read("TINDERBOX_HEARTBEAT_MS", "50").unwrap();
         assert_eq!(found.heartbeat, Duration::from_millis(50));
@@ -120,5 +127,21 @@ mod tests {
         assert_eq!(found.join_timeout, Duration::from_secs(u64::MAX));
         let error = read("TINDERBOX_JOIN_TIMEOUT_S", "0").unwrap_err();
         insta::assert_snapshot!(error, @"TINDERBOX_JOIN_TIMEOUT_S is `0`: expected a whole number in its range");
+    }
+
+    /// A variable that is not UTF-8 is not taken for one that is not set: connections would not be encrypted.
+    #[cfg(unix)]
+    #[test]
+    fn variables_that_are_not_utf_8() {
+        use std::os::unix::ffi::OsStringExt;
+
+        let text = OsString::from_vec(b"caf\xe9".to_vec());
+        let read = |name: &str| WorldOptions::read(|known| (known == name).then(|| text.clone()));
+        let found = read("TINDERBOX_TLS").unwrap();
+        assert_eq!(found.tls, Some(PathBuf::from(&text)));
+        let error = read("TINDERBOX_TOKEN").unwrap_err();
+        insta::assert_snapshot!(error, @"TINDERBOX_TOKEN is not UTF-8: use a text");
+        let error = read("TINDERBOX_HEARTBEAT_MS").unwrap_err();
+        insta::assert_snapshot!(error, @"TINDERBOX_HEARTBEAT_MS is `caf�`: expected a whole number in its range");
     }
 }

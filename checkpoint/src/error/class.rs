@@ -13,8 +13,8 @@ pub enum ErrorClass {
     Damaged,
     /// The checkpoint is not known to be damaged, but has a version or form that this program does not read.
     NotSupported,
-    /// The store failed repeatedly, which does not indicate anything about the checkpoint. A later attempt
-    /// may succeed.
+    /// The store failed repeatedly, or the directory of a step is a link that leads nowhere, for example to a disk that is not
+    /// mounted. This does not indicate anything about the checkpoint. A later attempt may succeed.
     Transient,
     /// The store denied access, or the request does not match the contents of the checkpoint.
     Refused,
@@ -25,11 +25,13 @@ pub enum ErrorClass {
 impl LoadError {
     /// Returns the class of this error.
     pub fn class(&self) -> ErrorClass {
-        use ErrorClass::{Damaged, Missing, Refused};
+        use ErrorClass::{Damaged, Missing, Refused, Transient};
         match self {
             Self::Io { source, .. } => class_of_io(source),
             Self::Manifest { source, .. } => class_of_format(source),
             Self::NotPublished { .. } | Self::NoModel { .. } => Missing,
+            // Its disk may not be mounted.
+            Self::DanglingLink { .. } => Transient,
             Self::FileMissing { .. }
             | Self::NotAFile { .. }
             | Self::WrongStep { .. }

@@ -28,6 +28,18 @@ pub enum LoadError {
         /// The file or directory.
         path: PathBuf,
     },
+    /// The directory of a step is a symbolic link whose target does not exist.
+    #[error(
+        "{} is a symbolic link to {}, which does not exist: mount the disk that it leads to, or remove the link",
+        .path.display(),
+        .target.display()
+    )]
+    DanglingLink {
+        /// The link.
+        path: PathBuf,
+        /// The target, as the link contains it.
+        target: PathBuf,
+    },
     /// The directory of a step was given as that of a run.
     #[error("{} is a checkpoint, not the directory of a run: use the directory that contains it", .path.display())]
     NotARun {
@@ -246,7 +258,7 @@ pub enum LoadError {
     /// because a temporary error would then discard training progress.
     #[error(
         "the checkpoint of step {step} can't be used; it is not known to be damaged, so no older one is used ({})",
-        way_out(.source.class())
+        way_out(.source)
     )]
     NotUsable {
         /// The step.
@@ -272,8 +284,11 @@ impl LoadError {
 }
 
 /// Returns advice for a checkpoint that can't be used and is not known to be damaged.
-fn way_out(class: ErrorClass) -> &'static str {
-    match class {
+fn way_out(reason: &LoadError) -> &'static str {
+    match reason.class() {
+        _ if matches!(reason, LoadError::DanglingLink { .. }) => {
+            "to resume from an older step, move the link out of the run"
+        }
         ErrorClass::NotSupported => {
             "use the version of the program that wrote it, or a newer one; to resume from an older step, move this one out of the run"
         }

@@ -28,6 +28,12 @@ pub enum SaveError {
         /// The file or directory.
         path: PathBuf,
     },
+    /// Something that is no directory has the name of the step.
+    #[error("{} has the name of a step and is not a directory: move it, so that the step can be saved", .path.display())]
+    NotADirectory {
+        /// The file or device.
+        path: PathBuf,
+    },
     /// The file system can't exchange two directories atomically.
     #[error("{} already exists, and this store can't replace it atomically: remove it first, or save another step", .path.display())]
     CantReplace {

@@ -22,7 +22,9 @@ use crate::{
     TensorEntry,
     format::{INDEX_FILE, MANIFEST_FILE, PLAN_FILE, StoredPlan, attempt_dir_name},
     layout::pieces,
-    store::{Found, FoundKind, LocalStore, Retrying, Store, join, list_by_name, read_manifest},
+    store::{
+        Found, FoundKind, LocalStore, Retrying, Store, existing, join, list_by_name, read_manifest,
+    },
 };
 
 /// Maximum size of a piece in bytes: several digest blocks, because the first and the last block of a piece may be read
@@ -53,7 +55,7 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Opens the directory of one step: validates the manifest, and checks that every file exists with its
-    /// size. Reads no tensor.
+    /// size. Reads no tensor. The directory can be a symbolic link to one; the files in it can't.
     ///
     /// Memory: at most four times the manifest's size, which is at most 256 MiB, plus 8 MiB.
     ///
@@ -75,9 +77,7 @@ impl Checkpoint {
     pub(crate) fn open_in(store: Arc<dyn Store>, step_dir: &str) -> Result<Self, LoadError> {
         let path = join(step_dir, MANIFEST_FILE);
         let manifest = read_manifest(&*store, step_dir).map_err(failed(&*store, "open", &path))?;
-        let manifest = manifest.ok_or_else(|| LoadError::NotPublished {
-            path: store.place(step_dir),
-        })?;
+        let manifest = manifest.ok_or_else(|| unpublished(&*store, step_dir))?;
         let manifest = manifest.map_err(|source| LoadError::Manifest {
             path: store.place(&path),
             source,
@@ -472,6 +472,17 @@ pub(crate) fn failed<'a>(
             path: store.place(path),
             source,
         },
+    }
+}
+
+/// Returns the error of a directory without a manifest.
+fn unpublished(store: &dyn Store, step_dir: &str) -> LoadError {
+    let path = store.place(step_dir);
+    match store.link_target(step_dir) {
+        Ok(Some(target)) if matches!(existing(store.list(step_dir)), Ok(None)) => {
+            LoadError::DanglingLink { path, target }
+        }
+        _ => LoadError::NotPublished { path },
     }
 }
 

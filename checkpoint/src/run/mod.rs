@@ -1,5 +1,6 @@
 //! The checkpoints of a run.
 
+mod foreign;
 mod latest;
 mod retention;
 
@@ -12,9 +13,9 @@ use std::{
 
 use crate::{
     Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
-    format::{MANIFEST_FILE, parse_damaged_dir_name, parse_step_dir_name, step_dir_name},
+    format::{MANIFEST_FILE, parse_damaged_dir_name, step_dir_name},
     read::failed,
-    store::{Found, FoundKind, LocalStore, Retrying, Store, existing},
+    store::{Found, LocalStore, Retrying, Store, existing},
     write::{self, Action, Unlocked},
 };
 
@@ -25,11 +26,17 @@ pub use retention::Retention;
 const REOPENED: usize = 2;
 
 /// The checkpoints of a run: one directory per step, in one store.
+///
+/// A step can be a symbolic link to a directory on another disk, with the name of the step and a relative or absolute target. It
+/// is read like any other step, and so are the files in it, which can't be links. Where a step is removed or replaced, the link is
+/// removed and its target is unchanged.
 #[derive(Clone, Debug)]
 pub struct Run {
     store: Arc<dyn Store>,
     /// Steps that were opened or saved, so that retention does not open them at each save.
     opened: Arc<Mutex<BTreeSet<u64>>>,
+    /// The names that a warning was emitted for.
+    warned: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Run {
@@ -46,6 +53,7 @@ impl Run {
         Self {
             store: Arc::new(Retrying::new(store)),
             opened: Arc::default(),
+            warned: Arc::default(),
         }
     }
 
@@ -95,18 +103,27 @@ impl Run {
         AttemptHandle::of(&self.store, step, attempt, timeout)
     }
 
-    /// Returns the steps that have a directory, sorted. They are published; whether they are intact is not
-    /// checked.
+    /// Returns the steps that have a directory, or a symbolic link to one, sorted. They are published; whether they are intact,
+    /// and whether the target of a link exists, is not checked.
+    ///
+    /// An entry that begins with `step-` and is no step causes a `tracing` warning, once for each name and run.
     ///
     /// # Errors
     ///
     /// Returns an error if the store can't be listed.
     pub fn steps(&self) -> Result<Vec<u64>, LoadError> {
         let listing = self.list()?;
-        let dirs = listing.iter().filter(|found| found.kind == FoundKind::Dir);
-        let mut steps: Vec<u64> = dirs.filter_map(|f| parse_step_dir_name(&f.name)).collect();
+        let mut steps: Vec<u64> = listing.iter().filter_map(foreign::step_of).collect();
         steps.sort_unstable();
+        self.warn_of_foreign(&listing);
         Ok(steps)
+    }
+
+    /// Returns the target of a step whose directory is a symbolic link, as the link contains it; `None` for any other, and if it
+    /// can't be read.
+    pub fn link_target(&self, step: u64) -> Option<PathBuf> {
+        let target = self.store.link_target(&step_dir_name(step));
+        target.ok().flatten()
     }
 
     /// Returns the directories of damaged checkpoints that were [set aside](Self::set_aside), sorted by name.
@@ -141,16 +158,6 @@ impl Run {
     /// Returns an error if the step was not published, or if a check fails.
     pub fn open(&self, step: u64) -> Result<Checkpoint, LoadError> {
         let name = step_dir_name(step);
-        // A bucket has no links.
-        let is_link = || {
-            let found = self.store.look(&name);
-            found.is_ok_and(|found| found.kind == FoundKind::Other)
-        };
-        if self.store.renames() && is_link() {
-            return Err(LoadError::NotAFile {
-                path: self.store.place(&name),
-            });
-        }
         let mut opened = Checkpoint::open_in(self.store.clone(), &name);
         for _ in 0..REOPENED {
             match &opened {
@@ -180,7 +187,7 @@ impl Run {
     /// The directory of an attempt is removed only if its name is that of an attempt, the marker in it has
     /// the same step and id, and the marker is not locked (the operating system releases the lock of a killed
     /// process); or if the directory is empty or contains only an unlocked, incomplete marker; or if it
-    /// contains the checkpoint that the attempt of this name has replaced. A directory whose removal was
+    /// contains the checkpoint that the attempt of this name has replaced, or is the link to it. A directory whose removal was
     /// interrupted is removed if the marker or manifest in it has the step and id of its name. Nothing else
     /// is modified, and links are not followed.
     ///
@@ -234,7 +241,7 @@ impl Run {
 
     /// Renames the directory of an unusable step to `damaged-00000100`, where it is neither used as a
     /// checkpoint nor removed automatically; the step can then be saved again. Returns the new location, or
-    /// `None` if the step does not exist.
+    /// `None` if the step does not exist. Of a step that is a link, the link is renamed.
     ///
     /// In a bucket, only the step's manifest moves; the files stay in their location.
     ///
@@ -246,7 +253,7 @@ impl Run {
     }
 
     /// Removes the checkpoint of a step. The checkpoint disappears atomically; then its files are removed. A
-    /// concurrent load from it fails.
+    /// concurrent load from it fails. Of a step that is a link, the link is removed, and its target is unchanged.
     ///
     /// # Errors
     ///
@@ -259,7 +266,8 @@ impl Run {
     }
 
     /// Removes the directory of a step, or of a checkpoint that was [set aside](Self::set_aside), by its name
-    /// in the run, whatever its contents: also without a valid manifest.
+    /// in the run, whatever its contents: also without a valid manifest. Of a link, the link is removed, and its target is
+    /// unchanged.
     ///
     /// In a bucket, a subsequent [`clean`](Self::clean) removes the files of its attempt.
     ///

@@ -86,7 +86,9 @@ impl Run {
     ) -> Result<Vec<u64>, SaveError> {
         self.opened().insert(saved);
         let known = self.opened().clone();
-        let usable = self.usable(|step| known.contains(&step) || self.open(step).is_ok())?;
+        // The disk that a link leads to may be gone.
+        let is_known = |step: u64| known.contains(&step) && self.link_target(step).is_none();
+        let usable = self.usable(|step| is_known(step) || self.open(step).is_ok())?;
         let mut expired = retention.expired(&usable);
         expired.retain(|step| *step != saved);
         self.remove_all(expired)

@@ -101,6 +101,16 @@ impl Store for LocalStore {
         metadata(&path, self.follow).map(|metadata| found(&path, &metadata))
     }
 
+    fn link_target(&self, path: &str) -> io::Result<Option<PathBuf>> {
+        let path = self.at(path);
+        // With a separator at its end, a path is that of the target.
+        let path = path.components().as_path();
+        match fs::symlink_metadata(path)?.is_symlink() {
+            true => fs::read_link(path).map(Some),
+            false => Ok(None),
+        }
+    }
+
     fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
         metadata(&self.at(path), self.follow)?.modified().map(Some)
     }
@@ -144,8 +154,8 @@ impl Store for LocalStore {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let (from, to) = (self.at(from), self.at(to));
-        // The system's own rename allows a directory to replace an empty one.
-        if fs::symlink_metadata(&from)?.is_dir() && fs::symlink_metadata(&to).is_ok() {
+        // The system's own rename allows a directory to replace an empty one, and a link to replace a file.
+        if !fs::symlink_metadata(&from)?.is_file() && fs::symlink_metadata(&to).is_ok() {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
         fs::rename(from, to)
@@ -296,6 +306,7 @@ fn found(path: &Path, metadata: &Metadata) -> Found {
         kind: match metadata {
             m if m.is_file() => FoundKind::File,
             m if m.is_dir() => FoundKind::Dir,
+            m if m.is_symlink() => FoundKind::Link,
             _ => FoundKind::Other,
         },
         bytes: metadata.len(),

@@ -42,12 +42,23 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Returns `NotFound` if the directory does not exist.
     fn list(&self, dir: &str) -> io::Result<Vec<Found>>;
 
-    /// Looks up an entry, without following a link.
+    /// Looks up an entry, without following it if it is a link. A link in the middle of the path is followed: the directory of
+    /// a step can be one.
     ///
     /// # Errors
     ///
     /// Returns `NotFound` if it does not exist.
     fn look(&self, path: &str) -> io::Result<Found>;
+
+    /// Returns the target of a symbolic link, as the link contains it; `None` if the entry is no link, or the store has none.
+    ///
+    /// # Errors
+    ///
+    /// Returns `NotFound` if the entry does not exist, in a store with links.
+    fn link_target(&self, path: &str) -> io::Result<Option<PathBuf>> {
+        let _ = path;
+        Ok(None)
+    }
 
     /// Returns when a file was last written; `None` if the store does not know.
     ///
@@ -84,15 +95,16 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Returns `AlreadyExists` if the name exists, in a store with directories.
     fn create_dir(&self, path: &str) -> io::Result<()>;
 
-    /// Renames a file or a directory atomically. A file can replace another; a directory replaces nothing.
+    /// Renames a file, a directory or a link itself atomically. A file can replace another; a directory or a link replaces
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// Returns `AlreadyExists` or `DirectoryNotEmpty` if a directory would replace something, and
+    /// Returns `AlreadyExists` or `DirectoryNotEmpty` if a directory or a link would replace something, and
     /// `Unsupported` in a store without [`renames`](Self::renames).
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Exchanges two directories atomically.
+    /// Exchanges two directories, or a directory and a link to one, atomically.
     ///
     /// # Errors
     ///
@@ -177,8 +189,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Publishes the directory of a finished attempt as the checkpoint of a step, atomically and durably. The
     /// contents of its files are already durable, its entries are not.
     ///
-    /// Returns the directory that now contains the files of the replaced checkpoint, for the caller to
-    /// remove: in this implementation the attempt's own. Returns `None` if nothing was replaced, or if it is
+    /// Returns the directory that now contains the files of the replaced checkpoint, or is now the link that was replaced, for
+    /// the caller to remove: in this implementation the attempt's own. Returns `None` if nothing was replaced, or if it is
     /// unknown.
     ///
     /// # Errors
@@ -265,7 +277,9 @@ pub enum FoundKind {
     File,
     /// A directory.
     Dir,
-    /// Links, pipes, devices: never created by this crate.
+    /// A symbolic link, whether or not its target exists: never created by this crate.
+    Link,
+    /// Pipes, devices: never created by this crate.
     Other,
 }
 
@@ -378,16 +392,21 @@ pub(crate) fn read_manifest(
     Ok(bytes.map(|bytes| decode_manifest(&bytes)))
 }
 
+/// Returns whether an entry is a symbolic link.
+pub(crate) fn is_link(store: &dyn Store, path: &str) -> io::Result<bool> {
+    // Others have none, and a lookup is a request.
+    Ok(store.renames() && store.look(path)?.kind == FoundKind::Link)
+}
+
 /// Removes a directory and its contents, the file named `last` after all others are durably removed. Links
 /// are not followed; entries that another process removes concurrently are not errors.
 pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Result<()> {
     let gone = |result: io::Result<()>| existing(result).map(drop);
-    if store
-        .look(dir)
-        .is_ok_and(|found| found.kind != FoundKind::Dir)
-    {
+    match existing(store.look(dir))?.map(|found| found.kind) {
+        Some(FoundKind::Dir) => {}
         // A link to a directory: its target is not ours.
-        return gone(store.remove_file(dir));
+        Some(_) => return gone(store.remove_file(dir)),
+        None => return Ok(()),
     }
     let Some(mut found) = existing(store.list(dir))? else {
         return Ok(());
@@ -400,7 +419,7 @@ pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Resul
         let path = join(dir, &entry.name);
         match entry.kind {
             FoundKind::Dir => remove_tree(store, &path, "")?,
-            FoundKind::File | FoundKind::Other => gone(store.remove_file(&path))?,
+            FoundKind::File | FoundKind::Link | FoundKind::Other => gone(store.remove_file(&path))?,
         }
     }
     gone(store.remove_dir(dir))

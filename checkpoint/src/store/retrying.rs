@@ -73,6 +73,10 @@ impl Store for Retrying {
         retried(&self.place(path), || self.0.look(path))
     }
 
+    fn link_target(&self, path: &str) -> io::Result<Option<PathBuf>> {
+        retried(&self.place(path), || self.0.link_target(path))
+    }
+
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
         let place = self.place(path);
         let file = retried(&place, || self.0.open(path))?;

@@ -15,7 +15,7 @@ use crate::{
         UnknownFields, attempt_dir_name, claim_file_name, encode_index, encode_manifest, metadata,
         part_file_name, step_dir_name, texts,
     },
-    store::{Lock, PublishError, Store, existing, join},
+    store::{Found, FoundKind, Lock, PublishError, Store, existing, is_link, join},
 };
 
 /// The metadata of a checkpoint that the coordinator supplies.
@@ -117,15 +117,7 @@ impl Attempt {
                 Some(plan?)
             }
         };
-        if !meta.replace {
-            let step_dir = step_dir_name(meta.step);
-            // Without renames, the remains of a removed step do not block its name.
-            let taken = match store.renames() {
-                true => step_dir,
-                false => join(&step_dir, MANIFEST_FILE),
-            };
-            refuse_existing(&*store, &taken)?;
-        }
+        refuse_existing(&*store, &step_dir_name(meta.step), meta.replace)?;
         store.create_root().map_err(failed(&*store, "create", ""))?;
         let mut marker = Marker::new(AttemptId::fresh(), meta.step);
         marker.world_size = meta.world_size;
@@ -204,7 +196,7 @@ impl Attempt {
     pub(crate) fn publish_manifest(mut self, bytes: &[u8]) -> Result<PathBuf, SaveError> {
         let AttemptHandle { store, dir, .. } = &self.handle;
         let step = step_dir_name(self.meta.step);
-        let replace = self.meta.replace && is_there(&**store, &join(&step, MANIFEST_FILE))?;
+        let replace = self.meta.replace && is_replaceable(&**store, &step)?;
         let place = store.place(&step);
         let replaced = match store.publish(dir, &step, bytes, replace) {
             Ok(replaced) => replaced,
@@ -335,18 +327,36 @@ fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty)
 }
 
-fn refuse_existing(store: &dyn Store, step_dir: &str) -> Result<(), SaveError> {
-    match is_there(store, step_dir)? {
-        true => Err(SaveError::StepExists {
-            path: store.place(step_dir),
-        }),
-        false => Ok(()),
+/// Rejects a step that can't be published, before anything is written.
+fn refuse_existing(store: &dyn Store, step_dir: &str, replace: bool) -> Result<(), SaveError> {
+    // Without renames, the remains of a removed step do not block its name.
+    let taken = match store.renames() {
+        true => step_dir.to_owned(),
+        false if replace => return Ok(()),
+        false => join(step_dir, MANIFEST_FILE),
+    };
+    let path = store.place(&taken);
+    match look(store, &taken)?.map(|found| found.kind) {
+        Some(FoundKind::File | FoundKind::Other) if store.renames() => {
+            Err(SaveError::NotADirectory { path })
+        }
+        Some(_) if !replace => Err(SaveError::StepExists { path }),
+        _ => Ok(()),
     }
 }
 
-fn is_there(store: &dyn Store, path: &str) -> Result<bool, SaveError> {
-    let found = existing(store.look(path)).map_err(failed(store, "look at", path))?;
-    Ok(found.is_some())
+/// Returns whether a step is a checkpoint, which may be damaged, or a link, whose target is not changed by a replacement.
+fn is_replaceable(store: &dyn Store, step_dir: &str) -> Result<bool, SaveError> {
+    let path = join(step_dir, MANIFEST_FILE);
+    if look(store, &path)?.is_some() {
+        return Ok(true);
+    }
+    let link = existing(is_link(store, step_dir)).map_err(failed(store, "look at", step_dir))?;
+    Ok(link.unwrap_or(false))
+}
+
+fn look(store: &dyn Store, path: &str) -> Result<Option<Found>, SaveError> {
+    existing(store.look(path)).map_err(failed(store, "look at", path))
 }
 
 /// Converts an I/O error.

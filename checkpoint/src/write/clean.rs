@@ -10,7 +10,7 @@ use crate::{
         parse_damaged_dir_name, parse_removed_dir_name, removed_dir_name, step_dir_name,
         temporary_name,
     },
-    store::{FoundKind, Lock, Store, existing, join, read_manifest, remove_tree},
+    store::{FoundKind, Lock, Store, existing, is_link, join, read_manifest, remove_tree},
 };
 
 /// An upper bound on the size of a marker in bytes.
@@ -48,7 +48,7 @@ pub(crate) enum Action {
 enum Leftover {
     /// The directory of an attempt, with the lock of its marker if it has one.
     Attempt(AttemptId, u64, Option<Lock>),
-    /// The checkpoint that the published attempt of this name has replaced.
+    /// The checkpoint that the published attempt of this name has replaced, or the link to it.
     Replaced(u64),
     /// A directory whose removal was interrupted.
     Removed,
@@ -91,6 +91,7 @@ pub(crate) fn clean(
                 Err("it may hold files of a damaged checkpoint of its step that was set aside")
             }
             FoundKind::Dir => leftover(store, name, unlocked),
+            FoundKind::Link => replaced_link(store, name),
             _ => Err("it is not a directory"),
         };
         match leftover {
@@ -184,6 +185,20 @@ fn leftover(
     }
 }
 
+/// Returns that a link under the name of an attempt can be removed, if it is the step that the attempt has replaced: the attempt
+/// was exchanged with it, and is now the step's checkpoint. Attempts are not links.
+fn replaced_link(store: &dyn Store, name: &str) -> Result<Option<Leftover>, &'static str> {
+    let attempt = parse_attempt_dir_name(name);
+    let replaced = attempt.filter(|(step, attempt)| {
+        let now = manifest_of(store, &step_dir_name(*step));
+        now.is_some_and(|now| now.attempt == *attempt)
+    });
+    match replaced {
+        Some((step, _)) => Ok(Some(Leftover::Replaced(step))),
+        None => Err("it is a symbolic link"),
+    }
+}
+
 fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
     match leftover {
         Leftover::Attempt(attempt, step, _lock) => remove_as(store, name, step, attempt),
@@ -199,8 +214,11 @@ pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<(
 }
 
 /// Removes the checkpoint that an attempt has replaced, from its current directory, under its own id. A
-/// damaged one gets a marker, so that its remains can be identified after a kill.
+/// damaged one gets a marker, so that its remains can be identified after a kill. Of a link, only the link is removed.
 pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
+    if is_link(store, dir)? {
+        return remove_link(store, dir);
+    }
     match read_manifest(store, dir)?.and_then(Result::ok) {
         Some(manifest) => {
             remove_marker(store, dir)?;
@@ -225,16 +243,16 @@ pub(super) fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Resu
     remove_as(store, dir, step, marker.attempt)
 }
 
-/// Retires a published step: the checkpoint disappears atomically, then its files are removed.
+/// Retires a published step: the checkpoint disappears atomically, then its files are removed. Of a link, only the link is
+/// removed.
 pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError> {
     let name = step_dir_name(step);
-    let is_link = store
-        .look(&name)
-        .is_ok_and(|found| found.kind != FoundKind::Dir);
-    let manifest = manifest_of(store, &name).filter(|_| !is_link);
-    let manifest = manifest.ok_or_else(|| SaveError::NoStep {
+    let manifest = manifest_of(store, &name).ok_or_else(|| SaveError::NoStep {
         path: store.place(&name),
     })?;
+    if is_link(store, &name).map_err(failed(store, "look at", &name))? {
+        return remove_link(store, &name).map_err(failed(store, "remove", &name));
+    }
     let attempt = manifest.attempt;
     let files = store.files_of(&name, &attempt_dir_name(step, attempt));
     let trash = removed_dir_name(step, attempt);
@@ -248,6 +266,18 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
     remove_marker(store, &left)
         .and_then(|()| remove_dir(store, &left))
         .map_err(failed(store, "remove", &left))
+}
+
+/// Removes a link durably, after a newer checkpoint is durable. Its target is unchanged.
+pub(super) fn remove_link(store: &dyn Store, name: &str) -> io::Result<()> {
+    store.sync_dir("")?;
+    let target = store.link_target(name)?.unwrap_or_default();
+    store.remove_file(name)?;
+    tracing::info!(
+        link = %store.place(name).display(), target = %target.display(),
+        "removed a symbolic link; its target is unchanged"
+    );
+    store.sync_dir("")
 }
 
 /// Removes the marker that a kill has left with the files of a checkpoint, so that only the manifest

@@ -2,7 +2,10 @@
 
 use std::{io, path::PathBuf};
 
-use super::{attempt::failed, clean::remove_marked};
+use super::{
+    attempt::failed,
+    clean::{remove_link, remove_marked},
+};
 use crate::{
     SaveError,
     format::{
@@ -12,8 +15,8 @@ use crate::{
     store::{FoundKind, Store, existing, join, remove_tree},
 };
 
-/// Renames the directory of a step so that it is not used as a checkpoint; returns `None` if it does not
-/// exist.
+/// Renames the directory of a step, or the link that it is, so that it is not used as a checkpoint; returns `None` if it does
+/// not exist.
 pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>, SaveError> {
     let from = step_dir_name(step);
     let to = free_name(store, step)?;
@@ -46,21 +49,20 @@ fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
     store.retire(from, to)
 }
 
-/// Removes the directory of a step, or of a checkpoint that was set aside, whatever its contents.
+/// Removes the directory of a step, or of a checkpoint that was set aside, whatever its contents; of a link, only the link.
 pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
     let step = parse_step_dir_name(name).or_else(|| parse_damaged_dir_name(name));
     let step = step.ok_or_else(|| SaveError::NotAStep {
         name: name.to_owned(),
     })?;
     let found = store.look(name).map_err(failed(store, "look at", name))?;
-    let removed = if found.kind != FoundKind::Dir {
-        store.remove_file(name)
-    } else if store.renames() {
-        remove_marked(store, name, step)
-    } else {
+    let removed = match found.kind {
+        FoundKind::Link => remove_link(store, name),
+        FoundKind::File | FoundKind::Other => store.remove_file(name),
+        FoundKind::Dir if store.renames() => remove_marked(store, name, step),
         // Removes the manifest first, so that the checkpoint disappears atomically.
-        existing(store.remove_file(&join(name, MANIFEST_FILE)))
-            .and_then(|_| remove_tree(store, name, ""))
+        FoundKind::Dir => existing(store.remove_file(&join(name, MANIFEST_FILE)))
+            .and_then(|_| remove_tree(store, name, "")),
     };
     removed.map_err(failed(store, "remove", name))
 }

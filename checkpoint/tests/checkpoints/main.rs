@@ -18,6 +18,8 @@ mod export;
 mod golden;
 #[cfg(unix)]
 mod kill;
+#[cfg(target_os = "linux")]
+mod links;
 mod options;
 mod progress;
 mod round_trip;

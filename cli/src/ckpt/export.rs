@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use serde::Serialize;
 use tinderbox_checkpoint::{
     Regex,
     tools::{ExportFormat, ExportLayout, ExportOptions, Exported, export},
@@ -13,7 +13,7 @@ use tinderbox_deferred::human_bytes;
 use super::place::open;
 use crate::{
     outcome::Outcome,
-    terminal::{Output, visible},
+    terminal::{Output, ShownPath, visible},
 };
 
 /// Arguments of `export`.
@@ -106,6 +106,17 @@ enum Format {
     Burnpack,
 }
 
+/// The answer: what was written.
+#[derive(Serialize)]
+struct Answer {
+    dir: ShownPath,
+    tensors: usize,
+    files: Vec<String>,
+    bytes: u64,
+    /// The names that are left out, with the name that is written instead.
+    tied: BTreeMap<String, String>,
+}
+
 /// Exports the parameters.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = open(&flags.dir)?;
@@ -129,14 +140,17 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         bytes,
         tied,
     } = exported;
-    let names: BTreeMap<_, _> = tied.iter().cloned().collect();
-    let answer = json!({
-        "dir": flags.to, "tensors": tensors, "files": files, "bytes": bytes, "tied": names,
-    });
+    let answer = Answer {
+        dir: flags.to.as_path().into(),
+        tensors,
+        files,
+        bytes,
+        tied: tied.into_iter().collect(),
+    };
     out.answer(&answer, |out| {
-        let (dir, files, size) = (flags.to.display(), files.len(), human_bytes(bytes));
+        let (dir, files, size) = (&answer.dir, answer.files.len(), human_bytes(bytes));
         writeln!(out, "{dir}: {tensors} tensor(s) in {files} file(s), {size}")?;
-        for (tied, name) in &tied {
+        for (tied, name) in &answer.tied {
             let (tied, name) = (visible(tied), visible(name));
             writeln!(
                 out,

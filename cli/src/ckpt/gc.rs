@@ -14,7 +14,7 @@ use tinderbox_checkpoint::{Cleaned, ErrorClass, Retention};
 use super::place::{run_at, url_of};
 use crate::{
     outcome::Outcome,
-    terminal::{Output, one_line},
+    terminal::{Output, ShownPath, one_line},
 };
 
 /// Arguments of `gc`.
@@ -70,14 +70,14 @@ struct Entry {
 #[serde(rename_all = "lowercase")]
 enum What {
     Step(u64),
-    Dir(String),
+    Dir(ShownPath),
 }
 
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step(step) => write!(f, "step {step}"),
-            Self::Dir(dir) => f.write_str(dir),
+            Self::Dir(dir) => write!(f, "{dir}"),
         }
     }
 }
@@ -124,7 +124,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     }
     for dir in run.set_aside_dirs()? {
         let reason = "a damaged checkpoint that was set aside; `tinderbox ckpt rm` removes it";
-        keep.push(entry(What::Dir(dir), reason));
+        keep.push(entry(What::Dir(Path::new(&dir).into()), reason));
     }
     // The same rules find and remove leftovers; attempts that died in between are included.
     let leftovers = match (flags.yes, flags.idle) {
@@ -137,16 +137,24 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         bail!("{} does not contain a run", run.place().display());
     }
     let kept = leftovers.kept.iter();
-    let of_dir = |dir: &Path| What::Dir(dir.display().to_string());
+    let of_dir = |dir: &Path| What::Dir(dir.into());
     keep.extend(kept.map(|(dir, reason)| entry(of_dir(dir), reason)));
     let removed = leftovers.removed.iter();
     let removed = removed.map(|dir| entry(of_dir(dir), "remains of a save"));
     let mut remove: Vec<Entry> = removed.collect();
     for step in &expired {
+        let link = run.link_target(*step);
+        let reason = match link {
+            Some(target) => format!(
+                "not kept by the rule; it is a symbolic link to {}, which is not removed",
+                one_line(&target.to_string_lossy())
+            ),
+            None => "not kept by the rule".to_owned(),
+        };
         if flags.yes {
             run.remove(*step)?;
         }
-        remove.push(entry(What::Step(*step), "not kept by the rule"));
+        remove.push(entry(What::Step(*step), &reason));
     }
     let report = Report {
         removed: flags.yes && !remove.is_empty(),

@@ -14,7 +14,7 @@ use tinderbox_deferred::human_bytes;
 use super::place::Place;
 use crate::{
     outcome::Outcome,
-    terminal::{Columns, Output, visible},
+    terminal::{Columns, Output, ShownPath, visible},
 };
 
 /// Arguments of `inspect`.
@@ -64,7 +64,7 @@ impl Sizes {
 /// The output for a checkpoint.
 #[derive(Serialize)]
 struct Contents<'a> {
-    dir: String,
+    dir: ShownPath,
     attempt: String,
     step: u64,
     #[serde(flatten)]
@@ -106,7 +106,7 @@ impl<'a> Contents<'a> {
             }
         });
         Self {
-            dir: checkpoint.dir().display().to_string(),
+            dir: checkpoint.dir().into(),
             attempt: manifest.attempt.to_string(),
             step: manifest.step,
             sizes: Sizes::of(checkpoint),

@@ -16,7 +16,7 @@ use tinderbox_deferred::human_bytes;
 use super::{inspect::Sizes, place::Place};
 use crate::{
     outcome::Outcome,
-    terminal::{Columns, Output, one_line, visible},
+    terminal::{Columns, Output, ShownPath, one_line, visible},
 };
 
 /// Arguments of `ls`.
@@ -30,10 +30,18 @@ pub(crate) struct Flags {
 /// The steps of a run, in ascending order.
 #[derive(Serialize)]
 struct Listing {
-    dir: PathBuf,
+    dir: ShownPath,
     steps: Vec<Step>,
     /// Directories of damaged checkpoints.
     set_aside: Vec<String>,
+    /// Entries that no command uses or removes.
+    foreign: Vec<Foreign>,
+}
+
+#[derive(Serialize)]
+struct Foreign {
+    name: String,
+    reason: &'static str,
 }
 
 #[derive(Serialize)]
@@ -45,6 +53,8 @@ struct Step {
     #[serde(flatten)]
     sizes: Option<Sizes>,
     error: Option<String>,
+    /// The target, if its directory is a symbolic link.
+    link: Option<ShownPath>,
 }
 
 impl Step {
@@ -60,6 +70,7 @@ impl Step {
             saved_at: saved_at.and_then(date),
             sizes: checkpoint.as_ref().map(Sizes::of),
             error,
+            link: run.link_target(step).map(|target| target.as_path().into()),
         }
     }
 }
@@ -76,10 +87,13 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let Place::Run(run, steps) = Place::of(&flags.dir)? else {
         bail!("{} is a step, not a run", flags.dir.display());
     };
+    let foreign = run.foreign()?.into_iter();
+    let foreign = foreign.map(|(name, reason)| Foreign { name, reason });
     let listing = Listing {
-        dir: run.place(),
+        dir: run.place().as_path().into(),
         steps: steps.into_iter().map(|step| Step::of(&run, step)).collect(),
         set_aside: run.set_aside_dirs()?,
+        foreign: foreign.collect(),
     };
     out.answer(&listing, |out| show(&listing, out))?;
     Ok(Outcome::Done)
@@ -100,13 +114,23 @@ fn show(listing: &Listing, out: &mut Output) -> io::Result<()> {
         ]);
     }
     columns.show(out)?;
-    for Step { step, error, .. } in &listing.steps {
+    for Step {
+        step, error, link, ..
+    } in &listing.steps
+    {
+        if let Some(target) = link {
+            let target = target.to_string();
+            writeln!(out, "step {step}: a symbolic link to {}", visible(&target))?;
+        }
         if let Some(error) = error {
             writeln!(out, "step {step}: {}", one_line(error))?;
         }
     }
     for dir in &listing.set_aside {
         writeln!(out, "{}: set aside, because it was damaged", visible(dir))?;
+    }
+    for Foreign { name, reason } in &listing.foreign {
+        writeln!(out, "{}: {reason}", visible(name))?;
     }
     Ok(())
 }

@@ -21,6 +21,9 @@ pub(super) enum Place {
 pub(super) fn run_at(dir: &Path) -> anyhow::Result<Run> {
     match url_of(dir) {
         Some(url) => Ok(Run::on(Arc::new(BucketStore::from_url(url)?))),
+        None if dir.to_string_lossy().contains("://") => {
+            bail!("{} is a URL that is not UTF-8", dir.display())
+        }
         None => Ok(Run::local(dir)),
     }
 }
@@ -43,6 +46,18 @@ pub(super) fn step_of(name: &str) -> Option<u64> {
     (place.file_name() == Some(OsStr::new(name))).then_some(step)
 }
 
+/// Returns whether a path has the name of a step.
+fn is_step(dir: &Path) -> bool {
+    let name = dir.file_name().and_then(OsStr::to_str);
+    name.and_then(step_of).is_some()
+}
+
+/// Returns whether a path is a symbolic link, whatever it leads to.
+pub(super) fn is_link(dir: &Path) -> bool {
+    // With a separator at its end, a path is that of the target.
+    dir.components().as_path().is_symlink()
+}
+
 impl Place {
     /// Resolves a directory or URL.
     pub(super) fn of(dir: &Path) -> anyhow::Result<Self> {
@@ -54,9 +69,11 @@ impl Place {
             };
         }
         if url_of(dir).is_none() {
-            fs::metadata(dir).with_context(|| format!("{} can't be read", dir.display()))?;
-            let name = dir.file_name().and_then(OsStr::to_str);
-            if name.and_then(step_of).is_some() || dir.join(MANIFEST_FILE).exists() {
+            let is_step = is_step(dir);
+            if !(is_step && is_link(dir)) {
+                fs::metadata(dir).with_context(|| format!("{} can't be read", dir.display()))?;
+            }
+            if is_step || dir.join(MANIFEST_FILE).exists() {
                 return Ok(Self::Step(Box::new(Checkpoint::open(dir))));
             }
         }
@@ -64,7 +81,8 @@ impl Place {
         let steps = run.steps()?;
         if steps.is_empty() {
             bail!(
-                "{} is neither a checkpoint (it has no {MANIFEST_FILE}) nor a run (it has no step-* directory)",
+                "{} is neither a checkpoint (it has no {MANIFEST_FILE}) nor a run (it has no directory of a step, such as \
+                 step-00000100)",
                 run.place().display()
             );
         }
@@ -117,17 +135,19 @@ pub(crate) fn open_weights(from: &Path) -> anyhow::Result<Checkpoint> {
     if url_of(from).is_some() {
         return open(from);
     }
+    if is_step(from) && is_link(from) {
+        return open(from);
+    }
     let metadata =
         fs::metadata(from).with_context(|| format!("{} can't be read", from.display()))?;
-    let is_step = |name: &OsStr| name.to_str().and_then(step_of).is_some();
     let has_step = || -> anyhow::Result<bool> {
         let names = fs::read_dir(from)?.map(|entry| entry.map(|entry| entry.file_name()));
         let names = names.collect::<Result<Vec<_>, _>>()?;
         Ok(names
             .iter()
-            .any(|name| name == MANIFEST_FILE || is_step(name)))
+            .any(|name| name == MANIFEST_FILE || is_step(Path::new(name))))
     };
-    match metadata.is_dir() && (from.file_name().is_some_and(is_step) || has_step()?) {
+    match metadata.is_dir() && (is_step(from) || has_step()?) {
         true => open(from),
         false => Ok(Checkpoint::clone(Pretrained::open(from)?.checkpoint())),
     }

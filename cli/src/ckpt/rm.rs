@@ -13,10 +13,10 @@ use serde::Serialize;
 use tinderbox_checkpoint::{ErrorClass, LoadError, Run, SaveError};
 use tinderbox_deferred::human_bytes;
 
-use super::place::{run_at, step_of, url_of};
+use super::place::{is_link, run_at, step_of, url_of};
 use crate::{
     outcome::Outcome,
-    terminal::{Output, one_line},
+    terminal::{Output, ShownPath, one_line},
 };
 
 /// Arguments of `rm`.
@@ -37,8 +37,10 @@ pub(crate) struct Flags {
 /// The answer: the state of the directory, and its files in a directory of this machine.
 #[derive(Serialize)]
 struct Report {
-    dir: PathBuf,
+    dir: ShownPath,
     state: String,
+    /// The target, if it is a symbolic link, of which only the link is removed.
+    link: Option<ShownPath>,
     /// Names and bytes.
     files: BTreeMap<String, u64>,
     removed: bool,
@@ -50,12 +52,18 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let (parent, name) = split(dir)?;
     let run = run_at(parent)?;
     let in_bucket = url_of(dir).is_some();
-    let files = match in_bucket {
+    let unreadable = || format!("{} can't be read", dir.display());
+    let link = match !in_bucket && is_link(dir) {
+        true => Some(fs::read_link(parent.join(name)).with_context(unreadable)?),
+        false => None,
+    };
+    let files = match in_bucket || link.is_some() {
         true => BTreeMap::new(),
-        false => files_of(dir).with_context(|| format!("{} can't be read", dir.display()))?,
+        false => files_of(dir).with_context(unreadable)?,
     };
     let report = Report {
-        dir: dir.clone(),
+        dir: dir.as_path().into(),
+        link: link.map(|target| target.as_path().into()),
         state: state_of(&run, dir, name, flags.sound)?,
         files,
         removed: flags.yes,
@@ -69,16 +77,26 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
 
 impl Report {
     fn show(&self, in_bucket: bool, out: &mut Output) -> io::Result<()> {
-        let dir = self.dir.display();
+        let dir = &self.dir;
         writeln!(out, "{}", self.state)?;
+        if let Some(target) = &self.link {
+            let target = one_line(&target.to_string());
+            writeln!(
+                out,
+                "it is a symbolic link to {target}, which is not removed"
+            )?;
+        }
         for (name, bytes) in &self.files {
             writeln!(out, "  {} ({})", one_line(name), human_bytes(*bytes))?;
         }
         match (self.removed, in_bucket) {
-            (false, _) => writeln!(
-                out,
-                "nothing was removed: use --yes to remove it with all its contents"
-            ),
+            (false, _) => {
+                let what = match self.link {
+                    Some(_) => "the link",
+                    None => "it with all its contents",
+                };
+                writeln!(out, "nothing was removed: use --yes to remove {what}")
+            }
             (true, false) => writeln!(out, "removed {dir}"),
             (true, true) => writeln!(
                 out,
@@ -134,7 +152,7 @@ fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<St
     }
 }
 
-/// Returns its files with their sizes; none for a link, whose target is not removed.
+/// Returns its files with their sizes; none for a file.
 fn files_of(dir: &Path) -> io::Result<BTreeMap<String, u64>> {
     if !fs::symlink_metadata(dir)?.is_dir() {
         return Ok(BTreeMap::new());

@@ -6,11 +6,14 @@ use std::{
 };
 
 use clap::Args;
-use serde_json::json;
+use serde::Serialize;
 use tinderbox_checkpoint::Run;
 
 use super::place::run_at;
-use crate::{outcome::Outcome, terminal::Output};
+use crate::{
+    outcome::Outcome,
+    terminal::{Output, ShownPath},
+};
 
 /// The run to save to.
 #[derive(Args, Debug)]
@@ -23,6 +26,12 @@ pub(crate) struct Saved {
     pub(crate) replace: bool,
 }
 
+/// The answer: the directory of the new checkpoint.
+#[derive(Serialize)]
+struct Answer {
+    dir: ShownPath,
+}
+
 impl Saved {
     /// Opens the run.
     pub(crate) fn run(&self) -> anyhow::Result<Run> {
@@ -31,8 +40,8 @@ impl Saved {
 
     /// Prints the directory of the new checkpoint.
     pub(crate) fn print(&self, dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
-        let text = |out: &mut Output| writeln!(out, "{}", dir.display());
-        out.answer(&json!({"dir": dir}), text)?;
+        let answer = Answer { dir: dir.into() };
+        out.answer(&answer, |out| writeln!(out, "{}", answer.dir))?;
         Ok(Outcome::Done)
     }
 }

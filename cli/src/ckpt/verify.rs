@@ -7,14 +7,13 @@ use std::{
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::json;
 use tinderbox_checkpoint::{Checkpoint, ErrorClass, LoadError};
 use tinderbox_deferred::human_bytes;
 
 use super::place::Place;
 use crate::{
     outcome::Outcome,
-    terminal::{Output, one_line, say, say_error},
+    terminal::{Output, ShownPath, one_line, say, say_error},
 };
 
 /// Arguments of `verify`.
@@ -25,10 +24,16 @@ pub(crate) struct Flags {
     dirs: Vec<PathBuf>,
 }
 
+/// The answer.
+#[derive(Serialize)]
+struct Answer {
+    checkpoints: Vec<Checked>,
+}
+
 /// The answer for a checkpoint.
 #[derive(Serialize)]
 struct Checked {
-    dir: PathBuf,
+    dir: ShownPath,
     intact: bool,
     files: usize,
     bytes: u64,
@@ -52,7 +57,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
                 say_error(&error);
                 worst = worst.max(Outcome::of(&error));
                 all.push(Checked {
-                    dir: dir.clone(),
+                    dir: dir.as_path().into(),
                     intact: false,
                     files: 0,
                     bytes: 0,
@@ -63,7 +68,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             }
         };
         for (dir, opened) in opened {
-            let (checked, outcome) = check(dir, opened, out);
+            let (checked, outcome) = check(dir.as_path().into(), opened, out);
             worst = worst.max(outcome);
             if !out.json {
                 checked.show(out)?;
@@ -71,12 +76,16 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             all.push(checked);
         }
     }
-    out.answer(&json!({"checkpoints": all}), |_| Ok(()))?;
+    out.answer(&Answer { checkpoints: all }, |_| Ok(()))?;
     Ok(worst)
 }
 
 /// Reads and checks all data of a checkpoint; prints an error that is not damage.
-fn check(dir: PathBuf, opened: Result<Checkpoint, LoadError>, out: &Output) -> (Checked, Outcome) {
+fn check(
+    dir: ShownPath,
+    opened: Result<Checkpoint, LoadError>,
+    out: &Output,
+) -> (Checked, Outcome) {
     let (mut files, mut bytes) = (0, 0);
     let found = match opened {
         Ok(checkpoint) => {
@@ -113,7 +122,7 @@ fn check(dir: PathBuf, opened: Result<Checkpoint, LoadError>, out: &Output) -> (
 
 impl Checked {
     fn show(&self, out: &mut Output) -> io::Result<()> {
-        let (dir, files, bytes) = (self.dir.display(), self.files, human_bytes(self.bytes));
+        let (dir, files, bytes) = (&self.dir, self.files, human_bytes(self.bytes));
         if self.intact {
             writeln!(out, "{dir}: intact, {files} file(s), {bytes}")?;
         } else if !self.damage.is_empty() {

@@ -1,7 +1,7 @@
 //! The schedule on the command line: a name or a file.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -19,7 +19,7 @@ pub(super) struct Given {
     /// Name of a schedule (see `schedule list`), or a file: rows of actions, torch's CSV, or JSON; `-` is
     /// standard input
     #[arg(value_name = "NAME|FILE")]
-    schedule: String,
+    schedule: PathBuf,
     #[command(flatten)]
     shape: Shape,
     /// When a send waits: unbounded (never), messages:K, bytes:N (when the link stores as many), rendezvous (for the
@@ -34,13 +34,13 @@ pub(super) struct Given {
 impl Given {
     /// Returns the schedule.
     pub(super) fn schedule(&self) -> anyhow::Result<Schedule> {
-        let path = Path::new(&self.schedule);
-        match self.schedule.parse::<ScheduleKind>() {
+        let path = &*self.schedule;
+        match path.to_string_lossy().parse::<ScheduleKind>() {
             Ok(kind) => {
                 let one = self.shape.chunks.is_none() && kind.chunks() == ChunkCounts::One;
                 self.shape.generate(kind, one.then_some(1))
             }
-            Err(_) if self.schedule == "-" || path.exists() => self.read(path),
+            Err(_) if path == Path::new("-") || path.exists() => self.read(path),
             Err(unknown) => bail!("{unknown}, and no file has this name"),
         }
     }

@@ -3,7 +3,6 @@
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use serde_json::json;
 use tinderbox_schedule::{ChunkCounts, ScheduleKind, peak_activations, simulate};
 
 use super::{given::chain, shape::Shape};
@@ -17,6 +16,12 @@ use crate::{
 pub(crate) struct Flags {
     #[command(flatten)]
     shape: Shape,
+}
+
+/// The answer.
+#[derive(Serialize)]
+struct Answer {
+    schedules: Vec<Row>,
 }
 
 /// The costs of a schedule.
@@ -35,7 +40,8 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let rows = ScheduleKind::ALL.into_iter();
     let rows = rows.map(|kind| row(&flags.shape, kind));
     let rows = rows.collect::<anyhow::Result<Vec<Row>>>()?;
-    out.answer(&json!({"schedules": rows}), |out| table_of(&rows).show(out))?;
+    let answer = Answer { schedules: rows };
+    out.answer(&answer, |out| table_of(&answer.schedules).show(out))?;
     Ok(Outcome::Done)
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use serde_json::json;
+use serde::Serialize;
 use tinderbox_schedule::LinkModel;
 
 use super::given::Given;
@@ -19,6 +19,16 @@ pub(crate) struct Flags {
     given: Given,
 }
 
+/// The answer: whether it can run, and how long a step takes, or why not.
+#[derive(Serialize)]
+struct Answer {
+    name: String,
+    link: LinkModel,
+    runs: bool,
+    step_ticks: Option<u64>,
+    reason: Option<String>,
+}
+
 /// Verifies the schedule.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let schedule = flags.given.schedule()?;
@@ -29,18 +39,24 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     };
     let runs = fault.is_none();
     let link = flags.given.link;
-    let answer =
-        json!({"name": name, "link": link, "runs": runs, "step_ticks": ticks, "reason": fault});
+    let answer = Answer {
+        name,
+        link,
+        runs,
+        step_ticks: ticks,
+        reason: fault,
+    };
     let links = match link {
         LinkModel::Unbounded => String::new(),
         _ => format!(" with --link {link}"),
     };
-    out.answer(&answer, |out| match (&fault, ticks) {
+    let Answer { name, reason, .. } = &answer;
+    out.answer(&answer, |out| match (reason, ticks) {
         (None, Some(ticks)) => writeln!(out, "{name} can run{links}: a step takes {ticks} ticks"),
-        (fault, _) => writeln!(
+        (reason, _) => writeln!(
             out,
             "{name} can't run{links}: {}",
-            fault.as_deref().unwrap_or_default()
+            reason.as_deref().unwrap_or_default()
         ),
     })?;
     Ok(match runs {

@@ -10,4 +10,4 @@ pub(crate) use bar::Bar;
 pub(crate) use input::{name_of, read_text};
 pub(crate) use output::{Output, OutputFlags};
 pub(crate) use table::Columns;
-pub(crate) use text::{one_line, say, say_error, visible};
+pub(crate) use text::{ShownPath, one_line, say, say_error, visible};

@@ -23,7 +23,7 @@ pub(crate) struct OutputFlags {
     /// Write the output to this file; `-` is standard output
     #[arg(short, long, global = true, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print JSON: one object with its version, or the JSON file of a plan
+    /// Print JSON: one object with its version, or the JSON file of a plan. In a path, what is not UTF-8 is replaced by U+FFFD
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Print no warnings and no progress

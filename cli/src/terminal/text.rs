@@ -1,6 +1,13 @@
 //! Formatting and printing of single lines.
 
-use std::{borrow::Cow, io::Write};
+use std::{
+    borrow::Cow,
+    fmt,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use serde::{Serialize, Serializer};
 
 // Tensor names can contain any characters.
 pub(crate) use tinderbox_schedule::draw::escape::visible;
@@ -13,6 +20,29 @@ pub(crate) fn one_line(text: &str) -> String {
         .filter(|line| !line.is_empty())
         .collect();
     visible(&lines.join(" ")).into_owned()
+}
+
+/// A path in an answer, as text and in JSON: what is not UTF-8 is replaced by U+FFFD. Serde's own form of a path fails then, after
+/// the work is done.
+#[derive(Clone, Debug)]
+pub(crate) struct ShownPath(PathBuf);
+
+impl From<&Path> for ShownPath {
+    fn from(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+}
+
+impl fmt::Display for ShownPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.display())
+    }
+}
+
+impl Serialize for ShownPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// Prints a line such as `error: ...` to standard error.

@@ -6,9 +6,13 @@ mod command;
 mod launch;
 #[cfg(unix)]
 mod launched;
+#[cfg(target_os = "linux")]
+mod links;
 mod model;
 #[cfg(target_os = "linux")]
 mod orphans;
+#[cfg(target_os = "linux")]
+mod paths;
 mod plan;
 mod run;
 mod schedule;

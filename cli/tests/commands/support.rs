@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     io::Write,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -60,6 +61,12 @@ impl Ran {
 
 /// Runs `tinderbox` with these arguments, and with this standard input.
 pub fn run_with(input: &str, arguments: &[&str]) -> Ran {
+    let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+    run_os(input, &arguments)
+}
+
+/// As [`run_with`], with arguments that may not be UTF-8.
+pub fn run_os(input: &str, arguments: &[&OsStr]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
     command.args(arguments).env_remove("NO_COLOR");
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
