@@ -27,7 +27,7 @@ impl Reload {
     /// their values.
     pub fn new(table: &ParameterTable, module: &PartialModule, device: &Device) -> Self {
         let parameters = module.paths().filter_map(|path| table.get(path));
-        let requests = parameters.map(|parameter| Request::of(parameter, device));
+        let requests = parameters.map(|parameter| Request::of(table, parameter, device));
         Self {
             requests: requests.collect(),
         }
@@ -123,6 +123,7 @@ mod tests {
         let groups = |sizes: &[u64]| {
             let requests = sizes.iter().map(|size| Request {
                 path: ParameterPath::new("weight"),
+                clones: Vec::new(),
                 shape: vec![*size],
                 region: Region::of_shape(&[*size as usize]),
                 dtype: DType::U8,
