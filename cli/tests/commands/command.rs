@@ -61,7 +61,6 @@ fn a_machine_file_is_written() {
     assert!(json.starts_with("{\"schema\":1,\"ranks\":"), "{json}");
     let machine = tinderbox_planner::Machine::load(&file).unwrap();
     // With the byte order mark that some editors write.
-    let json = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("\u{feff}{json}")).unwrap();
     assert_eq!(tinderbox_planner::Machine::load(&file).unwrap(), machine);
 }
