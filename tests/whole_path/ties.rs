@@ -107,14 +107,16 @@ fn tables_that_were_trained_apart_are_not_one() {
     let table = |net: &Net| data(net.head.table.val().into());
     assert_eq!(table(&loaded), table(&net));
 
-    // A resume would drop the state of one of the tables as well.
+    // A resume is of the same parameters: it would drop the state of one of the tables as well.
     let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
     let builder = || {
-        let builder = Pipeline::new(&tied, &trace, &plan).optimizer(AdamWConfig::new());
-        builder.micro_batches(2).source(checkpoint.clone())
+        let builder = Pipeline::new(&tied, &trace, &plan).micro_batches(2);
+        builder.source(checkpoint.clone())
     };
-    let started = Pipeline::new(&tied, &trace, &plan).optimizer(AdamWConfig::new());
-    let mut started = started.micro_batches(2).start().unwrap();
+    let mut started = Pipeline::new(&tied, &trace, &plan)
+        .micro_batches(2)
+        .start()
+        .unwrap();
     let saves = Checkpoints::open(dir.path().join("run")).unwrap();
     let error = chain(&saves.resume(&mut started).unwrap_err());
     assert!(error.contains("extra: head.table"), "{error}");
@@ -125,8 +127,8 @@ fn tables_that_were_trained_apart_are_not_one() {
     let errors = Threads::run(2, Delays::default(), &options, |world, _| {
         let (tied, trace) = model(true);
         let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-        let builder = Pipeline::new(&tied, &trace, &plan).optimizer(AdamWConfig::new());
-        let builder = builder.micro_batches(2).source(checkpoint.clone());
+        let builder = Pipeline::new(&tied, &trace, &plan).micro_batches(2);
+        let builder = builder.source(checkpoint.clone());
         chain(&builder.world(&world).start().map(drop).unwrap_err())
     });
     for error in errors.unwrap() {

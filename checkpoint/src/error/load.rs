@@ -315,7 +315,7 @@ pub enum LoadError {
         path: PathBuf,
         /// Name of the tensor.
         tensor: String,
-        /// Names of the files that have parts.
+        /// Names of the files that have parts; at most 20.
         files: Vec<String>,
         /// The cause.
         source: Box<LayoutError>,

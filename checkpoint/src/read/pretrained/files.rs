@@ -198,8 +198,8 @@ fn shards(dir: &LocalStore, from: &Path) -> Result<Vec<PlainFile>, LoadError> {
     }
 }
 
-/// The most missing files that are named.
-const MAX_NAMED: usize = 20;
+/// The most files that an error names.
+pub(super) const MAX_NAMED: usize = 20;
 
 /// What the name of a shard, `shard-<rank>-model-<index>-of-<count>.safetensors`, has beside the rank.
 struct ShardName {

@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use tinderbox_fake::Region;
 
-use super::file::PlainFile;
+use super::{file::PlainFile, files::MAX_NAMED};
 use crate::{
     Chunk, HeaderTensor, LoadError, Role, StoredDType, TensorEntry, check_tiling, error::short,
 };
@@ -137,6 +137,7 @@ fn joined(name: &str, mut parts: Vec<Part<'_>>, from: &Path) -> Result<TensorEnt
         files: parts
             .iter()
             .map(|part| part.file.entry.name.clone())
+            .take(MAX_NAMED)
             .collect(),
         source: Box::new(source),
     };
