@@ -372,10 +372,9 @@ fn large_tables_are_compared_in_pieces() {
         }
         let run = Run::on(Arc::new(Volatile::default()));
         let attempt = run.begin(CheckpointMeta::new(step, 1)).unwrap();
-        let shape = SIZE.map(|size| size);
         let tensors = [
-            ("a", TensorData::new(values.clone(), shape)),
-            ("b", TensorData::new(other.clone(), shape)),
+            ("a", TensorData::new(values.clone(), SIZE)),
+            ("b", TensorData::new(other.clone(), SIZE)),
             ("c", TensorData::new(turned(&other), [SIZE[1], SIZE[0]])),
         ];
         let tensors = tensors.map(|(name, data)| SaveTensor::whole(name, Role::Model, data));

@@ -481,7 +481,11 @@ fn values_of_clones_are_compared() {
         set(1).unwrap();
         let error = crate::support::full_text(&set(2).unwrap_err());
         insta::allow_duplicates! {
-            insta::assert_snapshot!(error, @"");
+            insta::assert_snapshot!(error, @"
+            the parameters could not be replaced; nothing was changed
+            a set of 2 values in memory does not fit the model, nothing was loaded:
+              values of 0.weight and 1.weight: they are one parameter of the model, and differ in the source; construct the model with a parameter for each, or leave one out of the source: rename it, with `allow_extra`
+            ");
         }
         let found = pipeline.parameter("1.weight").unwrap().to_data().unwrap();
         assert_eq!(found, values(1), "{stages} stages");
