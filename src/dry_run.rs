@@ -4,7 +4,6 @@ use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_checkpoint::{CheckpointSource, LoadPlan};
 use tinderbox_deferred::{Deferred, Request, Source};
-use tinderbox_fake::Region;
 use tinderbox_pipeline::Plan;
 
 use crate::DryRunError;
@@ -26,14 +25,9 @@ pub fn dry_run<M: Module>(
     let table = model.parameters();
     plan.check_model(table)?;
     let ranks = held_by_ranks(plan, table).into_iter().map(|held| {
-        let held = held.into_iter().map(|parameter| Request {
-            path: parameter.path.clone(),
-            region: Region::whole(&parameter.shape).expect("its elements can be counted"),
-            shape: parameter.shape.clone(),
-            dtype: parameter.dtype,
-            device: Device::flex(),
-        });
-        held.collect()
+        let held = held.into_iter();
+        held.map(|parameter| Request::of(table, parameter, &Device::flex()))
+            .collect()
     });
     let of_replica: Vec<Vec<Request>> = ranks.collect();
     let ranks = vec![of_replica; plan.replica_count()].concat();

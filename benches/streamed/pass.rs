@@ -157,7 +157,8 @@ fn measure_source<S: Source + Clone + 'static>(
     let traced = traced(model);
     let budget = MemoryBudget::Bytes(BUDGET);
     let device = Device::flex();
-    let requests = model.parameters().iter().map(|of| Request::of(of, &device));
+    let table = model.parameters();
+    let requests = table.iter().map(|of| Request::of(table, of, &device));
     let requests: Vec<Request> = requests.collect();
     let bytes: u64 = requests.iter().map(Request::bytes).sum();
     let start = |source: Box<dyn Source>| {

@@ -88,8 +88,9 @@ impl Setup {
 pub fn measure_compute(dir: &Path) {
     let setup = Setup::new(dir);
     let device = Device::flex();
-    let first = setup.model.parameters().iter().next();
-    let request = Request::of(first.expect("there are layers"), &device);
+    let table = setup.model.parameters();
+    let first = table.iter().next();
+    let request = Request::of(table, first.expect("there are layers"), &device);
     let few = Arc::new(FewValues::read(&setup.checkpoint, &[request]));
     let mut computing = start(&setup, Nothing(few));
     step(&mut computing);

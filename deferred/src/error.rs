@@ -58,6 +58,17 @@ pub enum Mismatch {
         /// Path of the parameter.
         path: ParameterPath,
     },
+    /// The source has different values of one parameter, under two of its paths.
+    #[display(
+        "values of {path} and {other}: they are one parameter of the model, and differ in the source; construct the model with \
+         a parameter for each, or leave one out of the source: rename it, with `allow_extra`"
+    )]
+    Differ {
+        /// The path whose value would be loaded.
+        path: ParameterPath,
+        /// The path whose value differs from it.
+        other: ParameterPath,
+    },
     /// The region is not inside the parameter.
     #[display("region of {path}: {reason}")]
     Region {

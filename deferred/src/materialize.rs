@@ -50,7 +50,7 @@ impl<M: Module> Deferred<M> {
         let selected = table.iter().filter(|parameter| options.selects(parameter));
         let wanted: BTreeSet<&ParameterPath> = selected.map(Parameter::original).collect();
         let wanted = table.distinct().filter(|p| wanted.contains(&p.path));
-        let requests = requests(wanted, device, &options)?;
+        let requests = requests(table, wanted, device, &options)?;
         source.check(table, &requests)?;
         memory::check(&requests, source, table.eager_bytes(), &options)?;
         self.check_stable()?;
@@ -104,7 +104,7 @@ impl<M: Module> Deferred<M> {
         source: &dyn Source,
     ) -> Result<DynTensor, MaterializeError> {
         let parameter = self.parameters().find(path)?;
-        self.one(Request::of(parameter, device), source)
+        self.one(Request::of(self.parameters(), parameter, device), source)
     }
 
     /// Materializes a region of one parameter on a device, without autodiff: the bits of the same region of the
@@ -128,7 +128,7 @@ impl<M: Module> Deferred<M> {
                 path: parameter.path.clone(),
                 source,
             })?;
-        let request = Request::of(parameter, device);
+        let request = Request::of(self.parameters(), parameter, device);
         let region = region.clone();
         self.one(Request { region, ..request }, source)
     }
@@ -157,7 +157,7 @@ pub fn materialize_parameters(
     options: MaterializeOptions<'_>,
 ) -> Result<PartialModule, MaterializeError> {
     let selected = table.distinct().filter(|p| options.selects(p));
-    let requests = requests(selected, device, &options)?;
+    let requests = requests(table, selected, device, &options)?;
     source.check(table, &requests)?;
     memory::check(&requests, source, 0, &options)?;
     let values = load(requests, source, &options)?;
@@ -165,6 +165,7 @@ pub fn materialize_parameters(
 }
 
 fn requests<'a>(
+    table: &ParameterTable,
     parameters: impl Iterator<Item = &'a Parameter>,
     device: &Device,
     options: &MaterializeOptions<'_>,
@@ -180,7 +181,7 @@ fn requests<'a>(
                 to: dtype,
             });
         }
-        let request = Request::of(parameter, device);
+        let request = Request::of(table, parameter, device);
         requests.push(Request { dtype, ..request });
     }
     match casts.is_empty() {

@@ -27,7 +27,7 @@ impl Reload {
     /// their values.
     pub fn new(table: &ParameterTable, module: &PartialModule, device: &Device) -> Self {
         let parameters = module.paths().filter_map(|path| table.get(path));
-        let requests = parameters.map(|parameter| Request::of(parameter, device));
+        let requests = parameters.map(|parameter| Request::of(table, parameter, device));
         Self {
             requests: requests.collect(),
         }

@@ -155,7 +155,7 @@ impl Replay {
             let path = request.path.clone();
             return Err(vec![Mismatch::Missing { path }]);
         };
-        let mismatches = request.mismatches(&parameter.shape, parameter.dtype);
+        let mismatches = request.mismatches(&request.path, &parameter.shape, parameter.dtype);
         match mismatches.is_empty() {
             true => Ok(parameter.value),
             false => Err(mismatches),

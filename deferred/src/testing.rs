@@ -35,7 +35,7 @@ pub fn check_source(
     check_loads(source, model, device)?;
     let uncached = Uncached(source);
     check_loads(&uncached, model, device)?;
-    let requests = model.distinct().map(|p| Request::of(p, device));
+    let requests = model.distinct().map(|p| Request::of(model, p, device));
     let requests: Vec<Request> = requests.collect();
     let promise = "an uncached load has the same values";
     let same = data(&load(&uncached, &requests)?)? == data(&load(source, &requests)?)?;
@@ -48,7 +48,7 @@ fn check_loads(
     device: &Device,
 ) -> Result<(), Violation> {
     let parameters = model.distinct();
-    let requests: Vec<Request> = parameters.map(|p| Request::of(p, device)).collect();
+    let requests: Vec<Request> = parameters.map(|p| Request::of(model, p, device)).collect();
     done(
         "a model is accepted whose parameters it has",
         source.check(model, &requests),
@@ -87,6 +87,7 @@ fn rejects(source: &dyn Source, requests: &[Request]) -> Result<(), Violation> {
     };
     let unknown = |name: &str| Request {
         path: ParameterPath::new(name),
+        clones: Vec::new(),
         ..first.clone()
     };
     let larger = Request {

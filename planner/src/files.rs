@@ -18,6 +18,11 @@ pub(crate) fn read(kind: &'static str, path: &Path) -> Result<String, FileError>
     fs::read_to_string(path).map_err(|source| failed(kind, path, "read", source))
 }
 
+/// Returns a text without the byte order mark that some editors write before it.
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
 /// Returns the text of a file: JSON in lines, for people and diffs. Its keys are strings.
 pub(crate) fn json(value: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(value);

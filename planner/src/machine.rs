@@ -280,8 +280,8 @@ impl Machine {
     /// When the text is not a machine, or the machine has no ranks or stages, a rank with speed 0, or ranks without a
     /// machine.
     pub fn from_json(text: &str) -> Result<Self, MachineError> {
-        let machine: Self =
-            serde_json::from_str(text).map_err(|source| MachineError::Json { source })?;
+        let machine: Self = serde_json::from_str(files::without_mark(text))
+            .map_err(|source| MachineError::Json { source })?;
         let ranks = machine.ranks.len();
         Self::of_ranks(machine.ranks.clone())?.with_chunks(machine.chunks, machine.placement)?;
         if let Some(network) = &machine.network {

@@ -34,6 +34,7 @@ mod streamed_host;
 mod streamed_rows;
 mod streamed_training;
 mod summary_example;
+mod ties;
 mod uncut;
 mod verify;
 mod working_dir;

@@ -43,6 +43,12 @@ impl LoadError {
             | Self::MoreDamage { .. }
             | Self::Index { .. }
             | Self::IndexMismatch { .. }
+            | Self::LfsPointer { .. }
+            | Self::MissingShards { .. }
+            | Self::Offsets { .. }
+            | Self::NoOffsets { .. }
+            | Self::PartsDiffer { .. }
+            | Self::Parts { .. }
             | Self::NoneUsable { .. } => Damaged,
             Self::NotUsable { source, .. } => source.class(),
             Self::OtherCheckpoint { .. }
@@ -54,6 +60,8 @@ impl LoadError {
             | Self::MissingState { .. }
             | Self::Mismatch { .. }
             | Self::TwoModels { .. }
+            | Self::OneShard { .. }
+            | Self::Replaced { .. }
             | Self::NotARun { .. }
             | Self::IndexFile { .. } => Refused,
         }

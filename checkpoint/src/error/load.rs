@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use tinderbox_deferred::Mismatches;
 use tinderbox_fake::RegionError;
 
-use super::{ErrorClass, FormatError, HeaderError, chain};
+use super::{ErrorClass, FormatError, HeaderError, LayoutError, chain};
 use crate::{Digest, StoredDType};
 
 /// The reason why a checkpoint can't be read.
@@ -217,7 +217,11 @@ pub enum LoadError {
         mismatches: Mismatches,
     },
     /// The directory contains no model.
-    #[error("{} has neither model.safetensors nor model.safetensors.index.json; in a run, use the directory of a step", .path.display())]
+    #[error(
+        "{} has neither model.safetensors nor model.safetensors.index.json, and no shards (shard-*-model-*.safetensors); in a run, \
+         use the directory of a step",
+        .path.display()
+    )]
     NoModel {
         /// The directory.
         path: PathBuf,
@@ -245,14 +249,88 @@ pub enum LoadError {
         name: String,
     },
     /// The index does not match the files that it lists.
-    #[error("{} does not match its files: missing from the listed file: {missing:?}; in a file but not listed: {unlisted:?}", .path.display())]
+    #[error("{} does not match its files: missing from the listed file: {missing:?}; in two files: {unlisted:?}", .path.display())]
     IndexMismatch {
         /// The index.
         path: PathBuf,
         /// Names of tensors that are missing from the file that the index assigns them to.
         missing: Vec<String>,
-        /// Names of tensors in a file that the index does not assign them to.
+        /// Names of tensors in a file that the index does not assign them to, which another file has as well.
         unlisted: Vec<String>,
+    },
+    /// The file is a pointer to another, which was not downloaded.
+    #[error("{} is a pointer of Git LFS, not the file that it stands for: run `git lfs pull` in its repository", .path.display())]
+    LfsPointer {
+        /// The pointer.
+        path: PathBuf,
+    },
+    /// A file was replaced or written to while it was in use.
+    #[error("{} was replaced or written to since it was opened: open the weights again", .path.display())]
+    Replaced {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file has parts of tensors, whose other parts are in other files.
+    #[error("{} is one shard of a model: open its directory, which has the others", .path.display())]
+    OneShard {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Shards are missing.
+    #[error("{} lacks shards of the model: {names:?}; copy all files of the checkpoint", .path.display())]
+    MissingShards {
+        /// The directory.
+        path: PathBuf,
+        /// Names of the files, of which some rank has each; at most 20.
+        names: Vec<String>,
+    },
+    /// The positions of the parts of a shard are invalid.
+    #[error("{} has an invalid `DCP_SHARDING_INFO` in its metadata", .path.display())]
+    Offsets {
+        /// The shard.
+        path: PathBuf,
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// A shard does not contain the position of a part.
+    #[error("{} does not contain which part of tensor `{tensor}` it has: its `DCP_SHARDING_INFO` lacks an offset for each dimension", .path.display())]
+    NoOffsets {
+        /// The shard.
+        path: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+    },
+    /// Two parts of a tensor are not of one tensor.
+    #[error(
+        "the parts of tensor `{tensor}` in {} do not fit each other: {} with {} dimensions in {}, {} with {} dimensions in {}",
+        .path.display(), .dtypes[0], .dimensions[0], .files[0], .dtypes[1], .dimensions[1], .files[1]
+    )]
+    PartsDiffer {
+        /// The directory.
+        path: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+        /// Names of two files.
+        files: [String; 2],
+        /// The dtypes of the parts in them.
+        dtypes: [StoredDType; 2],
+        /// The numbers of dimensions of the parts in them.
+        dimensions: [usize; 2],
+    },
+    /// The parts of a tensor do not form it.
+    #[error(
+        "the parts of tensor `{tensor}` in {} do not form it; a shard may be missing, or be of another checkpoint; parts are in {files:?}",
+        .path.display()
+    )]
+    Parts {
+        /// The directory.
+        path: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+        /// Names of the files that have parts; at most 20.
+        files: Vec<String>,
+        /// The cause.
+        source: Box<LayoutError>,
     },
     /// The newest checkpoint that is not known to be damaged can't be used. No older one is used instead,
     /// because a temporary error would then discard training progress.

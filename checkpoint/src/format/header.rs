@@ -315,7 +315,9 @@ impl<'de> Deserialize<'de> for RawHeader {
                     } else if std::mem::replace(&mut seen, true) {
                         return Err(serde::de::Error::custom("duplicate key `__metadata__`"));
                     } else {
-                        header.metadata = map.next_value::<Texts>()?.0;
+                        // `null` is as none, as for other readers.
+                        let metadata = map.next_value::<Option<Texts>>()?;
+                        header.metadata = metadata.map_or_else(Vec::new, |texts| texts.0);
                     }
                 }
                 Ok(header)

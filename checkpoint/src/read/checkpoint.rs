@@ -13,6 +13,7 @@ use tinderbox_deferred::Observer;
 use tinderbox_fake::Region;
 
 use super::{
+    aliases::Compared,
     files::Files,
     load::{Reading, Scratch, Wanted, load},
     shard::ShardFile,
@@ -35,7 +36,7 @@ pub(crate) const PIECE_BYTES: u64 = 8 << 20;
 /// ([`tinderbox_deferred::Source`]) and of an optimizer's state.
 ///
 /// Every byte is checked against its digest when it is read, not before; [`Self::verify`] reads all of them.
-/// Up to 64 files remain open after a read, for all clones together, until the last clone is dropped.
+/// Up to 64 files remain open after a read, or a sixteenth of those that the process may have open if that is less, for all clones together, until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     pub(super) store: Arc<dyn Store>,
@@ -51,6 +52,8 @@ pub struct Checkpoint {
     files: Arc<Files>,
     /// The memory of loads, kept from one to the next.
     pub(super) scratch: Arc<Scratch>,
+    /// The parts of tensors that were found to be equal.
+    pub(super) compared: Arc<Compared>,
 }
 
 impl Checkpoint {
@@ -109,6 +112,7 @@ impl Checkpoint {
             contents: Arc::new(contents),
             files: Arc::new(files),
             scratch: Arc::default(),
+            compared: Arc::default(),
             place,
             files_dir,
             tied: tied.collect(),

@@ -8,8 +8,8 @@ use tinderbox_deferred::{Request, SourceError};
 
 use super::{
     CheckpointSource,
-    load::Wanted,
     plan::{blocks_of, span_of},
+    source::Found,
 };
 use crate::Checkpoint;
 
@@ -29,7 +29,8 @@ pub struct RankLoad {
     pub wanted_bytes: u64,
     /// Size of the values in the files.
     pub stored_bytes: u64,
-    /// Bytes that are read: whole digest blocks, and the headers of the files.
+    /// Bytes that are read: whole digest blocks, and the headers of the files; of a parameter that was saved under several of its
+    /// paths, those of each.
     pub read_bytes: u64,
     /// Number of files that are opened.
     pub files: usize,
@@ -57,8 +58,8 @@ impl CheckpointSource {
     /// are omitted.
     pub fn dry_run(&self, ranks: &[Vec<Request>]) -> Result<LoadPlan, SourceError> {
         let ranks = ranks.iter().map(|requests| {
-            let wanted = self.wanted_here(requests)?;
-            Ok(of_rank(&self.checkpoint, &wanted, self.options.threads))
+            let found = self.found_here(requests)?;
+            Ok(of_rank(&self.checkpoint, &found, self.options.threads))
         });
         Ok(LoadPlan {
             ranks: ranks.collect::<Result<_, SourceError>>()?,
@@ -66,19 +67,22 @@ impl CheckpointSource {
     }
 }
 
-fn of_rank(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> RankLoad {
+fn of_rank(checkpoint: &Checkpoint, found: &Found<'_>, threads: usize) -> RankLoad {
     let manifest = checkpoint.manifest();
     let block_bytes = manifest.block_bytes.bytes();
     let mut rank = RankLoad {
-        tensors: wanted.len(),
+        tensors: found.wanted.len(),
         ..RankLoad::default()
     };
     let mut files = BTreeSet::new();
-    for one in wanted {
-        let element = one.tensor.dtype.size_bytes();
+    for one in &found.wanted {
         let elements = one.region.num_elements();
         rank.wanted_bytes += elements * size(one.dtype);
-        rank.stored_bytes += elements * element;
+        rank.stored_bytes += elements * one.tensor.dtype.size_bytes();
+    }
+    let others = found.others.iter().map(|alias| &alias.wanted);
+    for one in found.wanted.iter().chain(others) {
+        let element = one.tensor.dtype.size_bytes();
         for chunk in &one.tensor.chunks {
             let blocks = blocks_of(chunk, &one.region, element, block_bytes);
             if !blocks.is_empty() {

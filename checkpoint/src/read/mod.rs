@@ -1,5 +1,6 @@
 //! Reading of published directories, which are validated before use.
 
+mod aliases;
 mod checkpoint;
 mod dry_run;
 mod files;

@@ -18,7 +18,8 @@ use crate::LoadError;
 /// are copied.
 const GROUP_BYTES: u64 = 64 << 20;
 
-/// Loads the wanted values to their devices, in order; calls `made` for each value when it is available.
+/// Loads the wanted values to their devices, in order; calls `check` for each value when it is read, and `made` when it is
+/// available.
 ///
 /// On the CPU, a value is read directly into its final memory. For another device, groups of values are read,
 /// moved to memory that the device can copy from directly (pinned, for CUDA), and queued while the next group
@@ -29,6 +30,7 @@ pub(super) fn load_to(
     devices: &[&Device],
     reading: Reading,
     progress: &dyn Observer,
+    mut check: impl FnMut(usize, &TensorData) -> Result<(), LoadError>,
     mut made: impl FnMut(usize, &DynTensor),
 ) -> Result<Vec<DynTensor>, LoadError> {
     let most = |device: &Device| {
@@ -61,6 +63,9 @@ pub(super) fn load_to(
         }
         for read in receiver {
             let mut group = read?;
+            for (at, data) in group.iter().enumerate() {
+                check(values.len() + at, data)?;
+            }
             if let Some(device) = devices.get(values.len()) {
                 device.staging(group.iter_mut());
             }

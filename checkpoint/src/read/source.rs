@@ -10,6 +10,7 @@ use tinderbox_fake::DynTensor;
 
 use super::{
     Checkpoint, LoadOptions,
+    aliases::Alias,
     load::{Reading, Wanted, working_bytes},
     place::load_to,
     transfer::Transfer,
@@ -26,6 +27,15 @@ pub struct CheckpointSource {
     names: BTreeMap<String, String>,
 }
 
+/// The saved tensors of some requests.
+#[derive(Debug, Default)]
+pub(super) struct Found<'a> {
+    /// Those that are loaded, in the order of the requests.
+    pub(super) wanted: Vec<Wanted<'a>>,
+    /// Those of other paths of the same parameters, in the same order.
+    pub(super) others: Vec<Alias<'a>>,
+}
+
 impl Checkpoint {
     /// Creates a source of the parameters with these options. Reads nothing.
     ///
@@ -34,17 +44,24 @@ impl Checkpoint {
     /// Returns [`LoadError::Renamed`] if two tensors are renamed to the same name.
     pub fn source(&self, options: LoadOptions) -> Result<CheckpointSource, LoadError> {
         let mut names: BTreeMap<String, String> = BTreeMap::new();
-        for tensor in self.tensors(Role::Model) {
-            for name in std::iter::once(&tensor.name).chain(&tensor.tied) {
-                let path = options.renamed(name);
-                if let Some(first) = names.get(&path) {
+        let own = self.tensors(Role::Model).map(|tensor| &tensor.name);
+        let tied = self.tensors(Role::Model).flat_map(|tensor| &tensor.tied);
+        let own = own.map(|name| (name, true));
+        // The metadata of plain files, which has other names, can mean something else.
+        for (name, is_sure) in own.chain(tied.map(|name| (name, self.has_digests()))) {
+            let path = options.renamed(name);
+            match names.get(&path) {
+                None => {
+                    names.insert(path, name.clone());
+                }
+                Some(first) if is_sure => {
                     return Err(LoadError::Renamed {
                         first: first.clone(),
                         second: name.clone(),
                         name: path,
                     });
                 }
-                names.insert(path, name.clone());
+                Some(_) => {}
             }
         }
         Ok(CheckpointSource {
@@ -81,7 +98,11 @@ impl CheckpointSource {
     ) -> Result<(), LoadError> {
         let mut wrong = Vec::new();
         for (path, shape, dtype) in parameters {
-            self.compare(path, shape, *dtype, &mut wrong);
+            let found = self.find_all(std::iter::once(path), shape);
+            match found.first() {
+                Some(found) => self.compare(*found, shape, *dtype, &mut wrong),
+                None => wrong.push(Mismatch::Missing { path: path.clone() }),
+            }
         }
         self.forgive(&mut wrong);
         wrong.extend(self.extra(parameters.iter().map(|(path, ..)| path)));
@@ -118,35 +139,49 @@ impl CheckpointSource {
         self.checkpoint.tensor(Role::Model, name)
     }
 
-    /// Adds the mismatches of one requested parameter; returns the saved one if there are none.
-    pub(super) fn compare(
+    /// Returns the saved tensors of the paths of one parameter, those with another shape only if they do not count as missing.
+    fn find_all<'a>(
+        &'a self,
+        paths: impl Iterator<Item = &'a ParameterPath>,
+        shape: &[u64],
+    ) -> Vec<(&'a ParameterPath, &'a TensorEntry)> {
+        let mut found: Vec<(&ParameterPath, &TensorEntry)> = Vec::new();
+        for path in paths {
+            let tensor = self
+                .find(path)
+                .filter(|tensor| !self.options.allow_shape || self.shape_of(path, tensor) == shape);
+            if let Some(tensor) = tensor
+                && found.iter().all(|(_, other)| other.name != tensor.name)
+            {
+                found.push((path, tensor));
+            }
+        }
+        found
+    }
+
+    /// Returns the shape of a saved tensor as the model has it.
+    fn shape_of(&self, path: &ParameterPath, tensor: &TensorEntry) -> Vec<u64> {
+        let mut shape = tensor.shape.clone();
+        if self.options.transposed(path.as_str(), &shape) {
+            shape.reverse();
+        }
+        shape
+    }
+
+    /// Adds the mismatches between a saved tensor and a parameter.
+    fn compare(
         &self,
-        path: &ParameterPath,
+        (path, tensor): (&ParameterPath, &TensorEntry),
         shape: &[u64],
         dtype: DType,
         wrong: &mut Vec<Mismatch>,
-    ) -> Option<&TensorEntry> {
-        let before = wrong.len();
-        let tensor = self.find(path);
-        // The shape as the model has it.
-        let shape_of = |tensor: &TensorEntry| {
-            let mut shape = tensor.shape.clone();
-            if self.options.transposed(path.as_str(), &shape) {
-                shape.reverse();
-            }
-            shape
-        };
-        // With `allow_shape`, another shape counts as missing.
-        let fits = |tensor: &&TensorEntry| !self.options.allow_shape || shape_of(tensor) == shape;
-        let Some(tensor) = tensor.filter(fits) else {
-            wrong.push(Mismatch::Missing { path: path.clone() });
-            return None;
-        };
-        if shape_of(tensor) != shape {
+    ) {
+        let found = self.shape_of(path, tensor);
+        if found != shape {
             wrong.push(Mismatch::Shape {
                 path: path.clone(),
                 expected: shape.to_vec(),
-                found: shape_of(tensor),
+                found,
             });
         }
         let same = StoredDType::of(dtype) == Some(tensor.dtype);
@@ -158,45 +193,77 @@ impl CheckpointSource {
                 found: tensor.dtype.burn().name().to_owned(),
             });
         }
-        (wrong.len() == before).then_some(tensor)
     }
 
-    /// Returns the saved tensor of each request, and all mismatches.
-    fn compare_all(&self, requests: &[Request]) -> (Vec<Wanted<'_>>, Vec<Mismatch>) {
+    /// Returns the saved tensors of the requests, and all mismatches.
+    fn compare_all<'a>(&'a self, requests: &'a [Request]) -> (Found<'a>, Vec<Mismatch>) {
         let mut wrong = Vec::new();
-        let mut wanted = Vec::with_capacity(requests.len());
+        let mut all = Found::default();
         for request in requests {
-            let path = &request.path;
-            let tensor = self.compare(path, &request.shape, request.dtype, &mut wrong);
-            if let Some(tensor) = tensor {
-                let transposed = self.options.transposed(path.as_str(), &tensor.shape);
-                let region = match transposed {
-                    true => reversed(&request.region),
-                    false => Ok(request.region.clone()),
-                };
-                wanted.extend(region.map(|region| Wanted {
-                    tensor,
-                    region,
-                    dtype: request.dtype,
-                    transposed,
-                }));
+            let before = wrong.len();
+            let found = self.find_all(request.paths(), &request.shape);
+            for found in &found {
+                self.compare(*found, &request.shape, request.dtype, &mut wrong);
             }
             if let Err(reason) = request.region.check_inside(&request.shape) {
                 wrong.push(Mismatch::Region {
-                    path: path.clone(),
+                    path: request.path.clone(),
                     reason,
                 });
             }
+            let Some((path, tensor)) = found.first().copied() else {
+                let path = request.path.clone();
+                wrong.push(Mismatch::Missing { path });
+                continue;
+            };
+            if wrong.len() > before {
+                continue;
+            }
+            let at = all.wanted.len();
+            all.wanted.extend(self.wanted(request, path, tensor));
+            for (other, tensor) in &found[1..] {
+                let wanted = self.wanted(request, other, tensor);
+                all.others.extend(wanted.map(|wanted| Alias {
+                    at,
+                    path,
+                    other,
+                    wanted,
+                }));
+            }
         }
-        (wanted, wrong)
+        (all, wrong)
     }
 
-    /// Returns the saved tensor of each request; the caller may obtain missing ones from another source.
-    pub(super) fn wanted_here(&self, requests: &[Request]) -> Result<Vec<Wanted<'_>>, SourceError> {
-        let (wanted, mut wrong) = self.compare_all(requests);
+    /// Returns the requested part of a saved tensor.
+    fn wanted<'a>(
+        &self,
+        request: &Request,
+        path: &ParameterPath,
+        tensor: &'a TensorEntry,
+    ) -> Option<Wanted<'a>> {
+        let transposed = self.options.transposed(path.as_str(), &tensor.shape);
+        let region = match transposed {
+            // A region that can't be turned was reported.
+            true => reversed(&request.region).ok()?,
+            false => request.region.clone(),
+        };
+        Some(Wanted {
+            tensor,
+            region,
+            dtype: request.dtype,
+            transposed,
+        })
+    }
+
+    /// Returns the saved tensors of the requests; the caller may obtain missing ones from another source.
+    pub(super) fn found_here<'a>(
+        &'a self,
+        requests: &'a [Request],
+    ) -> Result<Found<'a>, SourceError> {
+        let (found, mut wrong) = self.compare_all(requests);
         self.forgive(&mut wrong);
         Mismatches(wrong).none_in(|| self.describe())?;
-        Ok(wanted)
+        Ok(found)
     }
 
     fn read(
@@ -205,22 +272,40 @@ impl CheckpointSource {
         observer: &dyn Observer,
         uncached: bool,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let (wanted, wrong) = self.compare_all(requests);
+        let (Found { wanted, others }, wrong) = self.compare_all(requests);
         Mismatches(wrong).none_in(|| self.describe())?;
         let devices: Vec<_> = requests.iter().map(|request| &request.device).collect();
         let threads = self.options.threads;
+        let reading = Reading { threads, uncached };
+        let mut differ = Vec::new();
+        let mut others = others.iter().peekable();
         let values = load_to(
             &self.checkpoint,
             &wanted,
             &devices,
-            Reading { threads, uncached },
+            reading,
             observer,
+            |place, data| {
+                // In the order of the requests.
+                while let Some(alias) = others.next_if(|alias| alias.at == place) {
+                    let loaded = (&wanted[place], data);
+                    if !alias.is_equal(&self.checkpoint, loaded, reading)? {
+                        differ.push(Mismatch::Differ {
+                            path: alias.path.clone(),
+                            other: alias.other.clone(),
+                        });
+                    }
+                }
+                Ok(())
+            },
             |place, value| observer.completed(&requests[place].path, value.bytes()),
         );
-        values.map_err(|error| SourceError::Failed {
+        let values = values.map_err(|error| SourceError::Failed {
             described: self.describe(),
             source: Box::new(error),
-        })
+        })?;
+        Mismatches(differ).none_in(|| self.describe())?;
+        Ok(values)
     }
 
     /// Removes missing parameters from the mismatches if the options allow them.
@@ -233,9 +318,11 @@ impl CheckpointSource {
 
 impl Source for CheckpointSource {
     /// Loads the requested regions of the saved parameters. Checks every request before reading; each block
-    /// that contains a requested element is read once, and checked if it has a digest.
+    /// that contains a requested element is read once, and checked if it has a digest. Of a parameter that has several saved
+    /// tensors, under several of its paths, the requested part of each is read and compared; what was equal is compared
+    /// once.
     ///
-    /// Memory: the values and one block per thread; up to 272 KiB more for each thread that transposes. Values for a
+    /// Memory: the values and one block per thread; a piece of 8 MiB per thread to compare; up to 272 KiB more for each thread that transposes. Values for a
     /// device other than the CPU pass through host memory in groups of 64 MiB plus one value, at most six at
     /// a time.
     fn load(
@@ -261,7 +348,8 @@ impl Source for CheckpointSource {
         wrong.extend(self.extra(model.iter().map(|parameter| &parameter.path)));
         if self.options.is_record {
             // A square weight would be loaded transposed without an error.
-            let requested: BTreeSet<&ParameterPath> = requests.iter().map(|r| &r.path).collect();
+            let requested: BTreeSet<&ParameterPath> =
+                requests.iter().flat_map(Request::paths).collect();
             let transposed = model.iter().filter(|parameter| parameter.saved_transposed);
             let wanted = transposed.filter(|parameter| requested.contains(&parameter.path));
             let given = wanted.filter(|parameter| {
@@ -277,8 +365,11 @@ impl Source for CheckpointSource {
     }
 
     fn working_bytes(&self, requests: &[Request]) -> u64 {
-        let (wanted, _) = self.compare_all(requests);
-        working_bytes(&self.checkpoint, &wanted, self.options.threads)
+        let (Found { wanted, others }, _) = self.compare_all(requests);
+        let threads = self.options.threads;
+        let compared = others.iter().map(|alias| alias.working_bytes(threads));
+        working_bytes(&self.checkpoint, &wanted, threads)
+            .saturating_add(compared.max().unwrap_or(0))
     }
 
     fn describe(&self) -> String {

@@ -70,6 +70,18 @@ impl LocalStore {
         }
     }
 
+    /// Opens a file, and returns which file it is.
+    pub(crate) fn open_version(&self, path: &str) -> io::Result<(Box<dyn ReadFile>, FileVersion)> {
+        let (file, metadata) = open_plain(&self.at(path), self.follow)?;
+        let version = FileVersion::of(&metadata);
+        let file = LocalRead {
+            bytes: metadata.len(),
+            direct: OnceLock::new(),
+            file,
+        };
+        Ok((Box::new(file), version))
+    }
+
     fn at(&self, path: &str) -> PathBuf {
         match path {
             "" => self.root.clone(),
@@ -116,12 +128,7 @@ impl Store for LocalStore {
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
-        let (file, metadata) = open_plain(&self.at(path), self.follow)?;
-        Ok(Box::new(LocalRead {
-            bytes: metadata.len(),
-            direct: OnceLock::new(),
-            file,
-        }))
+        self.open_version(path).map(|(file, _)| file)
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
@@ -208,6 +215,28 @@ impl Store for LocalStore {
             _ if !self.has_locks() => Err(io::Error::from(io::ErrorKind::Unsupported)),
             Ok(()) => Ok(Some(Lock::of(file))),
             Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+/// Which file it is, and whether it was written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileVersion {
+    /// Its device and its number there.
+    #[cfg(unix)]
+    id: (u64, u64),
+    bytes: u64,
+    /// `None` where the system does not know.
+    modified: Option<SystemTime>,
+}
+
+impl FileVersion {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            #[cfg(unix)]
+            id: id_of(metadata),
+            bytes: metadata.len(),
+            modified: metadata.modified().ok(),
         }
     }
 }
@@ -437,10 +466,16 @@ fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
 }
 
+/// Returns the device of a file and its number there.
+#[cfg(unix)]
+fn id_of(metadata: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino())
+}
+
 #[cfg(unix)]
 fn same_file(before: &Metadata, after: &Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    (before.dev(), before.ino()) == (after.dev(), after.ino())
+    id_of(before) == id_of(after)
 }
 
 #[cfg(not(unix))]

@@ -19,6 +19,7 @@ use crate::{
     format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, decode_manifest, temporary_name},
 };
 
+pub(crate) use local::FileVersion;
 pub use local::LocalStore;
 #[cfg(feature = "object-store")]
 pub use object::{BucketError, BucketStore};

@@ -136,14 +136,13 @@ impl SaveTensor {
         let tensors = model.distinct().map(|parameter| {
             let request = Request {
                 dtype: dtype(parameter).unwrap_or(parameter.dtype),
-                ..Request::of(parameter, &device)
+                ..Request::of(model, parameter, &device)
             };
-            let clones = model
-                .iter()
-                .filter(|other| other.clone_of.as_ref() == Some(&parameter.path));
+            let clones = request.clones.iter().map(ToString::to_string);
+            let tied = clones.collect();
             let data = SaveData::Source(source.clone(), Box::new(request));
             Self {
-                tied: clones.map(|clone| clone.path.to_string()).collect(),
+                tied,
                 ..Self::whole(parameter.path.as_str(), Role::Model, data)
             }
         });

@@ -150,6 +150,7 @@ fn a_flip_is_found_around_the_cache() {
         let tensor = checkpoint.tensor(Role::Model, name).unwrap();
         Request {
             path: ParameterPath::new(name),
+            clones: Vec::new(),
             shape: tensor.shape.clone(),
             region: Region::whole(&tensor.shape).unwrap(),
             dtype: DType::F32,
@@ -237,6 +238,7 @@ fn all_mismatches_are_listed_at_once() {
     );
     let mut requests = model.map(|(name, shape, dtype)| Request {
         path: ParameterPath::new(name),
+        clones: Vec::new(),
         region: Region::whole(&shape).unwrap(),
         shape,
         dtype,
@@ -282,6 +284,7 @@ fn damage_reaches_the_user_of_a_source() {
     let tensor = checkpoint.tensor(Role::Model, "mask").unwrap();
     let request = Request {
         path: ParameterPath::new("mask"),
+        clones: Vec::new(),
         shape: tensor.shape.clone(),
         region: Region::whole(&tensor.shape).unwrap(),
         dtype: tensor.dtype.burn(),

@@ -224,6 +224,7 @@ proptest! {
             let shape: Vec<u64> = data.shape().iter().map(|d| *d as u64).collect();
             Request {
                 path: ParameterPath::new(path),
+                clones: Vec::new(),
                 region: Region::whole(&shape).unwrap(),
                 shape,
                 dtype,

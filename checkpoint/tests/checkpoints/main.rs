@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod aliases;
 #[cfg(feature = "object-store")]
 mod bucket;
 #[cfg(feature = "object-store")]
@@ -24,5 +25,6 @@ mod options;
 mod progress;
 mod round_trip;
 mod sequences;
+mod shards;
 mod shared;
 mod trouble;

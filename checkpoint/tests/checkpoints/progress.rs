@@ -179,6 +179,7 @@ fn a_load_reports_bytes_within_a_value() {
         let transposed = region.size()[0] == SHAPE[1];
         let request = Request {
             path: ParameterPath::new("w"),
+            clones: Vec::new(),
             shape: match transposed {
                 true => vec![SHAPE[1], SHAPE[0]],
                 false => SHAPE.to_vec(),

@@ -130,6 +130,7 @@ fn truth_values_load_in_every_form_of_burn() {
 fn request(name: &str, shape: &[u64], offset: &[u64], size: &[u64], dtype: DType) -> Request {
     Request {
         path: ParameterPath::new(name),
+        clones: Vec::new(),
         shape: shape.to_vec(),
         region: Region::new(offset.to_vec(), size.to_vec()).unwrap(),
         dtype,

@@ -115,9 +115,11 @@ impl Source {
         if !from.is_file() || is_of_weights {
             return Ok(Self::Parameters(of_checkpoint(&open_weights(from)?)));
         }
-        let mut first = [0; 1];
-        let read = std::fs::File::open(from)?.read(&mut first)?;
-        if read == 1 && first == *b"{" {
+        // With the byte order mark that some editors write.
+        let mut first = Vec::new();
+        std::fs::File::open(from)?.take(4).read_to_end(&mut first)?;
+        let text = first.strip_prefix("\u{feff}".as_bytes());
+        if text.unwrap_or(&first).starts_with(b"{") {
             let text = crate::terminal::read_text(from)?;
             return Ok(Self::Plan(Box::new(PlanFile::from_json(&text)?)));
         }

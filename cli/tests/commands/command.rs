@@ -59,7 +59,10 @@ fn a_machine_file_is_written() {
     assert_eq!(run(&arguments).ends(0), "");
     let json = std::fs::read_to_string(&file).unwrap();
     assert!(json.starts_with("{\"schema\":1,\"ranks\":"), "{json}");
-    tinderbox_planner::Machine::load(&file).unwrap();
+    let machine = tinderbox_planner::Machine::load(&file).unwrap();
+    // With the byte order mark that some editors write.
+    std::fs::write(&file, format!("\u{feff}{json}")).unwrap();
+    assert_eq!(tinderbox_planner::Machine::load(&file).unwrap(), machine);
 }
 
 /// The reader, such as `head`, may close the pipe early.

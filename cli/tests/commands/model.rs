@@ -435,10 +435,56 @@ fn conversion_refuses_what_is_not_sound() {
     // The same tensor in two files.
     let other = index(r#"{"w":"a","v":"b"}"#);
     let files: [(&str, &[u8]); 3] = [("a", &weight), ("b", &weight), (listed, &other)];
-    check(&files, 1, r#"in a file but not listed: ["w"]"#);
+    check(&files, 1, r#"in two files: ["w"]"#);
     let gone = index(r#"{"w":"c"}"#);
     check(&[(listed, &gone)], 1, "does not exist");
     let one = index(r#"{"w":"a"}"#);
     let files: [(&str, &[u8]); 3] = [("a", &weight), (model, &weight), (listed, &one)];
     check(&files, 2, "that its index does not list");
+}
+
+/// A model in many files, in a process that may open few of them.
+#[cfg(unix)]
+#[test]
+fn many_files_need_few_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut map = serde_json::Map::new();
+    for file in 0..300 {
+        let (tensor, name) = (format!("w{file}"), format!("{file}.safetensors"));
+        let bytes = plain(&tensor, StoredDType::U8, &[file as u8; 10]);
+        fs::write(dir.path().join(&name), bytes).unwrap();
+        map.insert(tensor, name.into());
+    }
+    let index = serde_json::json!({ "weight_map": map }).to_string();
+    fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+    let limited = |arguments: &[&str]| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", r#"ulimit -n 64; exec "$@""#, "sh"]);
+        shell.arg(env!("CARGO_BIN_EXE_tinderbox")).args(arguments);
+        let ran = shell.output().unwrap();
+        let error = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{error}");
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let (from, to) = (dir.path(), dir.path().join("run"));
+    let estimated = limited(&["model", "estimate", text(from)]);
+    check_contains(&estimated, &["3000 parameters in 300 tensors"]);
+    limited(&["model", "convert", text(from), "--to", text(&to)]);
+    limited(&["ckpt", "verify", text(&to)]);
+    let saved = Run::local(&to).open(0).unwrap();
+    let tensor = saved.tensor(Role::Model, "w299").unwrap();
+    let read = saved.read(tensor, &tensor.chunks[0].region).unwrap();
+    assert_eq!(read.as_bytes(), [43; 10]);
+}
+
+/// The mark that some editors write before a text.
+#[test]
+fn a_plan_may_have_a_byte_order_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = crate::plan::golden();
+    let expected = model(&["estimate", text(&plan)]).ends(0);
+    let marked = dir.path().join("marked.json");
+    let json = fs::read_to_string(&plan).unwrap();
+    fs::write(&marked, format!("\u{feff}{json}")).unwrap();
+    assert_eq!(model(&["estimate", text(&marked)]).ends(0), expected);
 }

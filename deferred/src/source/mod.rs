@@ -25,6 +25,9 @@ pub use values::Values;
 pub struct Request {
     /// The parameter.
     pub path: ParameterPath,
+    /// The paths of its clones in the model, under which a source may have its value as well. A source that has values
+    /// under several of these paths must compare them.
+    pub clones: Vec<ParameterPath>,
     /// The whole parameter's size per dimension.
     pub shape: Vec<u64>,
     /// The requested part of it.
@@ -36,16 +39,22 @@ pub struct Request {
 }
 
 impl Request {
-    /// Requests a whole parameter in its own dtype, by the path under which a source has its value.
-    pub fn of(parameter: &Parameter, device: &Device) -> Self {
+    /// Requests a whole parameter of a model in its own dtype, by its [original](Parameter::original) path.
+    pub fn of(model: &ParameterTable, parameter: &Parameter, device: &Device) -> Self {
         let region = Region::whole(&parameter.shape);
         Self {
             path: parameter.original().clone(),
+            clones: model.clones(parameter.original()).to_vec(),
             shape: parameter.shape.clone(),
             region: region.expect("a parameter's elements can be counted"),
             dtype: parameter.dtype,
             device: device.clone().without_autodiff(),
         }
+    }
+
+    /// Returns the paths under which a source may have the value, the original first.
+    pub fn paths(&self) -> impl Iterator<Item = &ParameterPath> {
+        std::iter::once(&self.path).chain(&self.clones)
     }
 
     /// Requests some rows of the whole parameter: those from one number up to another, exclusive.
@@ -70,10 +79,15 @@ impl Request {
         self.region.num_elements() * self.dtype.size() as u64
     }
 
-    /// Returns all mismatches between the request and a whole value of this shape and dtype. Float dtypes
+    /// Returns all mismatches between the request and a whole value under a path, of this shape and dtype. Float dtypes
     /// are cast to each other, others must be equal.
-    pub(crate) fn mismatches(&self, shape: &[u64], dtype: DType) -> Vec<Mismatch> {
-        let path = || self.path.clone();
+    pub(crate) fn mismatches(
+        &self,
+        path: &ParameterPath,
+        shape: &[u64],
+        dtype: DType,
+    ) -> Vec<Mismatch> {
+        let path = || path.clone();
         let mut mismatches = Vec::new();
         if shape != self.shape {
             mismatches.push(Mismatch::Shape {
@@ -83,7 +97,7 @@ impl Request {
             });
         }
         if dtype != self.dtype && !can_cast(dtype, self.dtype) {
-            mismatches.push(self.of_dtype(dtype));
+            mismatches.push(self.of_dtype(path(), dtype));
         }
         // Compared with the request's own shape, since the other mismatch is reported already.
         if let Err(reason) = self.region.check_inside(&self.shape) {
@@ -115,7 +129,7 @@ impl Request {
             });
         }
         if answer.dtype() != dtype_on(self.dtype, &self.device) {
-            mismatches.push(self.of_dtype(answer.dtype()));
+            mismatches.push(self.of_dtype(self.path.clone(), answer.dtype()));
         }
         if answer.is_fake() {
             let path = self.path.clone();
@@ -124,10 +138,10 @@ impl Request {
         mismatches
     }
 
-    fn of_dtype(&self, found: DType) -> Mismatch {
+    fn of_dtype(&self, path: ParameterPath, found: DType) -> Mismatch {
         let name = dtype_name;
         Mismatch::DType {
-            path: self.path.clone(),
+            path,
             expected: name(self.dtype).into(),
             found: name(found).into(),
         }
@@ -141,8 +155,8 @@ pub trait Source: Send + Sync {
     ///
     /// # Errors
     ///
-    /// All requests that can't be served are named in one [`SourceError::Mismatch`]; either all
-    /// values are returned or none.
+    /// All requests that can't be served are named in one [`SourceError::Mismatch`], and so are all
+    /// [values that differ](Mismatch::Differ) under the paths of one parameter; either all values are returned or none.
     ///
     /// The observer is notified of each complete value; `&()` ignores all events.
     fn load(

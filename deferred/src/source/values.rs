@@ -11,7 +11,8 @@ use crate::{
 
 /// A source of values that are in memory, by path, such as a gathered model.
 ///
-/// It rejects a model that lacks a parameter for one of them, and names every such value.
+/// It rejects a model that lacks a parameter for one of them, and names every such value. Values under several paths of
+/// one parameter must have the same bits in the requested dtype; loading reads each of them.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     values: BTreeMap<ParameterPath, DynTensor>,
@@ -27,14 +28,39 @@ impl FromIterator<(ParameterPath, DynTensor)> for Values {
 
 impl Values {
     fn answer(&self, request: &Request) -> Result<&DynTensor, Vec<Mismatch>> {
-        let path = || request.path.clone();
-        let Some(value) = self.values.get(&request.path) else {
-            return Err(vec![Mismatch::Missing { path: path() }]);
+        let found = request.paths();
+        let found = found.filter_map(|path| Some((path, self.values.get(path)?)));
+        let found: Vec<(&ParameterPath, &DynTensor)> = found.collect();
+        let Some((path, value)) = found.first() else {
+            let path = request.path.clone();
+            return Err(vec![Mismatch::Missing { path }]);
         };
-        let shape: Vec<u64> = value.shape().iter().map(|d| *d as u64).collect();
-        let mut mismatches = request.mismatches(&shape, value.dtype());
-        if value.is_fake() {
-            mismatches.push(Mismatch::Fake { path: path() });
+        let mut mismatches = Vec::new();
+        for (path, value) in &found {
+            let shape: Vec<u64> = value.shape().iter().map(|d| *d as u64).collect();
+            mismatches.extend(request.mismatches(path, &shape, value.dtype()));
+            if value.is_fake() {
+                let path = (*path).clone();
+                mismatches.push(Mismatch::Fake { path });
+            }
+        }
+        if mismatches.is_empty() && found.len() > 1 {
+            let bits = |value: &DynTensor| {
+                let whole = value.clone().without_autodiff();
+                let part = match request.region.is_whole(&request.shape) {
+                    true => whole,
+                    false => whole.slice(&request.region),
+                };
+                // What can't be read fails when it is loaded.
+                part.cast_float(request.dtype).to_data().ok()
+            };
+            let first = bits(value);
+            let others = found[1..].iter();
+            let differ = others.filter(|(_, other)| bits(other) != first);
+            mismatches.extend(differ.map(|(other, _)| Mismatch::Differ {
+                path: (*path).clone(),
+                other: (*other).clone(),
+            }));
         }
         match mismatches.is_empty() {
             true => Ok(value),

@@ -1,5 +1,6 @@
 //! The table of a model's parameters.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use burn::module::ParamGroup;
@@ -16,6 +17,9 @@ pub struct ParameterTable {
     /// Indices by path, sorted on the first lookup, because a recording needs none.
     #[serde(skip)]
     by_path: OnceLock<Vec<u32>>,
+    /// Paths of the clones of each parameter that has some.
+    #[serde(skip)]
+    clones: OnceLock<BTreeMap<ParameterPath, Vec<ParameterPath>>>,
 }
 
 impl PartialEq for ParameterTable {
@@ -29,6 +33,7 @@ impl ParameterTable {
         Self {
             parameters,
             by_path: OnceLock::new(),
+            clones: OnceLock::new(),
         }
     }
 
@@ -109,6 +114,22 @@ impl ParameterTable {
             .filter(|parameter| parameter.origin == Origin::Eager)
             .map(|parameter| parameter.bytes)
             .sum()
+    }
+
+    /// Returns the paths of the clones of a parameter, which have one value with it, in visiting order: those of the
+    /// first of them, which is [`original`](Parameter::original).
+    pub fn clones(&self, original: &ParameterPath) -> &[ParameterPath] {
+        let clones = self.clones.get_or_init(|| {
+            let mut clones: BTreeMap<ParameterPath, Vec<ParameterPath>> = BTreeMap::new();
+            for parameter in &self.parameters {
+                if let Some(first) = &parameter.clone_of {
+                    let of_first = clones.entry(first.clone()).or_default();
+                    of_first.push(parameter.path.clone());
+                }
+            }
+            clones
+        });
+        clones.get(original).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the parameters that are not clones of earlier ones: those that are loaded, saved and counted.

@@ -586,6 +586,7 @@ fn request(model: &Deferred<Zoo>, name: &str) -> Request {
     let parameter = model.parameters().get(&path(name)).unwrap();
     Request {
         path: path(name),
+        clones: Vec::new(),
         shape: parameter.shape.clone(),
         region: Region::whole(&parameter.shape).unwrap(),
         dtype: parameter.dtype,

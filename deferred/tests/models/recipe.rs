@@ -331,6 +331,7 @@ fn the_backend_makes_the_whole_of_a_region() {
     let table = model.parameters();
     let request = |dtype| Request {
         path: ParameterPath::new("weight"),
+        clones: Vec::new(),
         shape: table.find("weight").unwrap().shape.clone(),
         region: region(&[0, 0], &[1, 64]),
         dtype,

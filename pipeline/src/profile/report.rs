@@ -188,14 +188,16 @@ impl Profile {
             action: "read",
             source,
         })?;
-        let Versioned { version } = serde_json::from_str(&text).map_err(ProfileError::Json)?;
+        // Some editors write a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        let Versioned { version } = serde_json::from_str(text).map_err(ProfileError::Json)?;
         if version != PROFILE_VERSION {
             return Err(ProfileError::Version {
                 expected: PROFILE_VERSION,
                 found: version,
             });
         }
-        serde_json::from_str(&text).map_err(ProfileError::Json)
+        serde_json::from_str(text).map_err(ProfileError::Json)
     }
 
     /// Returns the profile as JSON.

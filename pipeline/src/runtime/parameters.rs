@@ -50,7 +50,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// network, an average of weights, a clamp. State of the optimizer and the number of steps stay.
     ///
     /// Values may be on any device and have any float dtype. Nothing changes unless all of them fit. A clone stands for
-    /// its original.
+    /// its original; values of several clones of one parameter must be equal.
     ///
     /// ```no_run
     /// # use burn::nn::Linear;
@@ -65,26 +65,31 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// # Errors
     ///
     /// [`PipelineError::UnknownParameter`]; [`PipelineError::Averaged`]; [`PipelineError::Values`] with every value of another shape, every one of
-    /// a dtype that can't be cast, and every fake one; when a rank has failed.
+    /// a dtype that can't be cast, every fake one, and every two that differ for one parameter; when a rank has failed.
     pub fn set_parameters<P: AsRef<str>>(
         &mut self,
         values: impl IntoIterator<Item = (P, DynTensor)>,
     ) -> Result<(), PipelineError> {
         self.check_not_averaged()?;
         let table = self.model().parameters().clone();
-        let mut originals = Vec::new();
-        for (path, value) in values {
-            let original = self.known(path.as_ref())?.original().clone();
-            originals.push((original, value.without_autodiff()));
-        }
+        // By the position of the original.
+        let mut originals = BTreeMap::new();
+        let (mut given, mut requests) = (Vec::new(), Vec::new());
         let host = Device::flex();
-        let given = originals.iter().filter_map(|(path, _)| table.get(path));
-        let requests: Vec<Request> = given.map(|known| Request::of(known, &host)).collect();
-        let known: Values = originals.iter().cloned().collect();
+        for (path, value) in values {
+            let parameter = self.known(path.as_ref())?;
+            let value = value.without_autodiff();
+            let position = table.position(parameter.original());
+            let position = position.expect("an original is in its table");
+            if originals.insert(position, value.clone()).is_none() {
+                requests.push(Request::of(&table, parameter, &host));
+            }
+            given.push((parameter.path.clone(), value));
+        }
+        let known: Values = given.into_iter().collect();
         let fits = known.check(&table, &requests);
         fits.map_err(|source| PipelineError::Values { source })?;
-        let placed = originals.into_iter().map(|(path, value)| {
-            let position = table.position(&path).expect("it was found above");
+        let placed = originals.into_iter().map(|(position, value)| {
             let dtype = table.iter().as_slice()[position].dtype;
             (position, value.cast_float(dtype))
         });

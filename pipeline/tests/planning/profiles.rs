@@ -84,6 +84,8 @@ fn a_profile_is_a_table_json_and_csv() {
     let path = directory.path().join("deep/profile.json");
     profile.save(&path).unwrap();
     assert_eq!(Profile::load(&path).unwrap(), profile);
+    fs::write(&path, format!("\u{feff}{}", profile.to_json())).unwrap();
+    assert_eq!(Profile::load(&path).unwrap(), profile);
     let newer = profile
         .to_json()
         .replacen("\"version\": 1", "\"version\": 9", 1);

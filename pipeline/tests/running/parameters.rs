@@ -452,3 +452,46 @@ fn set_between_steps() {
         );
     }
 }
+
+/// A clone stands for its original: two values of one parameter must be equal.
+#[test]
+fn values_of_clones_are_compared() {
+    let model = Deferred::new(|device: &Device| -> (Linear, Linear) {
+        let first = linear(device);
+        (first.clone(), first)
+    });
+    let model = model.unwrap();
+    let device = Device::flex();
+    let example = Tensor::<2>::ones([SAMPLES, WIDTH], &device);
+    let trace = model.trace(&example, |(first, second): &(Linear, Linear), x| {
+        Outputs::loss(second.forward(gelu(first.forward(x))).mean())
+    });
+    let trace = trace.unwrap();
+    for stages in 1..=2 {
+        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            .micro_batches(1)
+            .start();
+        let pipeline = pipeline.as_mut().unwrap();
+        let value = |number| DynTensor::from_data(values(number), &device);
+        let mut set = |second| {
+            let values = [("0.weight", value(1)), ("1.weight", value(second))];
+            pipeline.set_parameters(values)
+        };
+        set(1).unwrap();
+        let error = crate::support::full_text(&set(2).unwrap_err());
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(error, @"
+            the parameters could not be replaced; nothing was changed
+            a set of 2 values in memory does not fit the model, nothing was loaded:
+              values of 0.weight and 1.weight: they are one parameter of the model, and differ in the source; construct the model with a parameter for each, or leave one out of the source: rename it, with `allow_extra`
+            ");
+        }
+        let found = pipeline.parameter("1.weight").unwrap().to_data().unwrap();
+        assert_eq!(found, values(1), "{stages} stages");
+        // One of the names is enough.
+        pipeline.set_parameters([("1.weight", value(3))]).unwrap();
+        let found = pipeline.parameter("0.weight").unwrap().to_data().unwrap();
+        assert_eq!(found, values(3), "{stages} stages");
+    }
+}

@@ -222,6 +222,7 @@ impl PlanFile {
     ///
     /// When the text is not a plan of this version, or its stages and ranks are not numbered in order.
     pub fn from_json(text: &str) -> Result<Self, PlanFileError> {
+        let text = files::without_mark(text);
         let json = |source| PlanFileError::Json { source };
         // The version is checked first: another one may have other fields.
         let Versioned { version } = serde_json::from_str(text).map_err(json)?;

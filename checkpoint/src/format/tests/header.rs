@@ -104,6 +104,27 @@ fn attack_duplicate_metadata() {
     check_refused(&file(inner, 0), "JSON");
 }
 
+/// `null` is as none, as for Python's package; anything else is refused.
+#[test]
+fn metadata_may_be_null() {
+    for (json, expected) in [
+        (r#"{"__metadata__":null}"#, true),
+        (r#"{"__metadata__":{}}"#, true),
+        (r#"{"__metadata__":[]}"#, false),
+        (r#"{"__metadata__":"null"}"#, false),
+        (r#"{"__metadata__":{"a":null}}"#, false),
+        (r#"{"__metadata__":null,"__metadata__":null}"#, false),
+    ] {
+        let file = file(json, 0);
+        let found = decode_header(&file, file.len() as u64);
+        assert_eq!(found.is_ok(), expected, "{json}: {found:?}");
+        assert!(
+            found.is_err() || SafeTensors::deserialize(&file).is_ok(),
+            "{json}"
+        );
+    }
+}
+
 #[test]
 fn attack_unknown_field() {
     let json = ONE.replace("\"shape\"", "\"x\":0,\"shape\"");

@@ -162,7 +162,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         );
         let requests = table
             .distinct()
-            .map(|parameter| Request::of(parameter, device));
+            .map(|parameter| Request::of(table, parameter, device));
         let requests: Vec<Request> = requests.collect();
         let checked = source.check(table, &requests);
         checked.map_err(|source| PipelineError::Materialize {

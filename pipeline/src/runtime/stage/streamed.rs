@@ -108,7 +108,7 @@ impl Stage {
         let parameter = &self.setup.table.iter().as_slice()[position];
         let whole = Request {
             dtype,
-            ..Request::of(parameter, &self.setup.device)
+            ..Request::of(&self.setup.table, parameter, &self.setup.device)
         };
         let rows = ParameterRows::new(source.clone(), whole, self.setup.progress.clone());
         Some(ProgramInput::Rows(Arc::new(rows)))

@@ -347,7 +347,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         let source = builder.source_of_values();
         let requests = table
             .distinct()
-            .map(|parameter| Request::of(parameter, &device));
+            .map(|parameter| Request::of(&table, parameter, &device));
         let checked = source.check(&table, &requests.collect::<Vec<_>>());
         checked.map_err(|source| PipelineError::Materialize {
             rank: RankIndex::new(0),

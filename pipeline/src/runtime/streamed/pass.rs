@@ -66,7 +66,7 @@ impl Pass {
 
 fn request(table: &ParameterTable, device: &Device, (position, dtype): (usize, DType)) -> Request {
     let parameter = &table.iter().as_slice()[position];
-    let request = Request::of(parameter, device);
+    let request = Request::of(table, parameter, device);
     Request { dtype, ..request }
 }
 

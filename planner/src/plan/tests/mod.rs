@@ -40,6 +40,9 @@ fn a_plan_is_read_back_byte_by_byte() {
         let read = PlanFile::from_json(&json).unwrap();
         assert_eq!(read, plan);
         assert_eq!(read.to_json(), json);
+        // With the byte order mark that some editors write.
+        let marked = PlanFile::from_json(&format!("\u{feff}{json}"));
+        assert_eq!(marked.unwrap(), plan);
     }
 }
 

@@ -1,0 +1,269 @@
+//! The files of a model: one file, those of an index, or the shards of a directory.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+};
+
+use serde::Deserialize;
+
+use super::file::{PlainFile, is_lfs_pointer};
+use crate::{
+    LoadError,
+    format::{INDEX_FILE, MAX_MANIFEST_BYTES, Texts},
+    read::{failed, files::most_open},
+    store::{LocalStore, Store, existing},
+};
+
+/// File name of a model with a single file.
+const MODEL_FILE: &str = "model.safetensors";
+/// Suffix of an index file name.
+const INDEX_END: &str = ".index.json";
+/// What some editors write before a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Returns the files of a model, sorted by name, and their directory.
+pub(super) fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), LoadError> {
+    if !from.is_dir() {
+        let (dir, name) = place(from)?;
+        if ShardName::of(&name).is_some() {
+            return Err(LoadError::OneShard {
+                path: from.to_owned(),
+            });
+        }
+        let files = match name.ends_with(INDEX_END) {
+            true => indexed(&dir, &name, &read_index(&dir, &name)?)?,
+            false => vec![PlainFile::open(&dir, &name)?],
+        };
+        return Ok((dir, files));
+    }
+    let dir = LocalStore::following_links(from);
+    let (index, model) = (is_named(&dir, INDEX_FILE)?, is_named(&dir, MODEL_FILE)?);
+    let files = match (index, model) {
+        (false, false) => shards(&dir, from),
+        (false, true) => Ok(vec![PlainFile::open(&dir, MODEL_FILE)?]),
+        (true, model) => {
+            let named = read_index(&dir, INDEX_FILE)?;
+            match model && !named.contains_key(MODEL_FILE) {
+                true => Err(LoadError::TwoModels {
+                    path: from.to_owned(),
+                }),
+                false => indexed(&dir, INDEX_FILE, &named),
+            }
+        }
+    }?;
+    Ok((dir, files))
+}
+
+/// Returns the directory and the name of a file.
+fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| LoadError::Io {
+        action: "open",
+        path: path.to_owned(),
+        source: io::Error::new(
+            io::ErrorKind::InvalidFilename,
+            "the path does not end in a file name in UTF-8",
+        ),
+    })?;
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok((LocalStore::following_links(parent), name.to_owned()))
+}
+
+/// Returns whether an entry of this name exists; a dangling link counts.
+fn is_named(dir: &LocalStore, name: &str) -> Result<bool, LoadError> {
+    let found = existing(std::fs::symlink_metadata(dir.place(name)));
+    Ok(found.map_err(failed(dir, "look at", name))?.is_some())
+}
+
+/// Opens files; those that are more than may be open at a time are closed again.
+fn open_all<'a>(
+    dir: &LocalStore,
+    names: impl Iterator<Item = &'a String>,
+) -> Result<Vec<PlainFile>, LoadError> {
+    let most = most_open();
+    let files = names.enumerate().map(|(at, name)| {
+        let file = PlainFile::open(dir, name)?;
+        Ok(PlainFile {
+            file: file.file.filter(|_| at < most),
+            ..file
+        })
+    });
+    files.collect()
+}
+
+/// Reads an index and returns the names of tensors by file.
+fn read_index(
+    dir: &LocalStore,
+    name: &str,
+) -> Result<BTreeMap<String, BTreeSet<String>>, LoadError> {
+    let bytes = dir.read_small(name, MAX_MANIFEST_BYTES);
+    let bytes = bytes.map_err(failed(dir, "read", name))?;
+    let path = dir.place(name);
+    if is_lfs_pointer(&bytes) {
+        return Err(LoadError::LfsPointer { path });
+    }
+    let json = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+    let index: Index = serde_json::from_slice(json).map_err(|source| LoadError::Index {
+        path: path.clone(),
+        source,
+    })?;
+    let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (tensor, file) in index.weight_map.0 {
+        if !is_plain_name(&file) {
+            return Err(LoadError::IndexFile { path, name: file });
+        }
+        files.entry(file).or_default().insert(tensor);
+    }
+    Ok(files)
+}
+
+/// Returns whether a name can only refer to a file in the directory itself, on every platform.
+fn is_plain_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
+}
+
+/// Opens the files listed in an index and checks that they hold the tensors assigned to them. Others in them are as
+/// tensors that are listed, unless another file has one of the same name.
+fn indexed(
+    dir: &LocalStore,
+    index: &str,
+    named: &BTreeMap<String, BTreeSet<String>>,
+) -> Result<Vec<PlainFile>, LoadError> {
+    let files = open_all(dir, named.keys())?;
+    let (mut missing, mut unlisted) = (Vec::new(), Vec::new());
+    let mut known: BTreeSet<&String> = named.values().flatten().collect();
+    for (file, expected) in files.iter().zip(named.values()) {
+        let found = file.header.tensors.iter().map(|tensor| &tensor.name);
+        let found: BTreeSet<&String> = found.collect();
+        missing.extend(
+            expected
+                .iter()
+                .filter(|name| !found.contains(name))
+                .cloned(),
+        );
+        let more = found.into_iter().filter(|name| !expected.contains(*name));
+        unlisted.extend(more.filter(|name| !known.insert(name)).cloned());
+    }
+    if missing.is_empty() && unlisted.is_empty() {
+        return Ok(files);
+    }
+    missing.sort();
+    unlisted.sort();
+    Err(LoadError::IndexMismatch {
+        path: dir.place(index),
+        missing,
+        unlisted,
+    })
+}
+
+/// An index file. Other fields are ignored.
+#[derive(Deserialize)]
+struct Index {
+    /// The file of every tensor.
+    weight_map: Texts,
+}
+
+/// Opens the shards of a directory, which several ranks have written.
+fn shards(dir: &LocalStore, from: &Path) -> Result<Vec<PlainFile>, LoadError> {
+    let path = || from.to_owned();
+    let found = dir.list("").map_err(failed(dir, "list", ""))?;
+    let mut names: Vec<String> = found.into_iter().map(|found| found.name).collect();
+    names.retain(|name| ShardName::of(name).is_some());
+    names.sort();
+    if names.is_empty() {
+        return Err(LoadError::NoModel { path: path() });
+    }
+    // A rank has no file of an index of which it has no tensor.
+    let mut indices: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for ShardName { index, count } in names.iter().filter_map(|name| ShardName::of(name)) {
+        indices.entry(count).or_default().insert(index);
+    }
+    let missing = indices.iter().flat_map(|(count, found)| {
+        let all = 1..=*count;
+        let missing = all.filter(|index| !found.contains(index));
+        missing.map(move |index| format!("shard-*-model-{index:05}-of-{count:05}.safetensors"))
+    });
+    let missing: Vec<String> = missing.take(MAX_NAMED).collect();
+    match missing.is_empty() {
+        true => open_all(dir, names.iter()),
+        false => Err(LoadError::MissingShards {
+            path: path(),
+            names: missing,
+        }),
+    }
+}
+
+/// The most files that an error names.
+pub(super) const MAX_NAMED: usize = 20;
+
+/// What the name of a shard, `shard-<rank>-model-<index>-of-<count>.safetensors`, has beside the rank.
+struct ShardName {
+    index: u32,
+    count: u32,
+}
+
+impl ShardName {
+    fn of(name: &str) -> Option<Self> {
+        let rest = name.strip_prefix("shard-")?.strip_suffix(".safetensors")?;
+        let (rank, rest) = rest.split_once("-model-")?;
+        let (index, count) = rest.split_once("-of-")?;
+        let number = |text: &str| {
+            let is_number = text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u32>().ok().filter(|_| is_number)
+        };
+        number(rank)?;
+        Some(Self {
+            index: number(index)?,
+            count: number(count)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_leads_out_of_the_directory() {
+        for (name, plain) in [
+            ("model.safetensors", true),
+            ("..a", true),
+            ("", false),
+            (".", false),
+            ("..", false),
+            ("../model.safetensors", false),
+            ("/etc/passwd", false),
+            ("a/b", false),
+            ("a/", false),
+            ("a\\b", false),
+            ("c:a", false),
+            ("a\0", false),
+        ] {
+            assert_eq!(is_plain_name(name), plain, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn an_index_names_a_tensor_once() {
+        let check = |text: &str, expected: &str| {
+            let found = serde_json::from_str::<Index>(text);
+            let map = found.map(|index| BTreeMap::from_iter(index.weight_map.0));
+            let found = map.map_or_else(|error| error.to_string(), |map| format!("{map:?}"));
+            assert!(found.contains(expected), "{text}: {found}");
+        };
+        check(
+            r#"{"metadata":{"total_size":4},"weight_map":{"a":"f"},"more":[]}"#,
+            r#"{"a": "f"}"#,
+        );
+        check(r#"{"weight_map":{"a":"f","a":"g"}}"#, "duplicate key `a`");
+        check(r#"{"weight_map":{"a":1}}"#, "expected a string");
+        check(r#"{"weight_map":[]}"#, "an object with string values");
+        check(r#"{"weight_map":{},"weight_map":{}}"#, "duplicate field");
+        check("{}", "missing field");
+    }
+}

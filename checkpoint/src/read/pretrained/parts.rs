@@ -1,0 +1,165 @@
+//! Tensors of plain files, whole or put together from the parts that several files have. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use serde::Deserialize;
+use tinderbox_fake::Region;
+
+use super::{file::PlainFile, files::MAX_NAMED};
+use crate::{
+    Chunk, HeaderTensor, LoadError, Role, StoredDType, TensorEntry, check_tiling, error::short,
+};
+
+/// The entry of a header's metadata in which PyTorch's `HuggingFaceStorageWriter` writes where in their tensors the parts
+/// of a file begin, as JSON: `{"w":{"saved_offsets":[4,0]}}`. Source: `torch/distributed/checkpoint/_hf_utils.py` of
+/// PyTorch 2.8.
+const SHARDING_KEY: &str = "DCP_SHARDING_INFO";
+
+/// Where a part of a tensor begins.
+#[derive(Deserialize)]
+struct Sharding {
+    saved_offsets: Vec<u64>,
+}
+
+/// A part of a tensor, with its file.
+struct Part<'a> {
+    tensor: &'a HeaderTensor,
+    offset: Vec<u64>,
+    file: &'a PlainFile,
+}
+
+/// Returns the tensors of some files, sorted by name, whose chunks have no digests. `from` is named in errors.
+pub(super) fn tensors_of(files: &[PlainFile], from: &Path) -> Result<Vec<TensorEntry>, LoadError> {
+    let mut parts: BTreeMap<&str, Vec<Part<'_>>> = BTreeMap::new();
+    for file in files {
+        let offsets = offsets_of(file, from)?;
+        for tensor in &file.header.tensors {
+            let offset = match &offsets {
+                None => vec![0; tensor.shape.len()],
+                Some(offsets) => {
+                    let offset = offsets.get(&tensor.name).map(|of| &of.saved_offsets);
+                    let offset = offset.filter(|offset| offset.len() == tensor.shape.len());
+                    offset.cloned().ok_or_else(|| LoadError::NoOffsets {
+                        path: from.join(&file.entry.name),
+                        tensor: short(&tensor.name),
+                    })?
+                }
+            };
+            parts.entry(&tensor.name).or_default().push(Part {
+                tensor,
+                offset,
+                file,
+            });
+        }
+    }
+    let tied = tied_names(files, &parts);
+    let tensors = parts.into_iter().map(|(name, parts)| {
+        let mut tensor = joined(name, parts, from)?;
+        tensor.tied = tied.get(name).cloned().unwrap_or_default();
+        Ok(tensor)
+    });
+    tensors.collect()
+}
+
+/// Returns where the parts of a file begin; `None` if it has whole tensors.
+fn offsets_of(
+    file: &PlainFile,
+    from: &Path,
+) -> Result<Option<BTreeMap<String, Sharding>>, LoadError> {
+    let mut metadata = file.header.metadata.iter();
+    let Some((_, text)) = metadata.find(|(key, _)| key == SHARDING_KEY) else {
+        return Ok(None);
+    };
+    let offsets = serde_json::from_str(text).map_err(|source| LoadError::Offsets {
+        path: from.join(&file.entry.name),
+        source,
+    })?;
+    Ok(Some(offsets))
+}
+
+/// Returns the names that the metadata of a file maps to one of its tensors, by that tensor.
+fn tied_names<'a>(
+    files: &'a [PlainFile],
+    tensors: &BTreeMap<&str, Vec<Part<'_>>>,
+) -> BTreeMap<&'a str, Vec<String>> {
+    let mut tied: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for file in files {
+        let own = file.header.tensors.iter().map(|tensor| &tensor.name);
+        let own: BTreeSet<&String> = own.collect();
+        for (left_out, kept) in &file.header.metadata {
+            let is_name = own.contains(kept) && !tensors.contains_key(left_out.as_str());
+            if is_name && seen.insert(left_out) {
+                tied.entry(kept).or_default().push(left_out.clone());
+            }
+        }
+    }
+    tied.values_mut().for_each(|names| names.sort());
+    tied
+}
+
+/// Puts a tensor together.
+fn joined(name: &str, mut parts: Vec<Part<'_>>, from: &Path) -> Result<TensorEntry, LoadError> {
+    let first = &parts[0];
+    let kind = |part: &Part<'_>| (part.tensor.dtype, part.tensor.shape.len());
+    let (dtype, dimensions): (StoredDType, usize) = kind(first);
+    if let Some(other) = parts.iter().find(|part| kind(part) != (dtype, dimensions)) {
+        return Err(LoadError::PartsDiffer {
+            path: from.to_owned(),
+            tensor: short(name),
+            files: [first, other].map(|part| part.file.entry.name.clone()),
+            dtypes: [first, other].map(|part| part.tensor.dtype),
+            dimensions: [first, other].map(|part| part.tensor.shape.len()),
+        });
+    }
+    // The sizes are not in the files. A sum that overflows is refused with the region.
+    let size = |d: usize| {
+        let ends = parts
+            .iter()
+            .map(|part| part.offset[d].saturating_add(part.tensor.shape[d]));
+        ends.max().unwrap_or(0)
+    };
+    let shape: Vec<u64> = (0..dimensions).map(size).collect();
+    // A rank that has no row of a tensor writes a part without elements.
+    let is_empty = |part: &Part<'_>| part.tensor.len_bytes == 0;
+    if shape.contains(&0) {
+        parts.truncate(1);
+    } else {
+        parts.retain(|part| !is_empty(part));
+    }
+    parts.sort_by(|a, b| a.offset.cmp(&b.offset));
+    let refused = |source| LoadError::Parts {
+        path: from.to_owned(),
+        tensor: short(name),
+        files: parts
+            .iter()
+            .map(|part| part.file.entry.name.clone())
+            .take(MAX_NAMED)
+            .collect(),
+        source: Box::new(source),
+    };
+    let regions = parts
+        .iter()
+        .map(|part| Region::new(part.offset.clone(), part.tensor.shape.clone()));
+    let regions: Result<Vec<Region>, _> = regions.collect();
+    let regions = regions.map_err(|source| refused(source.into()))?;
+    check_tiling(&shape, &regions.iter().collect::<Vec<_>>()).map_err(refused)?;
+    let chunks = regions.into_iter().zip(&parts).map(|(region, part)| Chunk {
+        region,
+        file: part.file.entry.name.clone(),
+        start_bytes: part.file.header.data_start_bytes + part.tensor.start_bytes,
+        len_bytes: part.tensor.len_bytes,
+        digests: Vec::new(),
+    });
+    Ok(TensorEntry {
+        name: name.to_owned(),
+        tied: Vec::new(),
+        role: Role::Model,
+        dtype,
+        chunks: chunks.collect(),
+        shape,
+    })
+}
