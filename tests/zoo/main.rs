@@ -4,6 +4,7 @@ mod check;
 mod gan;
 mod models;
 mod schedules;
+mod target;
 
 #[path = "../../examples/partitioners/models/encoder_decoder.rs"]
 mod encoder_decoder;
@@ -42,6 +43,12 @@ macro_rules! tests {
 #[test]
 fn gan() {
     assert_eq!(gan::differences(), Vec::<String>::new());
+}
+
+#[test]
+fn target_network() {
+    assert_eq!(target::differences(), Vec::<String>::new());
+    assert_eq!(target::begin_equal_and_differ(), [true, false]);
 }
 
 tests! {
