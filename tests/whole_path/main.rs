@@ -4,6 +4,7 @@ mod averages;
 mod branches;
 mod burnpack;
 mod command_line;
+mod copies;
 mod damage;
 mod dropout;
 mod exports;

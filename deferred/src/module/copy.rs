@@ -180,7 +180,10 @@ struct PutBack<'a> {
 
 impl PutBack<'_> {
     fn next<T: 'static>(&mut self) -> T {
-        let kept = self.kept.pop_front().and_then(|any| any.downcast().ok());
+        let kept = self
+            .kept
+            .pop_front()
+            .and_then(|any| any.downcast::<T>().ok());
         *kept.expect("a module visits the same values each time")
     }
 

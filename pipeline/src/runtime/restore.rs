@@ -150,7 +150,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 of_rank.is_any |= found.is_any;
                 of_rank.without.extend(found.without);
             }
-            Ok(of_rank)
+            Ok::<_, RestoreError>(of_rank)
         })?;
         let mut states = Vec::new();
         let checked = checked.into_iter();
