@@ -408,9 +408,8 @@ pub enum TraceError {
     /// A layer of the model does not act in training.
     #[error(
         "{} does not act in this forward: if its input is computed from integers or booleans of the batch that the forward \
-         moves with `to_device`, leave that out, since the batch is on the device of the model, and a recording has moved \
-         ones outside of autodiff, where dropout, noise and batch norm do nothing; if the forward does not call it, freeze \
-         it (`freeze`)",
+         moves with `to_device`, leave `to_device` out, since a recording keeps moved tensors outside of autodiff, where \
+         dropout, noise and batch norm do nothing; if the forward does not call the layer, freeze it (`freeze`)",
         module_name(path)
     )]
     IdleLayer {

@@ -317,7 +317,7 @@ fn layers_on_moved_integers_are_refused() {
         }
     }
     let error = traced(true, refused[0].1).unwrap_err();
-    insta::assert_snapshot!(full_text(&error), @"`dropout` does not act in this forward: if its input is computed from integers or booleans of the batch that the forward moves with `to_device`, leave that out, since the batch is on the device of the model, and a recording has moved ones outside of autodiff, where dropout, noise and batch norm do nothing; if the forward does not call it, freeze it (`freeze`)");
+    insta::assert_snapshot!(full_text(&error), @"`dropout` does not act in this forward: if its input is computed from integers or booleans of the batch that the forward moves with `to_device`, leave `to_device` out, since a recording keeps moved tensors outside of autodiff, where dropout, noise and batch norm do nothing; if the forward does not call the layer, freeze it (`freeze`)");
 }
 
 /// A model with batch norm may fail for other reasons.
