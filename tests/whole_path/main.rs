@@ -4,7 +4,6 @@ mod averages;
 mod branches;
 mod burnpack;
 mod command_line;
-mod copies;
 mod damage;
 mod dropout;
 mod exports;

@@ -1,6 +1,7 @@
 //! Models as Burn's users write them: five steps of each, and an evaluation, are those of plain Burn bit for bit.
 
 mod check;
+mod copies;
 mod gan;
 mod models;
 mod schedules;

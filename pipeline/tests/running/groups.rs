@@ -166,7 +166,13 @@ fn groups_of_rates_that_match_nothing_are_reported() {
     let typo = (ParamGroup::from_predicate("layers.7"), 0.5);
     let (step, text) = report(std::slice::from_ref(&typo), &[LR; 6]).unwrap();
     assert_eq!(step, 3);
-    insta::assert_snapshot!(text, @"");
+    for part in [
+        "all parameters have the base learning rate",
+        "base: 0.01; ",
+        "steps: 3; ",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
     let of_ids = (ids_of_norm(), 0.5);
     assert!(report(&[of_ids], &[LR; 3]).is_some());
     let warm_up = [0.0, 0.0, LR, LR, LR];
@@ -202,7 +208,14 @@ fn parameters_without_a_saved_state_are_reported() {
         resumed.restore(values, state).unwrap();
         events::take()
     };
-    insta::assert_snapshot!(restored(all_adamw(), 2, false), @"");
+    let text = restored(all_adamw(), 2, false);
+    for part in [
+        "the saved state has no state of the optimizer for parameters that are updated",
+        "count: 2; ",
+        r#"first: ["layers.0.weight", "layers.0.bias"]; "#,
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
     // The same optimizers; before the first step; while they are frozen; an optimizer without a state for all.
     assert_eq!(restored(with_sgd(), 2, false), "");
     assert_eq!(restored(all_adamw(), 0, false), "");
