@@ -30,6 +30,7 @@ pub struct Deferred<M> {
 }
 
 /// Two parameters with one `ParamId`: the second is a clone of the first, or was one before its value was changed.
+/// [`independent_copy`](crate::independent_copy) makes copies with ids of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedId {
     /// The first, in visiting order.
@@ -80,13 +81,16 @@ impl<M: Module> Blueprint<M> {
     }
 }
 
-/// Returns the first two parameters with one id.
+/// Returns the first two parameters with one id, of which one trains or both have one value. Others are independent:
+/// a copy of a running state keeps its id.
 fn shared_id(found: &[Found]) -> Option<SharedId> {
     let mut first_of = HashMap::with_capacity(found.len());
     found.iter().find_map(|found| {
-        let first: &ParameterPath = first_of.entry(found.id).or_insert(&found.path);
-        (*first != found.path).then(|| SharedId {
-            first: first.clone(),
+        let first: &Found = first_of.entry(found.id).or_insert(found);
+        let trains = first.trainable || found.trainable;
+        let is_one = trains || first.value.captured_id() == found.value.captured_id();
+        (first.path != found.path && is_one).then(|| SharedId {
+            first: first.path.clone(),
             second: found.path.clone(),
         })
     })
@@ -204,8 +208,8 @@ impl<M: Module> Deferred<M> {
         Ok(Arc::unwrap_or_clone(recorded.table))
     }
 
-    /// Returns two parameters with one `ParamId`, if there are any. Burn's gradients and optimizers are keyed by the
-    /// id, so plain Burn trains one of them, with the gradient of the other.
+    /// Returns two parameters with one `ParamId`, if there are any of which one trains or that share their value. Burn's
+    /// gradients and optimizers are keyed by the id, so plain Burn trains one of them, with the gradient of the other.
     pub fn shared_id(&self) -> Option<&SharedId> {
         self.recorded.shared_id.as_ref()
     }

@@ -103,8 +103,8 @@ pub use error::{
 pub use materialize::{materialize_parameters, read_values};
 pub use memory::{available_bytes, available_for, peak_process_bytes, process_bytes};
 pub use module::{
-    PartialModule, Placeholders, PlainStates, check_materialized, parameter_values, pending_states,
-    skipped_parameters, tensor_fields,
+    PartialModule, Placeholders, PlainStates, TrainingLayer, check_materialized, independent_copy,
+    parameter_values, pending_states, skipped_parameters, tensor_fields, training_layers,
 };
 pub use numerics::NumericFingerprint;
 pub use observer::Observer;

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, Region};
 
 use crate::memory;
-use crate::module::{Emptied, PartialModule};
+use crate::module::{Emptied, PartialModule, skipped_parameters};
 use crate::replay::hold_backend_generator;
 use crate::table::can_cast;
 use crate::{
@@ -54,6 +54,14 @@ impl<M: Module> Deferred<M> {
         source.check(table, &requests)?;
         memory::check(&requests, source, table.eager_bytes(), &options)?;
         self.check_stable()?;
+        let unseen = skipped_parameters(&self.recorded.module);
+        if !unseen.is_empty() {
+            tracing::warn!(
+                parameters = ?unseen,
+                "parameters in fields that no visitor sees, as with `#[module(skip)]`, get no value from the source: the \
+                 closure or their first use gives them one"
+            );
+        }
         // The module is constructed first: a source that seeds the backend's generator leaves it as plain Burn would.
         let mut module = None;
         {

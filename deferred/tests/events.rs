@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use burn::nn::LinearConfig;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Device;
 use tinderbox_deferred::{Deferred, random::Seed};
 
@@ -20,6 +21,13 @@ impl std::io::Write for Text {
     }
 }
 
+#[derive(Module, Debug)]
+struct Hidden {
+    seen: Linear,
+    #[module(skip)]
+    unseen: Option<Linear>,
+}
+
 #[test]
 fn a_span_has_the_source_and_an_event_the_time() {
     let text = Text::default();
@@ -33,11 +41,26 @@ fn a_span_has_the_source_and_an_event_the_time() {
     model
         .materialize(&Device::flex(), &model.replay(Seed::new(1)))
         .unwrap();
-    let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
+    let read = || String::from_utf8(std::mem::take(&mut *text.0.lock().unwrap())).unwrap();
+    let text = read();
     for part in [
         "materialize{parameters=2 bytes=36 source=\"replay of the initialization with seed 1\"}",
         "materialized parameters=2 bytes=36 seconds=",
     ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(!text.contains("WARN"), "{text}");
+    // What a source does not reach is reported.
+    let model = Deferred::new(|d: &Device| Hidden {
+        seen: LinearConfig::new(2, 3).init(d),
+        unseen: Some(LinearConfig::new(2, 3).init(d)),
+    });
+    let model = model.unwrap();
+    model
+        .materialize(&Device::flex(), &model.replay(Seed::new(1)))
+        .unwrap();
+    let text = read();
+    for part in ["WARN", "parameters=[\"unseen.weight\", \"unseen.bias\"]"] {
         assert!(text.contains(part), "{text}");
     }
 }

@@ -100,7 +100,7 @@ pub use batch::{
 pub use calibrate::{calibrate, calibrate_world};
 pub use error::{
     ActionError, BatchError, CalibrateError, CarriedFault, CarryError, CertifyError, CertifySite,
-    DamageError, LinkError, NotHeld, OutputError, PipelineError, PlanError, ProfileError,
+    DamageError, GroupError, LinkError, NotHeld, OutputError, PipelineError, PlanError, ProfileError,
     RestoreError, StateFault, StreamedError, TraceError,
 };
 pub use lists::ScheduleChoice;

@@ -161,7 +161,7 @@ fn clones_of_a_parameter_are_not_trained() {
     let training = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
     assert_eq!(
         training.start().unwrap_err().to_string(),
-        "`second.weight` is a clone of `first.weight`: Burn's optimizers update only one of them, so they would differ; to tie them, read one parameter in both places of the forward"
+        "`second.weight` is a clone of `first.weight`: Burn's optimizers update only one of them, so they would differ; for a copy with values of its own, such as a target network, call `independent_copy` instead of `clone`; to tie them, read one parameter in both places of the forward"
     );
     let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
     assert!(pipeline.evaluate(example).unwrap().loss.is_some());

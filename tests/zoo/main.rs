@@ -1,9 +1,11 @@
 //! Models as Burn's users write them: five steps of each, and an evaluation, are those of plain Burn bit for bit.
 
 mod check;
+mod copies;
 mod gan;
 mod models;
 mod schedules;
+mod target;
 
 #[path = "../../examples/partitioners/models/encoder_decoder.rs"]
 mod encoder_decoder;
@@ -42,6 +44,12 @@ macro_rules! tests {
 #[test]
 fn gan() {
     assert_eq!(gan::differences(), Vec::<String>::new());
+}
+
+#[test]
+fn target_network() {
+    assert_eq!(target::differences(), Vec::<String>::new());
+    assert_eq!(target::begin_equal_and_differ(), [true, false]);
 }
 
 tests! {

@@ -1,5 +1,6 @@
 //! A pipeline as a learning strategy of burn-train.
 
+use std::any::{type_name, type_name_of_val};
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -56,10 +57,12 @@ where
 {
     // The learner's optimizer is idle, and burn-train needs one.
     let model = pipeline.model().module().clone();
+    let may_have_groups = type_name_of_val(&scheduler) == type_name::<ModuleLrScheduler>();
     let learner = Learner::new(model, SgdConfig::new().init(), scheduler);
     let strategy = PipelineStrategy {
         pipeline: Arc::new(Mutex::new(pipeline)),
         convert: Arc::new(convert),
+        may_have_groups,
         checkpoints: None,
         gather: Some(Device::flex()),
         signals: None,
@@ -74,6 +77,8 @@ where
 pub struct PipelineStrategy<M: LearnerModel, B> {
     pipeline: Arc<Mutex<Pipeline<M, B>>>,
     convert: Arc<dyn Fn(Input<M>) -> B>,
+    /// Whether the scheduler may have groups, of which a pipeline reports those that match nothing.
+    may_have_groups: bool,
     checkpoints: Option<Arc<Checkpoints>>,
     gather: Option<Device>,
     signals: Option<Arc<EndSignals>>,
@@ -159,6 +164,7 @@ impl<M: LearnerModel, B> Clone for PipelineStrategy<M, B> {
         Self {
             pipeline: self.pipeline.clone(),
             convert: self.convert.clone(),
+            may_have_groups: self.may_have_groups,
             checkpoints: self.checkpoints.clone(),
             gather: self.gather.clone(),
             signals: self.signals.clone(),
@@ -449,7 +455,10 @@ where
             self.learner.lr_step();
             let started = Instant::now();
             let rate = self.learner.lr_current();
-            let step = self.pipeline.step_accumulated(rate.clone(), parts)?;
+            let step = match self.strategy.may_have_groups {
+                true => self.pipeline.step_accumulated(rate.clone(), parts)?,
+                false => self.pipeline.step_accumulated(rate.base(), parts)?,
+            };
             let seconds = started.elapsed().as_secs_f64();
             self.position = batches.position();
             let plan = self.pipeline.plan().file();

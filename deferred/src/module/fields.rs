@@ -54,6 +54,28 @@ pub fn pending_states(module: &impl Debug) -> Vec<String> {
     found
 }
 
+/// Returns the ids of the parameters of a module that follow a number that is 0 in their module's debug text, as the flag
+/// of a dropout follows its rate.
+pub(super) fn without_effect(module: &impl Debug) -> Vec<String> {
+    let mut found = Vec::new();
+    // The path of the module of the last number that is 0.
+    let mut zero: Option<String> = None;
+    let module_of = |path: &str| path.rsplit_once('.').map_or("", |(of, _)| of).to_owned();
+    walk(module, |path, value| {
+        let id = value.strip_prefix(PARAMETER);
+        let id = id.and_then(|rest| rest.split_whitespace().next());
+        match id {
+            Some(id) if zero.as_ref() == Some(&module_of(&path)) => found.push(id.to_owned()),
+            _ => {}
+        }
+        let number = value.trim_end_matches(',').parse::<f64>();
+        zero = number
+            .is_ok_and(|number| number == 0.0)
+            .then(|| module_of(&path));
+    });
+    found
+}
+
 /// Visits the path and the text of every value, or of the line that opens it.
 fn walk(module: &impl Debug, mut visit: impl FnMut(String, &str)) {
     let mut open: Vec<Open> = Vec::new();

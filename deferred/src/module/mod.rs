@@ -1,15 +1,19 @@
 //! Reading and filling the parameters of any Burn module.
 
 mod batch_norms;
+mod copy;
 mod fields;
 mod fill;
+mod layers;
 mod map;
 mod partial;
 mod placeholders;
 mod visit;
 
+pub use copy::independent_copy;
 pub use fields::{pending_states, skipped_parameters, tensor_fields};
 pub(crate) use fill::Emptied;
+pub use layers::{TrainingLayer, training_layers};
 pub use partial::PartialModule;
 pub use placeholders::{Placeholders, PlainStates};
 pub(crate) use visit::{Declared, Found, declarations, find};

@@ -7,6 +7,7 @@ use burn::tensor::{Device, Shape, Tensor, kind::Basic};
 use tinderbox_fake::DynTensor;
 
 use super::batch_norms::BatchNorms;
+use super::layers::{Disable, TrainingLayer};
 use super::map::{Replace, Replaced, replace_all};
 use super::visit::{ids, parameter_values};
 use crate::{Parameter, ParameterPath, ParameterTable};
@@ -128,6 +129,11 @@ impl<M: Module> Placeholders<M> {
             flags: &self.batch_norms.flags,
         };
         self.module.clone().map(&mut fix)
+    }
+
+    /// Returns the module with a layer that does not act. It shares its parameters and running states with this one.
+    pub fn without_layer(&self, layer: &TrainingLayer) -> M {
+        self.module.clone().map(&mut Disable { layer, flags: 0 })
     }
 }
 

@@ -6,7 +6,7 @@ use burn::nn::{
 };
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor};
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{MaterializeOptions, check_materialized};
+use tinderbox_deferred::{MaterializeOptions, check_materialized, independent_copy};
 use tinderbox_fake::DynTensor;
 
 use crate::check::{devices, flex, hold, input, kind};
@@ -266,6 +266,45 @@ fn clones_of_a_running_state() {
             assert!(!mean.is_fake(), "{selected}");
         }
     }
+}
+
+/// A copy has statistics of its own, also in a forward that updates both.
+#[test]
+fn copies_of_running_states() {
+    let kind = kind(
+        |device| {
+            let first: BatchNorm = BatchNormConfig::new(2).init(device);
+            Twice {
+                second: independent_copy(&first).no_grad(),
+                first,
+            }
+        },
+        &[
+            "first.gamma: float f32 [2], trainable, lazy",
+            "first.beta: float f32 [2], trainable, lazy",
+            "first.running_mean: float f32 [2], fixed, eager",
+            "first.running_var: float f32 [2], fixed, eager",
+            "second.gamma: float f32 [2], fixed, lazy",
+            "second.beta: float f32 [2], fixed, lazy",
+            "second.running_mean: float f32 [2], fixed, eager",
+            "second.running_var: float f32 [2], fixed, eager",
+        ],
+        |twice, device| {
+            let x = twice.first.forward(input([3, 2], device));
+            twice.second.forward(x * 3.0 + 1.0)
+        },
+    );
+    let model = kind.check();
+    assert_eq!(model.shared_id(), None);
+    let _held = hold();
+    let device = flex().autodiff();
+    let made = model
+        .materialize(&device, &model.replay(Seed::new(2)))
+        .unwrap();
+    let x = made.first.forward(input([3, 2], &device));
+    made.second.forward(x * 3.0 + 1.0);
+    let mean = |norm: &BatchNorm| norm.running_mean.value_sync().into_data();
+    assert_ne!(mean(&made.first), mean(&made.second));
 }
 
 #[derive(Module, Debug)]

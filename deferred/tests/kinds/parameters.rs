@@ -4,6 +4,7 @@ use burn::module::{Module, Param, ParamId};
 use burn::nn::{Linear, LinearConfig, LinearLayout};
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{Rng, independent_copy};
 
 use crate::check::{flex, hold, input, kind};
 
@@ -201,6 +202,89 @@ fn clones_of_an_eager_parameter() {
         product,
     )
     .check();
+}
+
+/// A copy has the values of the original, ids of its own, and its own training state: frozen copies do not freeze the
+/// original.
+#[test]
+fn independent_copies() {
+    let model = kind(
+        |device| {
+            let first = lazy([2, 2], device);
+            let eager = Param::from_tensor(Tensor::random([2, 2], NORMAL, device));
+            Pairs {
+                frozen: independent_copy(&first).no_grad(),
+                changed: independent_copy(&first).init_mapper(|value| value * 2.0),
+                first,
+                of_eager: independent_copy(&eager),
+                eager,
+                rows: LinearConfig::new(2, 2)
+                    .with_layout(LinearLayout::Col)
+                    .init(device),
+                of_rows: None,
+            }
+            .with_copied_rows()
+        },
+        &[
+            "frozen: float f32 [2, 2], fixed, lazy",
+            "changed: float f32 [2, 2], trainable, lazy",
+            "first: float f32 [2, 2], trainable, lazy",
+            "of_eager: float f32 [2, 2], trainable, eager",
+            "eager: float f32 [2, 2], trainable, eager",
+            "rows.weight: float f32 [2, 2], trainable, lazy",
+            "rows.bias: float f32 [2], trainable, lazy",
+            "of_rows.weight: float f32 [2, 2], trainable, lazy",
+            "of_rows.bias: float f32 [2], trainable, lazy",
+        ],
+        |pairs, device| {
+            let x = input([2, 2], device).matmul(pairs.frozen.val());
+            let x = x
+                .matmul(pairs.changed.val())
+                .matmul(pairs.first.val())
+                .matmul(pairs.of_eager.val())
+                .matmul(pairs.eager.val());
+            let copied = pairs.of_rows.as_ref().unwrap();
+            copied.forward(pairs.rows.forward(x))
+        },
+    )
+    .check();
+    assert_eq!(model.shared_id(), None);
+    let _held = hold();
+    for source in [
+        model.replay(Seed::new(3)),
+        model.replay(Seed::new(3)).with_rng(Rng::Backend),
+    ] {
+        let made = model.materialize(&flex().autodiff(), &source).unwrap();
+        let data = |param: &Param<Tensor<2>>| param.val().into_data();
+        let copied = made.of_rows.as_ref().unwrap();
+        assert_eq!(data(&made.frozen), data(&made.first));
+        assert_eq!(
+            data(&made.changed),
+            (made.first.val() * 2.0).detach().into_data()
+        );
+        assert_eq!(data(&made.of_eager), data(&made.eager));
+        assert_eq!(data(&copied.weight), data(&made.rows.weight));
+    }
+}
+
+#[derive(Module, Debug)]
+struct Pairs {
+    frozen: Param<Tensor<2>>,
+    changed: Param<Tensor<2>>,
+    first: Param<Tensor<2>>,
+    of_eager: Param<Tensor<2>>,
+    eager: Param<Tensor<2>>,
+    rows: Linear,
+    of_rows: Option<Linear>,
+}
+
+impl Pairs {
+    fn with_copied_rows(self) -> Self {
+        Self {
+            of_rows: Some(independent_copy(&self.rows)),
+            ..self
+        }
+    }
 }
 
 /// A clone that was changed shares the id, but not the value.

@@ -13,10 +13,11 @@ use super::acting::ActionError;
 use super::carrying::CarryError;
 use super::certifying::CertifyError;
 use super::damage::DamageError;
+use super::grouping::GroupError;
 use super::planning::{PlanError, did_you_mean};
 use super::restoring::RestoreError;
 use super::streaming::StreamedError;
-use super::texts::{locate, not_finite, numbered, ordinal};
+use super::texts::{locate, not_finite, numbered};
 use super::tracing::{BatchError, TraceError};
 use crate::schedule::{GenerateError, MicroBatchIndex, RankIndex, StageIndex, VerifyError};
 use crate::sum::GradientSum;
@@ -483,7 +484,8 @@ pub enum PipelineError {
     /// Parameters share an id.
     #[error(
         "`{second}` is a clone of `{first}`: Burn's optimizers update only one of them, so they \
-         would differ; to tie them, read one parameter in both places of the forward"
+         would differ; for a copy with values of its own, such as a target network, call `independent_copy` instead of \
+         `clone`; to tie them, read one parameter in both places of the forward"
     )]
     Clones {
         /// The first parameter.
@@ -505,16 +507,6 @@ pub enum PipelineError {
     /// Gradients would be clipped twice.
     #[error("both the optimizer's configuration and `clip` clip gradients: use one of them")]
     TwoClippings,
-    /// A group of parameters has an optimizer, and contains no parameter that trains.
-    #[error(
-        "the {} parameter group with an optimizer contains no parameter that trains: groups match the paths of \
-         parameters, not ids",
-        ordinal(*number)
-    )]
-    EmptyGroup {
-        /// Its number, from 1.
-        number: usize,
-    },
     /// The decay of averages is no fraction.
     #[error(
         "an average can't have the decay {decay}: it must be at least 0 and less than 1, such as 0.999"
@@ -531,18 +523,9 @@ pub enum PipelineError {
         "the parameters are exchanged for their averages: train, set and restore parameters outside of `with_averages`"
     )]
     Averaged,
-    /// A parameter can't train, because the trace has no gradient of it.
-    #[error(
-        "there is no gradient of `{path}`, because it did not train when the model was traced, or is a running state: trace \
-         a model in which it trains, and freeze it after the start"
-    )]
-    NotTraced {
-        /// The parameter.
-        path: ParameterPath,
-    },
-    /// A group contains no parameter.
-    #[error("the group contains no parameter: groups match the paths of parameters, not ids")]
-    NoParameters,
+    /// A group of parameters can't be used; nothing was changed.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// The pipeline has no optimizer.
     #[error("the pipeline has no optimizer: call `.optimizer(...)` before `.start()` to train")]
     NoOptimizer,

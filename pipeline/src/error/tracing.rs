@@ -1,7 +1,7 @@
 //! Errors of batches and traces.
 
 use burn::tensor::DType;
-use tinderbox_deferred::{DeferredError, ParameterPath};
+use tinderbox_deferred::{DeferredError, ParameterPath, ParameterTable, SharedId};
 use tinderbox_fake::{Difference, RecordError, dtype_name};
 
 use crate::schedule::RankIndex;
@@ -393,6 +393,29 @@ pub enum TraceError {
         "no parameter gets a gradient from the loss: is the model frozen, or the loss detached?"
     )]
     NoGradients,
+    /// No parameter gets a gradient, because a clone was frozen.
+    #[error(
+        "no parameter gets a gradient from the loss: `{second}` is a clone of `{first}`, and `no_grad` on a clone of a \
+         parameter that has no value yet freezes both; create a copy with values of its own, such as a target network, \
+         with `independent_copy(&module).no_grad()`"
+    )]
+    FrozenClones {
+        /// The first parameter.
+        first: ParameterPath,
+        /// The clone.
+        second: ParameterPath,
+    },
+    /// A layer of the model does not act in training.
+    #[error(
+        "{} does not act in this forward: if its input is computed from integers or booleans of the batch that the forward \
+         moves with `to_device`, leave `to_device` out, since a recording keeps moved tensors outside of autodiff, where \
+         dropout, noise and batch norm do nothing; if the forward does not call the layer, freeze it (`freeze`)",
+        module_name(path)
+    )]
+    IdleLayer {
+        /// The path of the layer; empty if it is the model itself.
+        path: String,
+    },
     /// An output was not computed by the forward.
     #[error(
         "output `{name}` is a tensor that was not created under recording: create it on the \
@@ -402,6 +425,23 @@ pub enum TraceError {
         /// Name of the output.
         name: String,
     },
+}
+
+impl TraceError {
+    /// Names two clones if no parameter gets a gradient, and both are frozen.
+    pub(crate) fn of_clones(self, shared: Option<&SharedId>, table: &ParameterTable) -> Self {
+        let frozen = shared.filter(|SharedId { first, second }| {
+            let mut clones = [first, second].into_iter();
+            clones.all(|path| table.get(path).is_some_and(|found| !found.trainable))
+        });
+        match (self, frozen) {
+            (Self::NoGradients, Some(SharedId { first, second })) => Self::FrozenClones {
+                first: first.clone(),
+                second: second.clone(),
+            },
+            (error, _) => error,
+        }
+    }
 }
 
 fn in_fields(fields: &[String]) -> String {

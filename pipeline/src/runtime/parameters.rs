@@ -10,13 +10,13 @@ use tinderbox_deferred::{Parameter, ParameterPath, Request, Source, Values};
 use tinderbox_fake::{DynTensor, FakeError};
 use twox_hash::XxHash3_64;
 
-use super::optimizer::contains;
+use super::optimizer::{check_group, contains};
 use super::pipeline::{Condition, Pipeline};
 use super::recovery::CallKind;
 use super::remote::To;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
-use crate::{ActionError, PipelineError};
+use crate::{ActionError, GroupError, PipelineError};
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns the current value of a parameter or running state by its path, on the device of the rank that owns
@@ -221,8 +221,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::NoParameters`] if the group contains none; [`PipelineError::NotTraced`] if none of them trained
-    /// when the model was traced; when a rank has failed.
+    /// [`PipelineError::Group`] if the group contains no parameter, if none of them trained when the model was traced, or if
+    /// the group has ids; when a rank has failed.
     pub fn freeze(&mut self, group: &ParamGroup) -> Result<(), PipelineError> {
         self.set_trains(group, false)
     }
@@ -237,17 +237,18 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     fn set_trains(&mut self, group: &ParamGroup, trains: bool) -> Result<(), PipelineError> {
+        check_group(group, None)?;
         let parameters = self.model().parameters().iter().enumerate();
         let contained = parameters.filter(|(_, parameter)| contains(group, &parameter.path));
         let contained: Vec<(usize, &Parameter)> = contained.collect();
-        let (_, first) = contained.first().ok_or(PipelineError::NoParameters)?;
+        let (_, first) = contained.first().ok_or(GroupError::NoParameters)?;
         let trained = contained
             .iter()
             .filter(|(_, parameter)| parameter.trainable);
         let positions: Vec<usize> = trained.map(|(position, _)| *position).collect();
         if positions.is_empty() {
             let path = first.path.clone();
-            return Err(PipelineError::NotTraced { path });
+            return Err(GroupError::NotTraced { path }.into());
         }
         self.recovering(CallKind::ChangesHere, move |pipeline| {
             pipeline.note_change(u64::from(trains), positions.iter().copied());

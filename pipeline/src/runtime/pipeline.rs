@@ -71,6 +71,8 @@ pub struct Pipeline<M, B> {
     pub(super) repaired: Vec<Repaired>,
     /// The parameters that do not train now, by position in the table.
     pub(super) frozen: BTreeSet<usize>,
+    /// In how many steps all learning rates were the same; `None` once they were not, or that was reported.
+    pub(super) equal_rates: Option<u32>,
     /// Plans what stays in memory, if the stages are streamed.
     pub(super) passes: Option<Passes>,
     pub(super) streamed: Option<Arc<StreamedSetup>>,
@@ -209,6 +211,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             outputs: builder.outputs,
             repaired: Vec::new(),
             frozen: BTreeSet::new(),
+            equal_rates: Some(0),
             passes: None,
             streamed,
             recovery: None,

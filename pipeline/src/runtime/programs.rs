@@ -205,6 +205,12 @@ impl<B: Batch> Programs<B> {
         }
     }
 
+    /// Whether a parameter has a gradient in a step over the example that was traced.
+    pub(super) fn has_gradient(&self, position: usize) -> bool {
+        let joint = self.trace.example_program();
+        joint.is_ok_and(|joint| joint.gradients()[position].is_some())
+    }
+
     /// The programs of the example that was traced.
     pub(super) fn example(&mut self) -> Result<Arc<CutProgram>, PipelineError> {
         let joint = self.trace.example_program()?;

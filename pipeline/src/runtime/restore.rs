@@ -1,5 +1,6 @@
 //! Restores saved parameters and optimizer state into the ranks.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
 
@@ -7,14 +8,18 @@ use burn::module::Module;
 use burn::optim::DynState;
 use burn::tensor::{DType, TensorData};
 use burn_pack::Scalar;
-use tinderbox_deferred::{Observer, ParameterPath, Source};
+use tinderbox_deferred::{Observer, Parameter, ParameterPath, Source};
 use tinderbox_world::with_causes;
 
+use super::optimizer::OptimizerState;
 use super::pipeline::{Condition, Pipeline};
 use super::recovery::CallKind;
 use crate::batch::Batch;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, RestoreError};
+
+/// The number of parameters that a warning names.
+const NAMED: usize = 10;
 
 /// The saved state of an optimizer, by parameter. Its fields are available before any value is read.
 pub trait SavedOptimizer: Send + Sync {
@@ -89,6 +94,15 @@ pub struct StateTensor {
     pub dtype: DType,
 }
 
+/// For which parameters of a rank a saved state of optimizers has states.
+#[derive(Debug, Default)]
+pub(super) struct StatesFound {
+    /// Whether there is one.
+    pub(super) is_any: bool,
+    /// The parameters without.
+    pub(super) without: Vec<ParameterPath>,
+}
+
 impl StateFields {
     /// Returns whether nothing was saved.
     pub fn is_empty(&self) -> bool {
@@ -114,7 +128,8 @@ impl StateFields {
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Replaces the parameters and the optimizer's state of every rank by saved ones, in place. A
-    /// pipeline without an optimizer reads no state. Set the step with [`resume_at`](Self::resume_at).
+    /// pipeline without an optimizer reads no state. Set the step with [`resume_at`](Self::resume_at). A `tracing` warning
+    /// names parameters that have no saved state though others have, if their optimizers keep one.
     ///
     /// All ranks check names, shapes and dtypes before any of them changes anything. The request fails
     /// only without progress, as described at [timeout](super::PipelineBuilder::timeout).
@@ -151,10 +166,18 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let found = saved.clone();
         let checked = self.crew.call("check a saved state", move |_, stages| {
             let (source, state) = &*found;
-            stages
-                .iter()
-                .try_for_each(|stage| stage.check_restore(source, state))
+            let mut of_rank = StatesFound::default();
+            for stage in stages {
+                let found = stage.check_restore(source, state)?;
+                of_rank.is_any |= found.is_any;
+                of_rank.without.extend(found.without);
+            }
+            Ok::<_, RestoreError>(of_rank)
         })?;
+        let mut states = Vec::new();
+        let checked = checked.into_iter();
+        let checked = checked.map(|result| result.map(|found| states.push(found)));
+        let checked = checked.collect();
         let checked = self.agreed(checked)?;
         if let Some((rank, source)) = checked {
             return Err(PipelineError::Restore { rank, source });
@@ -172,10 +195,45 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Err(PipelineError::PartlyRestored { rank, source });
         }
         self.condition = Condition::Sound;
+        self.warn_of_missing(&states);
         if let Some(recovery) = &mut self.recovery {
             recovery.is_state_lost = false;
         }
         Ok(())
+    }
+
+    /// Warns of parameters without a saved state, if others have one, their optimizers keep one, and a step updates them.
+    fn warn_of_missing(&self, found: &[StatesFound]) {
+        let Some(optimizers) = &self.settings.optimizers else {
+            return;
+        };
+        if !found.iter().any(|found| found.is_any) {
+            return;
+        }
+        // Replicas have parts of one parameter.
+        let without: BTreeSet<&ParameterPath> =
+            found.iter().flat_map(|found| &found.without).collect();
+        let is_updated = |(position, parameter): &(usize, &Parameter)| {
+            without.contains(&parameter.path)
+                && parameter.trainable
+                && !self.frozen.contains(position)
+                && self.programs.has_gradient(*position)
+        };
+        let updated = self.model.parameters().iter().enumerate();
+        let updated = updated.filter(is_updated).map(|(_, parameter)| parameter);
+        let missing = updated.filter(|parameter| {
+            let optimizer = &*optimizers.of(&parameter.path).optimizer;
+            OptimizerState::keeps_state(optimizer, parameter.shape.len())
+        });
+        let missing: Vec<&str> = missing.map(|parameter| parameter.path.as_str()).collect();
+        if !missing.is_empty() {
+            tracing::warn!(
+                count = missing.len(),
+                first = ?&missing[..missing.len().min(NAMED)],
+                "the saved state has no state of the optimizer for parameters that are updated, and has one for others: they \
+                 begin without, because they were not updated before, or by another optimizer"
+            );
+        }
     }
 
     /// Returns the lowest rank of this process that failed, with its error.

@@ -78,7 +78,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         if self.recovery.is_some() && self.settings.replicas > 1 {
             return Err(PipelineError::ShareRecovery);
         }
-        let lr = lr.into();
+        let lr = self.watched_rates(lr);
         self.training(move |pipeline| pipeline.train_share(&lr, &share, samples))
     }
 

@@ -1,5 +1,6 @@
 //! Training steps and evaluations.
 
+use std::any::type_name;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +23,9 @@ use crate::lists::ScheduleChoice;
 use crate::schedule::RankIndex;
 use crate::trace::LossOver;
 use crate::{ActionError, BatchError, PipelineError};
+
+/// The number of steps with the same rate for all parameters after which it is reported.
+const EQUAL_RATES: u32 = 3;
 
 /// The micro-batches of a step or an evaluation.
 pub(super) struct Work<B> {
@@ -96,7 +100,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// schedule is for a fixed number and refuses it.
     ///
     /// The learning rate is a number, or the value of one of Burn's schedulers at its step. Its groups
-    /// match parameters by their paths.
+    /// match parameters by their paths, not by ids. Burn does not show groups of rates: if all rates of the first steps
+    /// are the same, a `tracing` warning says so. Of several groups, one that matches nothing is not noticed.
     ///
     /// # Errors
     ///
@@ -110,7 +115,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batch: B,
     ) -> Result<StepOutput, PipelineError> {
-        let lr = lr.into();
+        let lr = self.watched_rates(lr);
         self.training(move |pipeline| {
             pipeline.train(&lr, |pipeline, lr| {
                 pipeline.run_training(lr, std::slice::from_ref(&batch))
@@ -133,7 +138,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         batches: impl IntoIterator<Item = B>,
     ) -> Result<StepOutput, PipelineError> {
         let batches: Vec<B> = batches.into_iter().collect();
-        let lr = lr.into();
+        let lr = self.watched_rates(lr);
         self.training(move |pipeline| {
             pipeline.train(&lr, |pipeline, lr| match batches.is_empty() {
                 true => Err(PipelineError::from(BatchError::NoBatches)),
@@ -179,6 +184,37 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.last_rates = Some(lr.clone());
         self.record_memory()?;
         Ok(output)
+    }
+
+    /// Returns the rates of a step. If they may have groups, and no parameter has had another rate than the base in a few
+    /// steps, warns once: a group that matches nothing has no effect.
+    pub(super) fn watched_rates<L: Into<ModuleLearningRate>>(
+        &mut self,
+        lr: L,
+    ) -> ModuleLearningRate {
+        let may_have_groups = type_name::<L>() == type_name::<ModuleLearningRate>();
+        let rates = LearningRates(lr.into());
+        let Some(steps) = self.equal_rates.filter(|_| may_have_groups) else {
+            return rates.0;
+        };
+        let base = rates.0.base();
+        let trained = self.model.parameters().iter().filter(|p| p.trainable);
+        let differs = { trained }.any(|p| rates.of(&p.path).to_bits() != base.to_bits());
+        // At the begin of a warm-up, all rates may be 0.
+        self.equal_rates = match (differs, base > 0.0) {
+            (true, _) => None,
+            (false, true) if steps + 1 == EQUAL_RATES => {
+                tracing::warn!(
+                    base,
+                    steps = EQUAL_RATES,
+                    "all parameters have the base learning rate: if the rates have groups, none of them matches a parameter \
+                     that trains; groups match the paths of parameters, not ids"
+                );
+                None
+            }
+            (false, is_counted) => Some(steps + u32::from(is_counted)),
+        };
+        rates.0
     }
 
     /// Refuses rates that would make parameters NaN, or ascend the gradient.

@@ -10,7 +10,8 @@ use burn_capture::CaptureBackend;
 use burn_dispatch::{DispatchKindConversion, DispatchTensor};
 use burn_ir::TensorId;
 use tinderbox_deferred::{
-    Parameter, ParameterPath, ParameterTable, RandomKey, RandomKeys, is_random, random::Domain,
+    Parameter, ParameterPath, ParameterTable, RandomKey, RandomKeys, TrainingLayer, is_random,
+    random::Domain,
 };
 use tinderbox_fake::{
     DynTensor, Graph, Mode, NodeId, RecordError, RecordOptions, Recording, Retyped, TensorKind,
@@ -244,12 +245,14 @@ struct Captured {
     carried: Vec<(usize, Option<TensorId>)>,
 }
 
-/// The paths of the model's fields that no visitor sees, for errors.
+/// What the debug text of a model shows, for errors.
 pub(super) struct Fields {
     /// The fields that are tensors.
     pub(super) tensors: Vec<String>,
     /// The fields that are parameters.
     pub(super) skipped: Vec<String>,
+    /// The layers that act in training only.
+    pub(super) layers: Vec<TrainingLayer>,
 }
 
 /// The result of a model's forward under recording.
@@ -291,6 +294,7 @@ pub(super) fn record_joint<B: Batch>(
     let calls = Calls {
         is_twice: false,
         is_moving,
+        without: None,
     };
     let result = record(&options, |device| {
         let mut inputs = Vec::new();

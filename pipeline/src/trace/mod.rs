@@ -4,6 +4,7 @@ mod carried;
 mod checks;
 mod forward;
 mod joint;
+mod layers;
 mod mixed;
 mod outputs;
 mod roles;
@@ -18,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType};
 use tinderbox_deferred::{
-    Deferred, ParameterPath, ParameterTable, PlainStates, pending_states, random::Domain,
-    skipped_parameters, tensor_fields,
+    Deferred, ParameterPath, ParameterTable, PlainStates, TrainingLayer, pending_states,
+    random::Domain, skipped_parameters, tensor_fields, training_layers,
 };
 use tinderbox_fake::{Difference, DynTensor, Graph, Mode, RecordError, RecordOptions};
 use twox_hash::XxHash3_128;
@@ -55,18 +56,20 @@ pub struct ProgramKey {
 /// Constructs the model on a device, replaces its parameters by placeholders, and runs the user's
 /// forward on requested batches. Operations before the placeholders belong to the initialization. The
 /// error is the path of a parameter that the constructor computes differently than before.
-type ForwardFn<B> = dyn Fn(&Device, Calls, &mut dyn FnMut() -> B) -> Result<joint::ForwardRun, ParameterPath>
+type ForwardFn<B> = dyn Fn(&Device, Calls<'_>, &mut dyn FnMut() -> B) -> Result<joint::ForwardRun, ParameterPath>
     + Send
     + Sync;
 
 /// How a forward is recorded.
 #[derive(Clone, Copy, Debug)]
-struct Calls {
+struct Calls<'a> {
     /// Whether it is called twice, and the last result is returned. Batch norms train in the first call only.
     is_twice: bool,
     /// Whether integers and booleans of the batch and all running states are outside of autodiff, where Burn
     /// moves recorded tensors to the device that they are on.
     is_moving: bool,
+    /// The layer that does not act.
+    without: Option<&'a TrainingLayer>,
 }
 
 /// A model's forward, recorded for every mode and batch shape that is used.
@@ -123,7 +126,8 @@ pub trait Traceable<M> {
     /// no loss of one element, or no parameter gets a gradient from the loss; when constructor or forward
     /// differ between two calls; when the forward reads a tensor field that is random or that passes a
     /// gradient on to the constructor, initializes a parameter in a field with `#[module(skip)]`,
-    /// updates a running state in a way that can't be recorded, or returns no new value of a
+    /// updates a running state in a way that can't be recorded, has a dropout or another layer of Burn that does not act
+    /// because the forward moves integers or booleans of the batch, or returns no new value of a
     /// [carried](crate::Carried) tensor that has its shape and dtype.
     fn trace<B: Batch>(
         &self,
@@ -178,7 +182,7 @@ impl<B: Batch> Trace<B> {
             recorded = Arc::new(model.parameters_with(&options).map_err(unstable)?);
         }
         let mut trace = Self {
-            run: Arc::new(move |device, calls: Calls, make_batch| {
+            run: Arc::new(move |device, calls: Calls<'_>, make_batch| {
                 let plain = match calls.is_moving {
                     true => PlainStates::All,
                     false => PlainStates::OfBatchNorms,
@@ -189,7 +193,10 @@ impl<B: Batch> Trace<B> {
                     true => None,
                     false => pending(),
                 };
-                let mut outputs = forward(&model.module, make_batch());
+                let mut outputs = match calls.without {
+                    None => forward(&model.module, make_batch()),
+                    Some(layer) => forward(&model.without_layer(layer), make_batch()),
+                };
                 if calls.is_twice {
                     outputs = forward(&model.with_fixed_batch_norms(), make_batch());
                 }
@@ -211,6 +218,7 @@ impl<B: Batch> Trace<B> {
                     fields: Box::new(move || Fields {
                         tensors: tensor_fields(&model.module),
                         skipped: skipped_parameters(&model.module),
+                        layers: training_layers(&model.module),
                     }),
                 })
             }),
@@ -225,7 +233,9 @@ impl<B: Batch> Trace<B> {
             is_moving: Arc::default(),
             digests: Arc::default(),
         };
-        trace.first = Some(trace.example_program()?);
+        let first = trace.example_program();
+        trace.first =
+            Some(first.map_err(|error| error.of_clones(model.shared_id(), &trace.table))?);
         Ok(trace)
     }
 
@@ -267,6 +277,18 @@ impl<B: Batch> Trace<B> {
                 })
             }
         }
+    }
+
+    /// Refuses a layer that does not act, because the forward moves its input.
+    fn check_layers(&self, joint: &JointGraph, example: &B) -> Result<(), TraceError> {
+        let mode = joint.key().mode;
+        let is_moving = self.is_moving.load(Ordering::Relaxed);
+        if !is_moving || mode == Mode::Inference || !joint.converts_batch() {
+            return Ok(());
+        }
+        let options = self.options.clone().in_mode(mode);
+        let compute = self.compute.map(DType::from);
+        layers::check_layers(&*self.run, &options, compute, example)
     }
 
     /// Records with all inputs in autodiff, as in plain Burn; if the forward moves them, records with those outside of
@@ -383,6 +405,7 @@ impl<B: Batch> Trace<B> {
             None => {
                 self.check_same(&program, example)?;
                 self.check_twice(&program, example)?;
+                self.check_layers(&program, example)?;
                 lock(&self.digests).insert(digest, program.digest());
             }
         }

@@ -33,6 +33,7 @@ pub(super) fn record_twice<B: Batch>(
     let calls = Calls {
         is_twice: true,
         is_moving,
+        without: None,
     };
     let result = record(options, |device| {
         let mut inputs = Vec::new();

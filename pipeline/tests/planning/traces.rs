@@ -3,9 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::module::{Module, Param};
-use burn::nn::{BatchNorm, BatchNormConfig, DropoutConfig, Linear, LinearConfig};
+use burn::nn::{
+    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, GaussianNoise, GaussianNoiseConfig, Linear,
+    LinearConfig,
+};
 use burn::tensor::{Device, Int, Tensor};
-use tinderbox_deferred::Deferred;
+use tinderbox_deferred::{Deferred, independent_copy};
 use tinderbox_fake::Mode;
 use tinderbox_pipeline::{Outputs, TraceError, Traceable, Whole, split_batch};
 
@@ -65,6 +68,42 @@ fn invalid_losses() {
     });
     let error = frozen.unwrap().trace(&x(4), forward).unwrap_err();
     assert_eq!(full_text(&error), no_gradient);
+}
+
+#[derive(Module, Debug)]
+struct Dqn {
+    online: Linear,
+    target: Linear,
+}
+
+/// `no_grad` on a clone of parameters without values freezes the original, too.
+#[test]
+fn a_clone_that_was_frozen_is_named() {
+    let traced = |init: fn(&Device) -> Dqn| {
+        let trace = Deferred::new(init).unwrap().trace(&x(4), |net: &Dqn, x| {
+            let error = net.online.forward(x.clone()) - net.target.forward(x);
+            Outputs::loss(error.powi_scalar(2).mean())
+        });
+        trace.map(drop).map_err(|error| full_text(&error))
+    };
+    let error = traced(|device| {
+        let online = LinearConfig::new(4, 4).init(device);
+        let target = online.clone().no_grad();
+        Dqn { online, target }
+    });
+    insta::assert_snapshot!(error.unwrap_err(), @"no parameter gets a gradient from the loss: `target.weight` is a clone of `online.weight`, and `no_grad` on a clone of a parameter that has no value yet freezes both; create a copy with values of its own, such as a target network, with `independent_copy(&module).no_grad()`");
+    let error = traced(|device| {
+        let online = LinearConfig::new(4, 4).init(device).no_grad();
+        let target = LinearConfig::new(4, 4).init(device).no_grad();
+        Dqn { online, target }
+    });
+    insta::assert_snapshot!(error.unwrap_err(), @"no parameter gets a gradient from the loss: is the model frozen, or the loss detached?");
+    let traced = traced(|device| {
+        let online = LinearConfig::new(4, 4).init(device);
+        let target = independent_copy(&online).no_grad();
+        Dqn { online, target }
+    });
+    assert_eq!(traced, Ok(()));
 }
 
 #[test]
@@ -214,6 +253,71 @@ fn dropout_on_an_input_acts() {
         let program = trace.unwrap().example_program().unwrap();
         assert_eq!(program.keys().len(), 1, "moved: {is_moved}");
     }
+}
+
+#[derive(Module, Debug)]
+struct Noisy {
+    dropout: Dropout,
+    noise: GaussianNoise,
+    norm: BatchNorm,
+    /// Without effect.
+    idle: Dropout,
+    layer: Linear,
+}
+
+fn noisy() -> Deferred<Noisy> {
+    let init = |device: &Device| Noisy {
+        dropout: DropoutConfig::new(0.5).init(),
+        noise: GaussianNoiseConfig::new(0.1).init(),
+        norm: BatchNormConfig::new(4).init(device),
+        idle: DropoutConfig::new(0.0).init(),
+        layer: LinearConfig::new(4, 4).init(device),
+    };
+    Deferred::new(init).unwrap()
+}
+
+/// Burn can't record moved integers in autodiff, outside of which dropout, noise and batch norm do nothing: a layer is
+/// refused if its input is such a tensor, and not if its input is a float or an activation.
+#[test]
+fn layers_on_moved_integers_are_refused() {
+    type Forward = fn(&Noisy, Tensor<2>, Tensor<2>) -> Tensor<2>;
+    let tokens = Tensor::<2, Int>::from_ints([[0, 1, 2, 3], [3, 1, 1, 0]], &Device::flex());
+    let traced = |is_moved: bool, forward: Forward| {
+        let trace = noisy().trace(&(x(2), tokens.clone()), move |net: &Noisy, (x, tokens)| {
+            let device = net.layer.weight.device();
+            let tokens: Tensor<2, Int> = match is_moved {
+                true => tokens.to_device(&device),
+                false => tokens,
+            };
+            let x = net.idle.forward(forward(net, x, tokens.float()));
+            Outputs::loss(net.layer.forward(x).mean())
+        });
+        trace.map(drop)
+    };
+    let act: Forward = |net, x, y| net.noise.forward(net.dropout.forward(net.norm.forward(x))) + y;
+    let refused: [(&str, Forward); 3] = [
+        ("dropout", |net, x, y| {
+            net.noise.forward(net.norm.forward(x)) + net.dropout.forward(y)
+        }),
+        ("noise", |net, x, y| {
+            net.dropout.forward(net.norm.forward(x)) + net.noise.forward(y * 2.0)
+        }),
+        ("norm", |net, x, y| {
+            net.noise.forward(net.dropout.forward(x)) + net.norm.forward(y)
+        }),
+    ];
+    for is_moved in [false, true] {
+        traced(is_moved, act).unwrap();
+    }
+    for (layer, forward) in refused {
+        traced(false, forward).unwrap();
+        match traced(true, forward) {
+            Err(TraceError::IdleLayer { path }) => assert_eq!(path, layer),
+            other => panic!("{layer}: {other:?}"),
+        }
+    }
+    let error = traced(true, refused[0].1).unwrap_err();
+    insta::assert_snapshot!(full_text(&error), @"`dropout` does not act in this forward: if its input is computed from integers or booleans of the batch that the forward moves with `to_device`, leave `to_device` out, since a recording keeps moved tensors outside of autodiff, where dropout, noise and batch norm do nothing; if the forward does not call the layer, freeze it (`freeze`)");
 }
 
 /// A model with batch norm may fail for other reasons.

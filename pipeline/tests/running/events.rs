@@ -42,7 +42,7 @@ impl tracing::Subscriber for Events {
         let module = metadata
             .target()
             .strip_prefix("tinderbox_pipeline::runtime::");
-        matches!(module, Some("programs" | "training"))
+        matches!(module, Some("programs" | "restore" | "training"))
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ParamGroup};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::grad_clipping::{GradientClipping, GradientClippingConfig};
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor, activation::gelu};
 use tinderbox_deferred::{Values, parameter_values};
@@ -14,6 +15,7 @@ use tinderbox_pipeline::{
     SavedState,
 };
 
+use crate::events;
 use crate::support::{
     Case, LR, Run, SAMPLES, SEED, continue_run, floats, full_text, parameters, plain, squared,
 };
@@ -134,6 +136,92 @@ fn groups_of_optimizers_are_those_of_burn() {
     assert!(trained(&mut resumed, 2..STEPS) == expected);
 }
 
+/// A group of ids of the model's own module.
+fn ids_of_norm() -> ParamGroup {
+    ParamGroup::ids_from_module(CASE.model().module().norm.clone())
+}
+
+/// A group of rates that matches nothing has no effect, which is reported once, after some steps with rates above 0. A
+/// number has no groups.
+#[test]
+fn groups_of_rates_that_match_nothing_are_reported() {
+    let report = |groups: &[(ParamGroup, f64)], base: &[f64]| {
+        let mut pipeline = builder(1).optimizer(adamw(0.0)).start().unwrap();
+        events::collect();
+        let mut first = None;
+        for (step, base) in (1..).zip(base) {
+            let rates = groups.iter().cloned();
+            let rates = rates.fold(ModuleLrScheduler::new(*base), |rates, (group, rate)| {
+                rates.with_group(group, rate)
+            });
+            pipeline.step({ rates }.step(), batch(step)).unwrap();
+            let text = events::take();
+            if text.contains("learning rate") {
+                assert_eq!(first, None);
+                first = Some((step, text));
+            }
+        }
+        first
+    };
+    let typo = (ParamGroup::from_predicate("layers.7"), 0.5);
+    let (step, text) = report(std::slice::from_ref(&typo), &[LR; 6]).unwrap();
+    assert_eq!(step, 3);
+    for part in [
+        "all parameters have the base learning rate",
+        "base: 0.01; ",
+        "steps: 3; ",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let of_ids = (ids_of_norm(), 0.5);
+    assert!(report(&[of_ids], &[LR; 3]).is_some());
+    let warm_up = [0.0, 0.0, LR, LR, LR];
+    assert_eq!(report(&[typo], &warm_up).unwrap().0, 5);
+    let matches = (ParamGroup::from_predicate("layers.1"), 0.5);
+    assert_eq!(report(&[matches], &[LR; 6]), None);
+    let mut pipeline = builder(1).optimizer(adamw(0.0)).start().unwrap();
+    for step in 0..6 {
+        pipeline.step(LR, batch(step)).unwrap();
+    }
+    assert!(!events::take().contains("learning rate"));
+}
+
+/// A parameter whose optimizer had no state begins without it under one that keeps a state, which is reported if
+/// others have a state.
+#[test]
+fn parameters_without_a_saved_state_are_reported() {
+    let first = || ParamGroup::from_predicate("layers.0");
+    let with_sgd = || {
+        let builder = builder(2).optimizer(adamw(0.1));
+        builder.optimizer_group(first(), SgdConfig::new())
+    };
+    let all_adamw = || builder(3).optimizer(adamw(0.1));
+    let restored = |builder: PipelineBuilder<Net, Batch>, steps, freezes: bool| {
+        let mut begun = with_sgd().start().unwrap();
+        trained(&mut begun, 0..steps);
+        let (values, state) = saved(&mut begun);
+        let mut resumed = builder.start().unwrap();
+        if freezes {
+            resumed.freeze(&first()).unwrap();
+        }
+        events::collect();
+        resumed.restore(values, state).unwrap();
+        events::take()
+    };
+    let text = restored(all_adamw(), 2, false);
+    for part in [
+        "the saved state has no state of the optimizer for parameters that are updated",
+        "count: 2; ",
+        r#"first: ["layers.0.weight", "layers.0.bias"]; "#,
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    // The same optimizers; before the first step; while they are frozen; an optimizer without a state for all.
+    assert_eq!(restored(with_sgd(), 2, false), "");
+    assert_eq!(restored(all_adamw(), 0, false), "");
+    assert_eq!(restored(all_adamw(), 2, true), "");
+}
+
 #[test]
 fn groups_that_are_refused() {
     let refused = |builder: PipelineBuilder<Net, Batch>| {
@@ -148,6 +236,15 @@ fn groups_that_are_refused() {
     insta::assert_snapshot!(refused(typo.optimizer_group(none, sgd())), @"the second parameter group with an optimizer contains no parameter that trains: groups match the paths of parameters, not ids");
     let ids = CASE.model().parameters().group(|p| p.owner() == "Conv2d");
     insta::assert_snapshot!(refused(builder(1).optimizer(sgd()).optimizer_group(ids, sgd())), @"the first parameter group with an optimizer contains no parameter that trains: groups match the paths of parameters, not ids");
+    let of_ids = || ParamGroup::from_predicate("layers").exclude(ids_of_norm());
+    let excluded = builder(1)
+        .optimizer(sgd())
+        .optimizer_group(ParamGroup::all(), sgd());
+    insta::assert_snapshot!(refused(excluded.optimizer_group(of_ids(), sgd())), @"the second parameter group with an optimizer has ids of parameters, which are others in each construction of the model, so they match nothing: match paths, for example with `ParamGroup::from_predicate` or `ParameterTable::group`");
+    let fused = ParamGroup::from_predicate("bias").fuse(&ids_of_norm());
+    let mut pipeline = builder(1).optimizer(sgd()).start().unwrap();
+    let frozen = pipeline.freeze(&fused).unwrap_err();
+    insta::assert_snapshot!(full_text(&frozen), @"the group has ids of parameters, which are others in each construction of the model, so they match nothing: match paths, for example with `ParamGroup::from_predicate` or `ParameterTable::group`");
     insta::assert_snapshot!(refused(builder(1).optimizer_group(ParamGroup::all(), sgd())), @"the pipeline has no optimizer: call `.optimizer(...)` before `.start()` to train");
     let clipping = sgd().with_gradient_clipping(Some(GradientClippingConfig::Value(1.0)));
     let twice = builder(1)

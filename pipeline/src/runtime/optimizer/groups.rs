@@ -10,7 +10,7 @@ use tinderbox_deferred::{ParameterPath, ParameterTable};
 
 use super::OptimizerConfig;
 use super::average::Averaging;
-use crate::PipelineError;
+use crate::GroupError;
 
 /// How a parameter is updated.
 #[derive(Clone)]
@@ -45,6 +45,15 @@ pub(crate) struct Optimizers {
 /// Whether a group contains a parameter. Ids are random per construction, so groups match by path.
 pub(crate) fn contains(group: &ParamGroup, path: &ParameterPath) -> bool {
     group.matches(&ParamId::new(), Some(path.as_str()))
+}
+
+/// Refuses a group that has ids, by itself or in what it excludes; with its number among the groups with an optimizer.
+pub(crate) fn check_group(group: &ParamGroup, number: Option<usize>) -> Result<(), GroupError> {
+    // Burn shows what a group matches in its debug text alone.
+    match format!("{group:?}").contains("Explicit([") {
+        true => Err(GroupError::Ids { number }),
+        false => Ok(()),
+    }
 }
 
 impl Optimizers {
@@ -97,16 +106,16 @@ impl Optimizers {
         rules.any(|rule| rule.clipping.is_some())
     }
 
-    /// Refuses a group without a parameter that trains.
-    pub(crate) fn check(&self, table: &ParameterTable) -> Result<(), PipelineError> {
-        let is_empty = |group: &ParamGroup| {
+    /// Refuses a group that has ids, or no parameter that trains.
+    pub(crate) fn check(&self, table: &ParameterTable) -> Result<(), GroupError> {
+        for ((group, _), number) in self.groups.iter().zip(1..) {
+            check_group(group, Some(number))?;
             let mut trained = table.iter().filter(|parameter| parameter.trainable);
-            !trained.any(|parameter| contains(group, &parameter.path))
-        };
-        let empty = self.groups.iter().position(|(group, _)| is_empty(group));
-        empty.map_or(Ok(()), |at| {
-            Err(PipelineError::EmptyGroup { number: at + 1 })
-        })
+            if !trained.any(|parameter| contains(group, &parameter.path)) {
+                return Err(GroupError::Empty { number });
+            }
+        }
+        Ok(())
     }
 }
 

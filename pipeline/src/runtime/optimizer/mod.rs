@@ -28,7 +28,7 @@ use crate::RestoreError;
 pub use any_precision::{AnyPrecisionAdamW, AnyPrecisionState, MomentDType};
 use average::{average_of, with_value};
 pub use config::OptimizerConfig;
-pub(super) use groups::{Optimizers, Rule, contains};
+pub(super) use groups::{Optimizers, Rule, check_group, contains};
 
 /// The optimizer state of some parameters in memory, as named tensors and scalars. Names are
 /// `optimizer.<path>.<field>`.

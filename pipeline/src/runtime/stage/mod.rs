@@ -19,7 +19,7 @@ use super::indices::IndexPlaces;
 use super::optimizer::{OptimizerSnapshot, OptimizerState};
 use super::pieces::{Piece, Pieces, owned_by};
 use super::rank::RankSetup;
-use super::restore::SavedOptimizer;
+use super::restore::{SavedOptimizer, StatesFound};
 use super::round::MicroInput;
 use super::step::check_length;
 use super::streamed::{CutBytes, RowSource};
@@ -272,12 +272,13 @@ impl Stage {
         self.setup.progress.clone()
     }
 
-    /// Checks that saved values fit. Reads no values and changes nothing.
+    /// Checks that saved values fit, and returns which states were found. Reads no values and changes nothing.
     pub(super) fn check_restore(
         &self,
         source: &dyn Source,
         state: &dyn SavedOptimizer,
-    ) -> Result<(), RestoreError> {
+    ) -> Result<StatesFound, RestoreError> {
+        let mut found = StatesFound::default();
         let RankSetup { table, device, .. } = &*self.setup;
         for module in [&self.owned, &self.copies] {
             let reload = Reload::new(table, module, device);
@@ -287,10 +288,15 @@ impl Stage {
             for (position, piece) in self.own_pieces().iter().enumerate() {
                 let path = self.owned.path(piece.place);
                 let parameter = (position, path, &*piece.shape);
-                optimizer.check(parameter, &state.fields(path), device)?;
+                let fields = state.fields(path);
+                optimizer.check(parameter, &fields, device)?;
+                match fields.is_empty() && state.state(path).is_none() {
+                    true => found.without.push(path.clone()),
+                    false => found.is_any = true,
+                }
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Replaces parameters and optimizer state, one after the other. After an error, some are new and

@@ -1,0 +1,347 @@
+//! Copies of a module with parameters of their own.
+
+use std::any::Any;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use burn::module::{Flag, Module, ModuleMapper, Param, ParamId, Parameter as BurnParameter};
+use burn::tensor::{Bool, Device, Int, Tensor, kind::Basic};
+use tinderbox_fake::DynTensor;
+
+use super::visit::ids;
+
+/// Returns a copy of a module that has parameters of its own: the same values bit for bit, with new ids, so that
+/// training one of the two does not change the other. For target networks, teachers and ensembles, in the closure of a
+/// [`Deferred`](crate::Deferred) model as well as in plain Burn.
+///
+/// A clone (`Module::clone`) shares its ids with the original, and Burn's gradients and optimizers are keyed by the id.
+/// `no_grad` on a clone also freezes the original if their parameters have no value yet, as in a new `Linear`.
+///
+/// Running states, such as the statistics of batch norm, are copied with the updates that they have, and advance
+/// separately. Clones within the module are clones within the copy. Both train as the original does: call `no_grad` on
+/// the copy to freeze it. Values that no visitor sees, as in a field with `#[module(skip)]`, are cloned.
+///
+/// A parameter without a value gets it from the original at its first use. In plain Burn the copy needs memory once one
+/// of the two changes; in a deferred model it is a parameter with its own path, which is materialized, saved and loaded
+/// by itself.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::Device;
+/// use tinderbox_deferred::{Deferred, independent_copy, random::Seed};
+///
+/// #[derive(Module, Debug)]
+/// struct Dqn {
+///     online: Linear,
+///     target: Linear,
+/// }
+///
+/// let model = Deferred::new(|device: &Device| {
+///     let online = LinearConfig::new(4, 2).init(device);
+///     let target = independent_copy(&online).no_grad();
+///     Dqn { online, target }
+/// })?;
+/// let dqn: Dqn = model.materialize(&Device::flex(), &model.replay(Seed::new(1)))?;
+/// assert_ne!(dqn.target.weight.id, dqn.online.weight.id);
+/// assert_eq!(dqn.target.weight.val().into_data(), dqn.online.weight.val().into_data());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn independent_copy<M: Module>(module: &M) -> M {
+    let copy = module.clone().map(&mut NewIds::default());
+    // A running state keeps its id, and its clones share the value.
+    let pairs = ids(module).into_iter().zip(ids(&copy)).enumerate();
+    let states = pairs.filter(|(_, (original, copied))| original == copied);
+    let states: BTreeSet<usize> = states.map(|(position, _)| position).collect();
+    match states.is_empty() {
+        true => copy,
+        false => with_own_states(copy, &states),
+    }
+}
+
+/// Gives every parameter and flag a new id, and every parameter a value that is a leaf of its own.
+#[derive(Default)]
+struct NewIds {
+    /// By the id of the original, so that clones share the new one.
+    ids: HashMap<ParamId, ParamId>,
+}
+
+impl NewIds {
+    fn id(&mut self, original: ParamId) -> ParamId {
+        *self.ids.entry(original).or_insert_with(ParamId::new)
+    }
+
+    fn copy<T: BurnParameter + Sync + 'static>(&mut self, param: Param<T>) -> Param<T> {
+        let id = self.id(param.id);
+        let mut param = param.init_mapper(|value| {
+            let trains = value.is_require_grad();
+            value.set_require_grad(false).set_require_grad(trains)
+        });
+        param.id = id;
+        param
+    }
+}
+
+impl ModuleMapper for NewIds {
+    fn map_flag(&mut self, mut flag: Param<Flag>) -> Param<Flag> {
+        flag.id = self.id(flag.id);
+        flag
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.copy(param)
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.copy(param)
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        self.copy(param)
+    }
+}
+
+/// Separates the running states at some positions from those of the original. Only a change between training and
+/// validation does so, which would initialize parameters and set flags: meanwhile, these are replaced.
+fn with_own_states<M: Module>(copy: M, states: &BTreeSet<usize>) -> M {
+    let mut put_aside = PutAside {
+        states,
+        position: 0,
+        is_training: false,
+        kept: VecDeque::new(),
+    };
+    let copy = copy.map(&mut put_aside);
+    let copy = match put_aside.is_training {
+        true => copy.train(),
+        false => copy.valid(),
+    };
+    copy.map(&mut PutBack {
+        states,
+        position: 0,
+        kept: put_aside.kept,
+    })
+}
+
+struct PutAside<'a> {
+    states: &'a BTreeSet<usize>,
+    position: usize,
+    /// Whether running states are on a device with gradients.
+    is_training: bool,
+    /// The `Param` of each parameter and flag.
+    kept: VecDeque<Box<dyn Any + Send + Sync>>,
+}
+
+impl PutAside<'_> {
+    fn keep<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
+    where
+        Tensor<D, K>: BurnParameter + Sync + 'static,
+    {
+        self.position += 1;
+        if self.states.contains(&(self.position - 1)) {
+            self.is_training |= param.lazy_device().is_autodiff();
+            return param;
+        }
+        let empty = Tensor::empty([0; D], &Device::flex());
+        let empty = Param::initialized(param.id, empty);
+        self.kept.push_back(Box::new(param));
+        empty
+    }
+}
+
+impl ModuleMapper for PutAside<'_> {
+    fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
+        self.kept.push_back(Box::new(flag.clone()));
+        flag
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.keep(param)
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.keep(param)
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        self.keep(param)
+    }
+}
+
+struct PutBack<'a> {
+    states: &'a BTreeSet<usize>,
+    position: usize,
+    kept: VecDeque<Box<dyn Any + Send + Sync>>,
+}
+
+impl PutBack<'_> {
+    fn next<T: 'static>(&mut self) -> T {
+        let kept = self
+            .kept
+            .pop_front()
+            .and_then(|any| any.downcast::<T>().ok());
+        *kept.expect("a module visits the same values each time")
+    }
+
+    fn is_state(&mut self) -> bool {
+        self.position += 1;
+        self.states.contains(&(self.position - 1))
+    }
+}
+
+impl ModuleMapper for PutBack<'_> {
+    fn map_flag(&mut self, _: Param<Flag>) -> Param<Flag> {
+        self.next()
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.is_state() {
+            true => param.map(own_value),
+            false => self.next(),
+        }
+    }
+
+    fn map_int<const D: usize>(&mut self, _: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.position += 1;
+        self.next()
+    }
+
+    fn map_bool<const D: usize>(&mut self, _: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        self.position += 1;
+        self.next()
+    }
+}
+
+/// Returns a tensor with the same elements. In a recording it is another value, because two running states with one id
+/// and one value are clones, and the id can't be changed.
+fn own_value<const D: usize>(value: Tensor<D>) -> Tensor<D> {
+    if !DynTensor::from(value.clone()).is_fake() {
+        return value;
+    }
+    let (dims, elements) = (value.dims(), value.shape().num_elements());
+    match D {
+        1 => value.reshape([1, elements]).reshape(dims),
+        _ => value.reshape([elements]).reshape(dims),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
+    use burn::optim::{GradientsParams, SgdConfig};
+
+    use super::*;
+    use crate::parameter_values;
+
+    #[derive(Module, Debug)]
+    struct Net {
+        first: Linear,
+        tied: Linear,
+        norm: BatchNorm,
+        dropout: Dropout,
+        rows: Param<Tensor<1, Int>>,
+    }
+
+    impl Net {
+        fn new(device: &Device) -> Self {
+            let first = LinearConfig::new(3, 3).init(device);
+            Self {
+                tied: first.clone(),
+                first,
+                norm: BatchNormConfig::new(3).init(device),
+                dropout: DropoutConfig::new(0.5).init(),
+                rows: Param::initialized(ParamId::new(), Tensor::from_ints([1, 0, 2], device)),
+            }
+        }
+
+        fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+            self.norm
+                .forward(self.first.forward(x).select(1, self.rows.val()))
+        }
+    }
+
+    fn bits(module: &impl Module) -> Vec<Vec<u8>> {
+        let values = parameter_values(module).into_iter();
+        let bytes = |value: DynTensor| value.to_data().unwrap().as_bytes().to_vec();
+        values.map(|(_, value)| bytes(value)).collect()
+    }
+
+    /// A step of the original: its weights and statistics change.
+    fn trained(net: Net, device: &Device) -> Net {
+        let loss = net.forward(Tensor::ones([2, 3], device) * 0.5);
+        let loss = (loss + Tensor::from_floats([[1.0, 2.0, 3.0]], device))
+            .powi_scalar(2)
+            .sum();
+        let gradients = GradientsParams::from_grads(loss.backward(), &net);
+        SgdConfig::new().init().step(0.1, net, gradients)
+    }
+
+    #[test]
+    fn a_copy_has_the_values_and_nothing_else_of_the_original() {
+        let device = Device::flex().autodiff();
+        for is_initialized in [false, true] {
+            let net = Net::new(&device);
+            if is_initialized {
+                bits(&net);
+            }
+            let copy = independent_copy(&net);
+            assert_eq!(copy.first.weight.is_initialized(), is_initialized);
+            assert_eq!(net.first.weight.is_initialized(), is_initialized);
+            let frozen = independent_copy(&net).no_grad();
+            let before = bits(&net);
+            assert_eq!(bits(&copy), before);
+            assert_eq!(bits(&frozen), before);
+            for trains in [&net, &copy] {
+                assert!(trains.first.weight.is_require_grad());
+                assert!(trains.dropout.training.is_enabled());
+            }
+            assert!(!frozen.first.weight.is_require_grad());
+            // Only running states keep their ids, which no optimizer uses.
+            let (of_net, of_copy) = (ids(&net), ids(&copy));
+            let same = of_net.iter().zip(&of_copy).map(|(a, b)| a == b);
+            let expected = [false, false, false, false, false, false, true, true, false];
+            assert_eq!(same.collect::<Vec<_>>(), expected);
+            assert_ne!(copy.dropout.training.id, net.dropout.training.id);
+            // Clones within the module stay clones.
+            assert_eq!(copy.tied.weight.id, copy.first.weight.id);
+            let net = trained(net, &device);
+            assert_ne!(bits(&net.valid()), before);
+            for copy in [copy, frozen] {
+                assert_eq!(bits(&copy.valid()), before);
+            }
+        }
+    }
+
+    /// The gradient of a loss that reads both is that of each.
+    #[test]
+    fn gradients_of_copies_are_separate() {
+        let device = Device::flex().autodiff();
+        let net: Linear = LinearConfig::new(1, 1).with_bias(false).init(&device);
+        let copy = independent_copy(&net);
+        let gradients = (net.weight.val() * 3.0 + copy.weight.val() * 5.0).backward();
+        for (param, expected) in [(&net.weight, 3.0), (&copy.weight, 5.0)] {
+            let gradient = param.val().grad(&gradients).unwrap();
+            assert_eq!(gradient.into_scalar::<f32>(), expected);
+        }
+    }
+
+    /// What batch norm has left for its next use is copied.
+    #[test]
+    fn pending_updates_of_running_states_are_copied() {
+        let device = Device::flex().autodiff();
+        let net = Net::new(&device);
+        net.forward(Tensor::ones([2, 3], &device));
+        let copy = independent_copy(&net);
+        let expected = bits(&net.valid());
+        assert_ne!(expected, bits(&Net::new(&device).valid()));
+        assert_eq!(bits(&copy.valid()), expected);
+        // On a plain device, too.
+        assert_eq!(bits(&independent_copy(&net.valid())), expected);
+        assert!(!independent_copy(&net.valid()).dropout.training.is_enabled());
+        assert!(copy.dropout.training.is_enabled());
+    }
+}
