@@ -21,7 +21,7 @@ pub(crate) struct Flags {
 
 /// Verifies the schedule.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let schedule = flags.given.schedule()?;
+    let schedule = flags.given.schedule(out)?;
     let name = one_line(&schedule.name);
     let (ticks, fault) = match flags.given.verify(&schedule) {
         Ok(()) => (Some(flags.given.simulate(&schedule)?.makespan()), None),
