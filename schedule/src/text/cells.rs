@@ -9,9 +9,6 @@ use crate::task::{Compute, Task};
 /// The suffix of the cell of an overlapped pair.
 pub(super) const OVERLAP: &str = ")OVERLAP_F_B";
 
-/// The name in that suffix.
-const OVERLAP_NAME: &str = "OVERLAP_F_B";
-
 /// The meaning of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cell {
@@ -29,9 +26,12 @@ pub(super) fn parse_cell(cell: &str) -> Result<Cell, WordFault> {
         return parse_single(cell);
     };
     let pair = inside.strip_suffix(OVERLAP);
-    let pair = pair.ok_or_else(|| match inside.rsplit_once(')') {
-        Some((_, name)) => without_program(name, ""),
-        None => WordFault::CellShape,
+    let pair = pair.ok_or_else(|| {
+        let name = inside.rsplit_once(')').map_or("", |(_, name)| name);
+        match parse_single(&format!("0{name}0")) {
+            Err(fault @ WordFault::UnknownName { .. }) => fault,
+            _ => WordFault::CellShape,
+        }
     })?;
     let (forward, backward) = pair.split_once(';').ok_or(WordFault::Pair)?;
     // Pairs don't nest, so an untrusted cell can't cause deep recursion.
@@ -79,21 +79,16 @@ fn parse_single(cell: &str) -> Result<Cell, WordFault> {
             }?;
             Ok(Cell::Derived)
         }
-        _ => Err(without_program(name, number)),
-    }
-}
-
-/// Returns the fault of a name that is none of the above: of an action that PyTorch may have in another release, or of a
-/// cell that no release writes.
-fn without_program(name: &str, number: &str) -> WordFault {
-    let is_name = name.starts_with(|c: char| c.is_ascii_uppercase())
-        && name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-    match split_digits(number) {
-        _ if name == OVERLAP_NAME => WordFault::Pair,
-        (_, "") if is_name => WordFault::UnknownName {
-            name: excerpt(name),
-        },
-        _ => WordFault::CellShape,
+        "OVERLAP_F_B" => Err(WordFault::Pair),
+        // Of an action that PyTorch may have in another release.
+        _ if name.starts_with(|c: char| c.is_ascii_uppercase())
+            && split_digits(number).1.is_empty() =>
+        {
+            Err(WordFault::UnknownName {
+                name: excerpt(name),
+            })
+        }
+        _ => Err(WordFault::CellShape),
     }
 }
 
@@ -196,7 +191,9 @@ mod tests {
             ("0F1x", WordFault::Shape),
             ("0F18446744073709551616", WordFault::TooLarge),
             ("(0F1;1B0)", WordFault::CellShape),
-            ("(0F1;1B0)OVERLAP", WordFault::CellShape),
+            ("(0F1;1B0)OVERLAP", unknown("OVERLAP")),
+            ("(0F1;1B0)SEND_F", WordFault::CellShape),
+            ("(0F1;1B0", WordFault::CellShape),
             ("(0F1)OVERLAP_F_B", WordFault::Pair),
             ("()OVERLAP_F_B", WordFault::Pair),
             ("(0F1;0UNSHARD)OVERLAP_F_B", WordFault::Pair),
