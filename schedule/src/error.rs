@@ -92,6 +92,23 @@ pub enum Rule {
     SendBeforeFree,
 }
 
+impl Rule {
+    /// Returns what to do about two actions in the wrong order.
+    const fn way_out(self) -> &'static str {
+        match self {
+            Self::GradientOrder => {
+                "move the first after the second, or number the micro-batches in the order of the backwards, \
+                 which must be the same on all stages"
+            }
+            Self::StateOrder => {
+                "move the first after the second, or use a schedule with one order of micro-batches for forwards and \
+                 backwards, such as `looped-bfs` for PyTorch's LoopedBFS"
+            }
+            _ => "move the first after the second",
+        }
+    }
+}
+
 /// An error of [`verify`](crate::verify).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -241,7 +258,7 @@ pub enum VerifyError {
         missing: Box<Action>,
     },
     /// Two actions of one rank in the wrong order.
-    #[error("{early} is before {late}: {rule}; move the first after the second")]
+    #[error("{early} is before {late}: {rule}; {}", rule.way_out())]
     OutOfOrder {
         /// The action that is too early.
         early: Place,

@@ -54,7 +54,8 @@
 //! # Architecture invariants
 //!
 //! - The weight gradients of a stage are summed in micro-batch order, whatever the schedule, so the
-//!   sum has the same bits under every schedule. [`verify()`] rejects another order.
+//!   sum has the same bits under every schedule. [`verify()`] rejects another order, and [`Schedule::parse_csv`] numbers
+//!   the micro-batches in the order of the backwards.
 //! - A message is identified by its edge and micro-batch, never by its position in
 //!   a queue. The links of a pipeline buffer, so a send never blocks; for links on which it does ([`LinkModel`]),
 //!   [`lower_over`] orders sends and receives, and [`verify_over`] finds the deadlocks of a list that another wrote.

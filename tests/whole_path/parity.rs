@@ -234,6 +234,23 @@ fn a_schedule_that_a_user_wrote() {
     assert_same(&found, &expected, "written by hand");
 }
 
+/// PyTorch's LoopedBFS runs its backwards from the last micro-batch to the first.
+#[test]
+fn a_schedule_that_pytorch_wrote() {
+    let case = LanguageModel::<0>;
+    let model = deferred(&case);
+    let trace = trace(&case, &model);
+    let machine = Machine::local(2).unwrap();
+    let machine = machine.with_chunks(2, Placement::Loop).unwrap();
+    let plan = Plan::auto(&trace, &machine).unwrap();
+    let text = include_str!("../../schedule/tests/golden/torch-2.15.0/LoopedBFS-2x2x4.comms.csv");
+    let schedule = Schedule::parse_csv("LoopedBFS", text).unwrap();
+    let count = schedule.micro_batches;
+    let expected = train(&case, &model, &micro_batches(&case, count));
+    let found = run(&case, &model, &trace, &plan, schedule, count);
+    assert_same(&found, &expected, "written by PyTorch");
+}
+
 /// From a measured step to its own lists, under a memory limit: the schedule that `auto` finds trains the
 /// same.
 #[test]

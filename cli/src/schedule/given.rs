@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use tinderbox_schedule::{
-    ChunkCounts, Dependencies, Edge, LinkModel, Schedule, ScheduleKind, Timeline, VerifyError,
-    lower_over, simulate, verify_over,
+    Action, ChunkCounts, Compute, Dependencies, Edge, LinkModel, Schedule, ScheduleKind, Timeline,
+    VerifyError, lower_over, simulate, verify_over,
 };
 
 use super::shape::Shape;
-use crate::terminal::{name_of, read_text};
+use crate::terminal::{Output, name_of, read_text};
 
 /// A schedule, and the size of its step.
 #[derive(Args, Debug)]
 pub(super) struct Given {
-    /// Name of a schedule (see `schedule list`), or a file: rows of actions, torch's CSV, or JSON; `-` is
-    /// standard input
+    /// Name of a schedule (see `schedule list`), or a file: rows of actions, CSV of PyTorch's `_dump_csv`, or JSON; `-`
+    /// is standard input
     #[arg(value_name = "NAME|FILE")]
     schedule: PathBuf,
     #[command(flatten)]
@@ -32,15 +32,25 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// Returns the schedule.
-    pub(super) fn schedule(&self) -> anyhow::Result<Schedule> {
+    /// Returns the schedule. Prints a note if a file's numbers of micro-batches may be others than here.
+    pub(super) fn schedule(&self, out: &Output) -> anyhow::Result<Schedule> {
         let path = &*self.schedule;
         match path.to_string_lossy().parse::<ScheduleKind>() {
             Ok(kind) => {
                 let one = self.shape.chunks.is_none() && kind.chunks() == ChunkCounts::One;
                 self.shape.generate(kind, one.then_some(1))
             }
-            Err(_) if path == Path::new("-") || path.exists() => self.read(path),
+            Err(_) if path == Path::new("-") || path.exists() => {
+                let schedule = self.read(path)?;
+                if !runs_forwards_in_order(&schedule) {
+                    out.note(&format!(
+                        "{} runs forwards and backwards in different orders of micro-batches: they are numbered in the \
+                         order of the backwards, in which gradients are added",
+                        schedule.name
+                    ));
+                }
+                Ok(schedule)
+            }
             Err(unknown) => bail!("{unknown}, and no file has this name"),
         }
     }
@@ -83,6 +93,18 @@ impl Given {
         let edges = chain.edges().iter();
         edges.map(|edge| (*edge, self.message_bytes)).collect()
     }
+}
+
+/// Returns whether every stage runs its forwards in the order of the numbers of micro-batches.
+fn runs_forwards_in_order(schedule: &Schedule) -> bool {
+    let mut last = BTreeMap::new();
+    let mut tasks = schedule.ranks.iter().flatten().flat_map(Action::tasks);
+    tasks.all(|task| {
+        task.compute != Compute::Forward
+            || last
+                .insert(task.stage, task.micro_batch)
+                .is_none_or(|before| before <= task.micro_batch)
+    })
 }
 
 /// Returns the dependencies of the stages that a schedule has; its claims are verified.

@@ -18,7 +18,7 @@ pub(crate) struct Flags {
 
 /// Prints the schedule; an invalid one is an error.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let schedule = flags.given.schedule()?;
+    let schedule = flags.given.schedule(out)?;
     let given = &flags.given;
     given
         .verify(&schedule)

@@ -31,7 +31,7 @@ struct Answer {
 
 /// Verifies the schedule.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let schedule = flags.given.schedule()?;
+    let schedule = flags.given.schedule(out)?;
     let name = one_line(&schedule.name);
     let (ticks, fault) = match flags.given.verify(&schedule) {
         Ok(()) => (Some(flags.given.simulate(&schedule)?.makespan()), None),

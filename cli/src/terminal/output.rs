@@ -11,7 +11,7 @@ use clap::{ArgAction, Args};
 use serde::Serialize;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::Bar;
+use super::{Bar, say};
 
 /// The version of all JSON objects that are not files of the library.
 const SCHEMA: u32 = 1;
@@ -114,6 +114,13 @@ impl Output {
         matches!(self.target, Target::Standard(_))
             && io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    }
+
+    /// Prints a note to standard error, unless there are to be no warnings.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.quiet {
+            say("note", text);
+        }
     }
 
     /// Creates a progress bar for an operation.

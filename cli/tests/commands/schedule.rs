@@ -82,6 +82,39 @@ fn a_file_is_a_schedule_like_any_other() {
     );
 }
 
+/// Files that PyTorch wrote, with communication and without.
+#[test]
+fn the_files_of_pytorch_can_run() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = directory.join("../schedule/tests/golden/torch-2.15.0");
+    let mut files = 0;
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let file = text(&path);
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let verified = run(&["schedule", "verify", file, "--quiet"]).ends(0);
+        assert!(
+            verified.starts_with(&format!("{name} can run: a step takes ")),
+            "{verified}"
+        );
+        let shown = run(&["schedule", "show", file]);
+        // Backwards from the last micro-batch on: the numbers are not those of the file.
+        let notes = match name.starts_with("LoopedBFS") {
+            true => format!(
+                "note: {name} runs forwards and backwards in different orders of micro-batches: they are numbered in \
+                 the order of the backwards, in which gradients are added\n"
+            ),
+            false => String::new(),
+        };
+        assert_eq!((shown.code, shown.err), (Some(0), notes));
+        assert!(shown.out.lines().count() > 2, "{}", shown.out);
+        files += 1;
+    }
+    assert_eq!(files, 16);
+    let unknown = run_with("0F0,0OFFLOAD0,0B0\n", &["schedule", "verify", "-"]).fails(2);
+    check_contains(&unknown, &["row 1, column 5", "OFFLOAD is unknown"]);
+}
+
 #[test]
 fn a_schedule_that_cannot_run_is_the_answer_no() {
     let dir = tempfile::tempdir().unwrap();

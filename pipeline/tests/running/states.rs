@@ -687,7 +687,7 @@ fn forwards_of_a_written_schedule_are_in_order() {
     .unwrap_err();
     insta::assert_snapshot!(full_text(&error), @r#"
     the schedule can't be run
-    `0F1` (rank 0, position 0) is before `0F0` (rank 0, position 1): a stage whose forward updates a running state, as batch norm does, runs its forwards in micro-batch order; move the first after the second
+    `0F1` (rank 0, position 0) is before `0F0` (rank 0, position 1): a stage whose forward updates a running state, as batch norm does, runs its forwards in micro-batch order; move the first after the second, or use a schedule with one order of micro-batches for forwards and backwards, such as `looped-bfs` for PyTorch's LoopedBFS
     "#);
 }
 

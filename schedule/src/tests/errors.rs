@@ -91,7 +91,7 @@ fn order_on_one_rank() {
     `0B0` (rank 0, position 0) is before `0F0` (rank 0, position 1): a backward reads what its own forward kept; move the first after the second
     `0W0` (rank 0, position 1) is before `0I0` (rank 0, position 2): a weight gradient reads what its input gradient kept; move the first after the second
     `1F0` (rank 0, position 0) is before `0F0` (rank 0, position 1): it reads values that the other computes; move the first after the second
-    `0B1` (rank 0, position 2) is before `0B0` (rank 0, position 3): a stage adds its gradients in micro-batch order, so that every schedule gives the same bits; move the first after the second
+    `0B1` (rank 0, position 2) is before `0B0` (rank 0, position 3): a stage adds its gradients in micro-batch order, so that every schedule gives the same bits; move the first after the second, or number the micro-batches in the order of the backwards, which must be the same on all stages
     ");
 }
 

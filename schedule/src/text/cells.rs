@@ -1,6 +1,6 @@
 //! The cell of a CSV file: an action in the words of PyTorch's `torch.distributed.pipelining`.
 
-use super::error::WordFault;
+use super::error::{WordFault, excerpt};
 use super::numbers::{last_number, split_digits, split_stage};
 use crate::action::Action;
 use crate::index::MicroBatchIndex;
@@ -16,7 +16,7 @@ pub(super) enum Cell {
     Action(Action),
     /// `0BW1`: a whole backward, where `B` is the input gradient.
     WholeBackward(Task),
-    /// `0SEND_F1`, `0UNSHARD`: an action that lowering derives.
+    /// `0SEND_F1`, `0WAIT_SEND_F1`, `0UNSHARD`: an action that lowering derives, or a wait that ours imply.
     Derived,
 }
 
@@ -25,7 +25,14 @@ pub(super) fn parse_cell(cell: &str) -> Result<Cell, WordFault> {
     let Some(inside) = cell.strip_prefix('(') else {
         return parse_single(cell);
     };
-    let pair = inside.strip_suffix(OVERLAP).ok_or(WordFault::CellShape)?;
+    let pair = inside.strip_suffix(OVERLAP);
+    let pair = pair.ok_or_else(|| {
+        let name = inside.rsplit_once(')').map_or("", |(_, name)| name);
+        match parse_single(&format!("0{name}0")) {
+            Err(fault @ WordFault::UnknownName { .. }) => fault,
+            _ => WordFault::CellShape,
+        }
+    })?;
     let (forward, backward) = pair.split_once(';').ok_or(WordFault::Pair)?;
     // Pairs don't nest, so an untrusted cell can't cause deep recursion.
     match (
@@ -59,10 +66,11 @@ fn parse_single(cell: &str) -> Result<Cell, WordFault> {
         "I" => action(Compute::InputGradient),
         "W" => action(Compute::WeightGradient),
         "BW" => task(Compute::Backward).map(Cell::WholeBackward),
-        "UNSHARD" | "RESHARD" | "REDUCE_GRAD" if number.is_empty() => Ok(Cell::Derived),
-        "UNSHARD" | "RESHARD" | "REDUCE_GRAD" | "RECV_F" | "RECV_B" => {
-            micro_batch(number).map(|_| Cell::Derived)
+        "UNSHARD" | "RESHARD" | "REDUCE_GRAD" | "WAIT_REDUCE_GRAD" if number.is_empty() => {
+            Ok(Cell::Derived)
         }
+        "UNSHARD" | "RESHARD" | "REDUCE_GRAD" | "WAIT_REDUCE_GRAD" | "RECV_F" | "RECV_B"
+        | "WAIT_SEND_F" | "WAIT_SEND_B" => micro_batch(number).map(|_| Cell::Derived),
         "SEND_F" | "SEND_B" => {
             let (digits, receive) = split_digits(number);
             match receive.strip_prefix('_') {
@@ -70,6 +78,15 @@ fn parse_single(cell: &str) -> Result<Cell, WordFault> {
                 None => micro_batch(number).map(|_| ()),
             }?;
             Ok(Cell::Derived)
+        }
+        "OVERLAP_F_B" => Err(WordFault::Pair),
+        // Of an action that PyTorch may have in another release.
+        _ if name.starts_with(|c: char| c.is_ascii_uppercase())
+            && split_digits(number).1.is_empty() =>
+        {
+            Err(WordFault::UnknownName {
+                name: excerpt(name),
+            })
         }
         _ => Err(WordFault::CellShape),
     }
@@ -112,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn communication_and_sharding_are_derived() {
+    fn communication_sharding_and_waits_are_derived() {
         for cell in [
             "0SEND_F0",
             "1RECV_F0",
@@ -125,6 +142,10 @@ mod tests {
             "0REDUCE_GRAD",
             "0UNSHARD3",
             "7REDUCE_GRAD0",
+            "0WAIT_SEND_F0",
+            "12WAIT_SEND_B34",
+            "0WAIT_REDUCE_GRAD",
+            "3WAIT_REDUCE_GRAD1",
         ] {
             check(cell, Ok(Cell::Derived));
         }
@@ -135,13 +156,26 @@ mod tests {
         let example = |example: &str| WordFault::NoNumber {
             example: example.to_owned(),
         };
+        let unknown = |name: &str| WordFault::UnknownName {
+            name: name.to_owned(),
+        };
         for (cell, fault) in [
             ("", WordFault::Shape),
             ("7", WordFault::Shape),
-            ("0X1", WordFault::CellShape),
-            ("0FB1", WordFault::CellShape),
-            ("0SEND_W1", WordFault::CellShape),
-            ("0OVERLAP_F_B", WordFault::CellShape),
+            ("0X1", unknown("X")),
+            ("0FB1", unknown("FB")),
+            ("0SEND_W1", unknown("SEND_W")),
+            ("0WAIT_RECV_F1", unknown("WAIT_RECV_F")),
+            ("0OFFLOAD", unknown("OFFLOAD")),
+            ("(0F1;1B0)OVERLAP_F_I", unknown("OVERLAP_F_I")),
+            ("(0F1;1OFFLOAD0)OVERLAP_F_B", unknown("OFFLOAD")),
+            ("0OFFLOADx", WordFault::CellShape),
+            ("0OFFLOAD1_2RECV_F1", WordFault::CellShape),
+            ("0_1", WordFault::CellShape),
+            ("0SEND_F1_2OFFLOAD1", WordFault::CellShape),
+            ("0WAIT_SEND_F", example("0WAIT_SEND_F0")),
+            ("0WAIT_SEND_F1_2RECV_B0", WordFault::Shape),
+            ("0OVERLAP_F_B", WordFault::Pair),
             ("F1", WordFault::NoStage),
             ("SEND_F1", WordFault::NoStage),
             ("-1F0", WordFault::Sign),
@@ -157,7 +191,9 @@ mod tests {
             ("0F1x", WordFault::Shape),
             ("0F18446744073709551616", WordFault::TooLarge),
             ("(0F1;1B0)", WordFault::CellShape),
-            ("(0F1;1B0)OVERLAP", WordFault::CellShape),
+            ("(0F1;1B0)OVERLAP", unknown("OVERLAP")),
+            ("(0F1;1B0)SEND_F", WordFault::CellShape),
+            ("(0F1;1B0", WordFault::CellShape),
             ("(0F1)OVERLAP_F_B", WordFault::Pair),
             ("()OVERLAP_F_B", WordFault::Pair),
             ("(0F1;0UNSHARD)OVERLAP_F_B", WordFault::Pair),

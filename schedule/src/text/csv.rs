@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::builder::Builder;
 use super::cells::{Cell, OVERLAP, parse_cell};
 use super::error::{ParseError, TextPosition, WordFault, excerpt};
+use super::numbering::number_by_backwards;
 use super::rows::lines;
 use super::words::parse_word;
 use crate::action::Action;
@@ -17,15 +18,21 @@ impl Schedule {
     /// Reads the CSV of PyTorch's pipeline schedules, compute-only or with communication.
     ///
     /// A row is a rank and a cell a time step; empty cells, where a rank is idle, are skipped. Cells of
-    /// communication (`0SEND_F1`, `1RECV_F1`, `1SEND_B1`, `0RECV_B1`) and of sharding (`0UNSHARD`,
-    /// `0RESHARD`, `0REDUCE_GRAD`) are checked and dropped, so the result is compute-only:
-    /// [`lower`](crate::lower) derives messages from the plan's own edges, which include skips and
-    /// ties. Quotes and spaces around a cell are allowed. Blank lines at the end of the text are not ranks;
+    /// communication (`0SEND_F1`, `1RECV_F1`, `1SEND_B1`, `0RECV_B1`), of sharding (`0UNSHARD`,
+    /// `0RESHARD`, `0REDUCE_GRAD`) and of waits (`0WAIT_SEND_F1`, `1WAIT_SEND_B1`, `0WAIT_REDUCE_GRAD`) are checked and
+    /// dropped, so the result is compute-only: [`lower`](crate::lower) derives messages from the plan's own edges, which
+    /// include skips and ties, and a link keeps what is sent until it is received. Quotes and spaces around a cell are allowed. Blank lines at the end of the text are not ranks;
     /// an empty row elsewhere is a rank without actions, and so is a row with a single `""` or comma.
     ///
     /// Older releases of PyTorch had no `I`: they wrote `B` for the input gradient, and `BW` for a
     /// whole backward. In a text without any `I`, a `B` is therefore an `I` if its stage and micro-batch
     /// have a `W` too; every other `B` is whole, as in current releases.
+    ///
+    /// Micro-batches are numbered in the order of their backwards: a stage adds its gradients in micro-batch order under
+    /// every schedule, and PyTorch's `LoopedBFS` runs the backwards of each stage from the last micro-batch to the first.
+    /// If all stages end their backwards in one order, and it is not ascending, the n-th micro-batch of that order becomes
+    /// micro-batch n in forwards and backwards. The schedule is otherwise the same. If stages have different orders, the
+    /// numbers are those of the text, and [`verify`](crate::verify) rejects them.
     ///
     /// Stages, counts and mode are inferred as by [`Schedule::parse`]. Linear in the text, times the logarithm
     /// of the number of stages.
@@ -66,6 +73,7 @@ impl Schedule {
         }
         let mut schedule = builder.finish(name)?;
         split_backwards(&mut schedule.ranks, &whole);
+        number_by_backwards(&mut schedule);
         Ok(schedule)
     }
 
@@ -191,10 +199,12 @@ fn split_backwards(ranks: &mut [Vec<Action>], whole: &HashSet<(StageIndex, Micro
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Dependencies, Form, ScheduleMode, lower, one_f_one_b, verify};
+    use crate::{Dependencies, Form, ScheduleKind, ScheduleMode, lower, one_f_one_b, verify};
 
     /// Reads a text and compares the result with the text form.
     fn check(csv: &str, expected: &str) -> Schedule {
@@ -232,6 +242,49 @@ mod tests {
              1SEND_B2,1RECV_F3,1F3,1B3,1SEND_B3,1REDUCE_GRAD,1RESHARD\r\n",
             &one_f_one_b(2, 4).to_string(),
         );
+    }
+
+    /// As PyTorch 2.15 writes it: every send and every reduction has a wait.
+    #[test]
+    fn one_f_one_b_with_waits() {
+        check_runs(
+            "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0WAIT_SEND_F0,0RECV_B1,0B1,0WAIT_SEND_F1,\
+             0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\r\n\
+             1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,\
+             1RESHARD,1WAIT_SEND_B0,1WAIT_SEND_B1\r\n",
+            &one_f_one_b(2, 2).to_string(),
+        );
+    }
+
+    /// The order of the backwards is that of the gradients, which are added from micro-batch 0 on.
+    #[test]
+    fn backwards_from_the_last_micro_batch_on() {
+        check_runs(
+            "0F0,0F1,0F2,2F0,2F1,2F2,,,2B2,2B1,2B0,0B2,0B1,0B0\n\
+             ,1F0,1F1,1F2,3F0,3F1,3F2,3B2,3B1,3B0,1B2,1B1,1B0\n",
+            "0F2 0F1 0F0 2F2 2F1 2F0 2B0 2B1 2B2 0B0 0B1 0B2\n\
+             1F2 1F1 1F0 3F2 3F1 3F0 3B0 3B1 3B2 1B0 1B1 1B2",
+        );
+        // The weight gradients have the order, and what comes before them has any.
+        check_runs(
+            "0F0,0F1,0I0,0I1,0W1,0W0\n1F0,1F1,1I0,1B1,1W0\n",
+            "0F1 0F0 0I1 0I0 0W0 0W1\n1F1 1F0 1I1 1B0 1W1",
+        );
+        // Without one order of all stages, or without every micro-batch, the numbers are those of the text.
+        for (csv, expected) in [
+            (
+                "0F0,0F1,0B1,0B0\n1F0,1F1,1B0,1B1",
+                "0F0 0F1 0B1 0B0\n1F0 1F1 1B0 1B1",
+            ),
+            ("0F0,0F1,0B1,0B1", "0F0 0F1 0B1 0B1"),
+            ("0F0,0F1,0F2,0B1,0B0", "0F0 0F1 0F2 0B1 0B0"),
+            ("0F1,0F0,1F1,1F0,1B1,1B0", "0F1 0F0 1F1 1F0 1B1 1B0"),
+            ("0F1,0F0", "0F1 0F0"),
+        ] {
+            let schedule = check(csv, expected);
+            let refused = verify(&schedule, &Dependencies::chain(schedule.stages)).is_err();
+            assert_eq!(refused, csv.contains('B'), "{csv}");
+        }
     }
 
     /// Two ranks with two stages each, and backwards that are split on the first.
@@ -296,6 +349,10 @@ mod tests {
             "0F0,(0F1;1B0;2B0)OVERLAP_F_B",
             "0F0,(0F1)OVERLAP_F_B",
             "0F0,0F99999999999999999999",
+            "0F0,0OFFLOAD3",
+            "0F0,(0F1;1B0)OVERLAP_F_I",
+            "0F0,0WAIT_SEND_F",
+            "0F0,0OFFLOAD3x",
             "rank,0F0",
             "0F0\n,2F0",
         ];
@@ -312,6 +369,10 @@ mod tests {
         row 1, column 5: `(0F1;1B0;2B0)OVERLAP_F_B` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
         row 1, column 5: `(0F1)OVERLAP_F_B` is not a cell of a schedule: an overlapped pair is of two programs: write `2F5&1B3`, in CSV `(2F5;1B3)OVERLAP_F_B`
         row 1, column 5: `0F99999999999999999999` is not a cell of a schedule: numbers go up to 4294967295
+        row 1, column 5: `0OFFLOAD3` is not a cell of a schedule: the name OFFLOAD is unknown: if your release of PyTorch writes it, write the file with `_dump_csv(filename, format="compute_only")`, which has no such names, or remove the cell
+        row 1, column 5: `(0F1;1B0)OVERLAP_F_I` is not a cell of a schedule: the name OVERLAP_F_I is unknown: if your release of PyTorch writes it, write the file with `_dump_csv(filename, format="compute_only")`, which has no such names, or remove the cell
+        row 1, column 5: `0WAIT_SEND_F` is not a cell of a schedule: the number after the letter is missing: write it out, such as in `0WAIT_SEND_F0`
+        row 1, column 5: `0OFFLOAD3x` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
         row 1, column 1: `rank` is not a cell of a schedule: write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`
         row 2, column 2: this is an action of stage 2, but no row runs stage 1: number the stages from 0 without a gap
         "#);
@@ -376,14 +437,77 @@ mod tests {
             })
     }
 
+    /// Returns the number that each micro-batch has in another schedule, if the two are otherwise the same.
+    fn renumbered(
+        from: &Schedule,
+        to: &Schedule,
+    ) -> Option<BTreeMap<MicroBatchIndex, MicroBatchIndex>> {
+        let tasks = |schedule: &Schedule| {
+            let actions = schedule.places().flat_map(|at| {
+                let tasks = at.action.tasks().to_vec();
+                tasks
+                    .into_iter()
+                    .map(move |task| (at.rank, at.position, task))
+            });
+            actions.collect::<Vec<_>>()
+        };
+        let mut numbers = BTreeMap::new();
+        let (from, to) = (tasks(from), tasks(to));
+        for ((rank, position, old), new) in from.iter().zip(&to) {
+            let micro_batch = *numbers.entry(old.micro_batch).or_insert(new.2.micro_batch);
+            if (
+                *rank,
+                *position,
+                Task {
+                    micro_batch,
+                    ..*old
+                },
+            ) != *new
+            {
+                return None;
+            }
+        }
+        let distinct: HashSet<_> = numbers.values().collect();
+        (from.len() == to.len() && distinct.len() == numbers.len()).then_some(numbers)
+    }
+
     proptest! {
         #[test]
         fn lists_survive_a_round_trip(text in any_lists()) {
             let schedule = Schedule::parse("any", &text).unwrap();
             let csv = schedule.to_csv();
-            prop_assert_eq!(&Schedule::parse_csv("any", &csv).unwrap(), &schedule);
+            let read = Schedule::parse_csv("any", &csv).unwrap();
+            prop_assert!(renumbered(&schedule, &read).is_some(), "{schedule}\n{read}");
+            prop_assert_eq!(&Schedule::parse_csv("any", &read.to_csv()).unwrap(), &read);
             let idle = csv.replace(',', ",, ").replace('\n', ",\r\n");
-            prop_assert_eq!(&Schedule::parse_csv("any", &idle).unwrap(), &schedule);
+            prop_assert_eq!(&Schedule::parse_csv("any", &idle).unwrap(), &read);
+        }
+
+        /// A schedule that can run is read as it is, and with any other numbers of its micro-batches, too.
+        #[test]
+        fn any_numbers_of_micro_batches_are_read(
+            kind in prop::sample::select(ScheduleKind::ALL.to_vec()),
+            ranks in 1..5_usize,
+            order in (1..9_usize).prop_flat_map(|count| Just((0..count).collect::<Vec<_>>()).prop_shuffle()),
+        ) {
+            let chunks = if kind.chunks().contains(1) { 1 } else { 2 };
+            let Ok(schedule) = kind.generate(ranks, chunks, order.len()) else {
+                return Ok(());
+            };
+            let csv = schedule.to_csv();
+            prop_assert_eq!(&Schedule::parse_csv(&schedule.name, &csv).unwrap(), &schedule);
+            let mut shuffled = schedule.clone();
+            for action in shuffled.ranks.iter_mut().flatten() {
+                let tasks = match action {
+                    Action::Compute(task) => std::slice::from_mut(task),
+                    Action::Overlap(tasks) => tasks,
+                    _ => continue,
+                };
+                for task in tasks {
+                    task.micro_batch = MicroBatchIndex::new(order[task.micro_batch.index()]);
+                }
+            }
+            prop_assert_eq!(&Schedule::parse_csv(&schedule.name, &shuffled.to_csv()).unwrap(), &schedule);
         }
     }
 }

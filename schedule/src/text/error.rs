@@ -81,6 +81,15 @@ pub enum WordFault {
         "write it as PyTorch does, such as `0F2`, `(0F2;1B0)OVERLAP_F_B`, `0SEND_F2` or `0UNSHARD`"
     )]
     CellShape,
+    /// A cell of the right shape, with a name that no known release of PyTorch writes.
+    #[error(
+        "the name {name} is unknown: if your release of PyTorch writes it, write the file with \
+         `_dump_csv(filename, format=\"compute_only\")`, which has no such names, or remove the cell"
+    )]
+    UnknownName {
+        /// The name, truncated to its first 40 characters.
+        name: String,
+    },
     /// A letter that no action has.
     #[error("no action has the letter {letter}: write F, B, I or W, or R, S, U, G or N")]
     Letter {

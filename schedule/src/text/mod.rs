@@ -6,6 +6,7 @@ mod csv;
 mod detect;
 mod error;
 mod json;
+mod numbering;
 mod numbers;
 mod rows;
 mod words;
