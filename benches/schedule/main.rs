@@ -13,6 +13,7 @@ mod data;
 mod figures;
 mod overhead;
 mod prediction;
+mod products;
 mod training;
 
 use figures::{figure, median, turns};
@@ -33,6 +34,7 @@ fn main() {
     );
     training::figures();
     overhead::figures();
+    products::figures();
     prediction::figures();
     data::figures();
 }

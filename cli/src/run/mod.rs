@@ -2,6 +2,7 @@
 
 mod command;
 mod diff;
+mod numerics;
 mod replays;
 
 pub(crate) use command::Command;
