@@ -147,56 +147,88 @@ impl ModuleMapper for WithNewIds {
     }
 }
 
+/// The texts say how a copy is made.
 #[test]
 fn copies_that_are_refused() {
-    let refused = |init| outcome(init).unwrap_err();
-    // A clone without values is frozen with its original.
-    insta::assert_snapshot!(refused(|device| {
-        let online = online(device);
-        let target = online.clone().no_grad();
-        Net::new(online, vec![target])
-    }), @"no parameter gets a gradient from the loss: `others.0.weight` is a clone of `online.weight`, and `no_grad` on a clone of a parameter that has no value yet freezes both; create a copy with values of its own, such as a target network, with `independent_copy(&module).no_grad()`");
-    // One with values is not.
-    insta::assert_snapshot!(refused(|device| {
-        let online = online(device);
-        online.weight.val();
-        let target = online.clone().no_grad();
-        Net::new(online, vec![target])
-    }), @"`others.0.weight` is a clone of `online.weight`: Burn's optimizers update only one of them, so they would differ; for a copy with values of its own, such as a target network, call `independent_copy` instead of `clone`; to tie them, read one parameter in both places of the forward");
-    insta::assert_snapshot!(refused(|device| {
-        let online = online(device);
-        let target = online.clone();
-        Net::new(online, vec![target])
-    }), @"`others.0.weight` is a clone of `online.weight`: Burn's optimizers update only one of them, so they would differ; for a copy with values of its own, such as a target network, call `independent_copy` instead of `clone`; to tie them, read one parameter in both places of the forward");
-    insta::assert_snapshot!(refused(|device| {
-        let members = vec![online(device); 3];
-        Net::new(online(device), members)
-    }), @"`others.1.weight` is a clone of `others.0.weight`: Burn's optimizers update only one of them, so they would differ; for a copy with values of its own, such as a target network, call `independent_copy` instead of `clone`; to tie them, read one parameter in both places of the forward");
-    let skipped = refused(|device| {
-        let online = online(device);
-        let hidden = Some(independent_copy(&online).no_grad());
-        Net {
-            hidden,
-            ..Net::new(online, Vec::new())
-        }
-    });
-    insta::assert_snapshot!(skipped, @"the forward initializes a parameter that no visitor of the module sees, in field `hidden.weight`, as in a field with `#[module(skip)]`: every run would draw another value; make it a field of the module and freeze it (`no_grad`)");
-    // A recording can't leave the device, nor autodiff.
-    let left: [fn(&Device) -> Net; 2] = [
-        |device| {
-            let online = online(device);
-            let target = online.valid();
-            Net::new(online, vec![target])
-        },
-        |device| {
-            let online = online(device);
-            let target = online.clone().fork(device).no_grad();
-            Net::new(online, vec![target])
-        },
+    let clones = |second: &str, first: &str| {
+        format!(
+            "`{second}` is a clone of `{first}`: Burn's optimizers update only one of them, so they would differ; for a \
+             copy with values of its own, such as a target network, call `independent_copy` instead of `clone`; to tie \
+             them, read one parameter in both places of the forward"
+        )
+    };
+    let frozen = "no parameter gets a gradient from the loss: `others.0.weight` is a clone of `online.weight`, and \
+                  `no_grad` on a clone of a parameter that has no value yet freezes both; create a copy with values of \
+                  its own, such as a target network, with `independent_copy(&module).no_grad()`";
+    let skipped = "the forward initializes a parameter that no visitor of the module sees, in field `hidden.weight`, as \
+                   in a field with `#[module(skip)]`: every run would draw another value; make it a field of the module \
+                   and freeze it (`no_grad`)";
+    // A recording can't leave its device or autodiff.
+    let moved = "moved a fake tensor between devices or autodiff contexts";
+    let cases: [(fn(&Device) -> Net, String); 7] = [
+        (
+            |device| {
+                let online = online(device);
+                let target = online.clone().no_grad();
+                Net::new(online, vec![target])
+            },
+            frozen.to_owned(),
+        ),
+        // A clone of a parameter with a value is frozen alone.
+        (
+            |device| {
+                let online = online(device);
+                online.weight.val();
+                let target = online.clone().no_grad();
+                Net::new(online, vec![target])
+            },
+            clones("others.0.weight", "online.weight"),
+        ),
+        (
+            |device| {
+                let online = online(device);
+                let target = online.clone();
+                Net::new(online, vec![target])
+            },
+            clones("others.0.weight", "online.weight"),
+        ),
+        (
+            |device| {
+                let members = vec![online(device); 3];
+                Net::new(online(device), members)
+            },
+            clones("others.1.weight", "others.0.weight"),
+        ),
+        (
+            |device| {
+                let online = online(device);
+                let hidden = Some(independent_copy(&online).no_grad());
+                Net {
+                    hidden,
+                    ..Net::new(online, Vec::new())
+                }
+            },
+            skipped.to_owned(),
+        ),
+        (
+            |device| {
+                let online = online(device);
+                let target = online.valid();
+                Net::new(online, vec![target])
+            },
+            moved.to_owned(),
+        ),
+        (
+            |device| {
+                let online = online(device);
+                let target = online.clone().fork(device).no_grad();
+                Net::new(online, vec![target])
+            },
+            moved.to_owned(),
+        ),
     ];
-    for init in left {
-        let text = refused(init);
-        let moved = "moved a fake tensor between devices or autodiff contexts";
-        assert!(text.contains(moved), "{text}");
+    for (case, (init, expected)) in cases.into_iter().enumerate() {
+        let text = outcome(init).unwrap_err();
+        assert!(text.contains(&expected), "case {case}: {text}");
     }
 }
