@@ -67,7 +67,7 @@ fn an_error_that_passes_is_tried_again() {
 #[test]
 fn an_error_that_stays_ends_with_an_error_and_no_older_step() {
     let denied = |at, latest: Result<u64, LoadError>| match latest {
-        // The lookup for links may fail.
+        // The listing of files may fail: each file is looked up then.
         Ok(step) => assert_eq!(step, 2, "operation {at}"),
         Err(error) => {
             assert_eq!(error.class(), ErrorClass::Refused, "operation {at}");
@@ -97,7 +97,7 @@ fn an_error_that_stays_ends_with_an_error_and_no_older_step() {
 fn the_error_says_what_to_do() {
     let (store, run) = with_two_steps();
     store.set_kind(ErrorKind::PermissionDenied);
-    store.set_fault(Some(Fault::From(4)));
+    store.set_fault(Some(Fault::From(3)));
     let error = run.latest().unwrap_err();
     assert_eq!(
         chain(&error),
