@@ -211,9 +211,14 @@
 //! - **A pipeline computes the same as plain Burn.** The joint graph is Burn's; cutting it adds no
 //!   arithmetic, which is verified before each new program runs. Gradients of micro-batches are added in
 //!   the same order under every schedule, and with any number of stages and replicas. [`verify()`] compares a step of your own model.
+//! - **Bits depend on the machine in named classes of operations only.** Sums have a defined order, whatever the number of
+//!   threads. What another processor or C library rounds differently is probed ([`NumericFingerprint`]); a checkpoint and a
+//!   digest have the probes of their process.
 //! - **A lost process changes no bit.** A call that was interrupted returns what it would have returned.
 //! - **Checkpoints are atomic.** A checkpoint appears by one rename, in a bucket by one conditional write,
 //!   after everything was synced and validated to tile every tensor; every byte that is read is checked.
+//! - **A resume continues the run.** A checkpoint has the settings that decide the losses, and others are refused unless the
+//!   caller allows them.
 //! - **A load is exact.** A [`Source`] can reject a model before anything is materialized: a saved parameter
 //!   that the model does not have is an error, as is a missing one.
 //! - **A save is a snapshot without copies.** Burn never modifies shared data, so a clone of a tensor is a

@@ -81,13 +81,13 @@ fn trained(dir: &Path) -> (Checkpoint, Net) {
     (checkpoint, pipeline.gather(&Device::flex()).unwrap())
 }
 
-fn chain(error: &dyn Error) -> String {
+fn chain(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(|cause| cause.to_string() + "\n").collect()
 }
 
 #[track_caller]
-fn check_refused(error: &dyn Error) {
+fn check_refused(error: &(dyn Error + 'static)) {
     let text = chain(error);
     assert!(
         text.contains("values of words.weight and head.table: they are one"),
