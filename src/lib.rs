@@ -291,10 +291,10 @@ pub use tinderbox_checkpoint::{store, tools};
 pub use tinderbox_deferred as deferred;
 pub use tinderbox_deferred::{
     Deferred, DeferredError, DeviceError, MaterializeError, MaterializeOptions, MemoryCheck,
-    Mismatch, Mismatches, NumericFingerprint, Observer, OrElse, Origin, Parameter, ParameterPath, ParameterTable,
-    PartialModule, Recipe, RecipeError, RecipePlan, RecordedModel, Replay, Request, Rng, Source,
-    SourceError, Values, check_device, check_materialized, independent_copy, open_devices,
-    parameter_values, random,
+    Mismatch, Mismatches, NumericFingerprint, Observer, OrElse, Origin, Parameter, ParameterPath,
+    ParameterTable, PartialModule, Recipe, RecipeError, RecipePlan, RecordedModel, Replay, Request,
+    Rng, Source, SourceError, Values, check_device, check_materialized, independent_copy,
+    open_devices, parameter_values, random,
 };
 /// Fake tensors, recording and graphs.
 pub use tinderbox_fake as fake;

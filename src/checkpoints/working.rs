@@ -19,9 +19,7 @@ use tinderbox_pipeline::schedule::StageIndex;
 use tinderbox_pipeline::{SavedOptimizer, StageStore, StreamedTraining, UpdatedStage};
 
 use super::restored::State;
-use super::scalars::{
-    is_averaged, is_of_working_dir, of_run, of_working_dir, scale_of, to_saved,
-};
+use super::scalars::{is_averaged, is_of_working_dir, of_run, of_working_dir, scale_of, to_saved};
 use super::settings::{Expected, warn_of_numerics};
 use crate::CheckpointsError;
 

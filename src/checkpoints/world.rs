@@ -269,7 +269,9 @@ impl Checkpoints {
         };
         let prepared = opened
             .map_err(CheckpointsError::from)
-            .and_then(|(checkpoint, skipped)| Ok((prepare(pipeline, checkpoint, &self.settings)?, skipped)));
+            .and_then(|(checkpoint, skipped)| {
+                Ok((prepare(pipeline, checkpoint, &self.settings)?, skipped))
+            });
         // Before anything is changed.
         let (prepared, skipped) = agree(world, prepared, |error| error)?;
         let mut resumed = prepared.restore(pipeline)?;

@@ -50,7 +50,10 @@ fn ten_thousand_parameters_are_saved_and_resumed() {
     let model = model();
     let trace = model.trace(&batch(), |tower: &Tower, x: Batch| {
         // Sums of two layers keep values finite, and the graph short.
-        let x = tower.layers.iter().fold(x, |x, layer| layer.forward(x) * 0.5);
+        let x = tower
+            .layers
+            .iter()
+            .fold(x, |x, layer| layer.forward(x) * 0.5);
         Outputs::loss(x.powf_scalar(2.0).mean())
     });
     let trace = trace.unwrap();
@@ -67,6 +70,12 @@ fn ten_thousand_parameters_are_saved_and_resumed() {
     let whole = resumed.plan().to_json().len();
     println!("save {save:?}, start {begin:?}, resume {resume:?}, plan {plan} and {whole} bytes");
     assert_eq!(resumed.step(1e-3, batch()).unwrap().loss, expected);
-    assert!(plan < 2 << 20 && whole < 2 << 20, "{plan} and {whole} bytes");
-    assert!(resume < save * 4, "a resume takes {resume:?}, a save {save:?}");
+    assert!(
+        plan < 2 << 20 && whole < 2 << 20,
+        "{plan} and {whole} bytes"
+    );
+    assert!(
+        resume < save * 4,
+        "a resume takes {resume:?}, a save {save:?}"
+    );
 }

@@ -97,11 +97,15 @@ fn other_settings_are_refused_by_name_and_nothing_changes() {
     // In the forward.
     let example = Tied.batch(0, &Device::flex());
     let forward = |model: &TiedModel, batch| Tied.forward(model, batch);
-    let bf16 = MixedPrecision::bf16(&model).trace(&example, forward).unwrap();
+    let bf16 = MixedPrecision::bf16(&model)
+        .trace(&example, forward)
+        .unwrap();
     let mut pipeline = builder(&model, &bf16).start().unwrap();
     check(dir.path(), &mut pipeline, "precision", &mut refused);
     let mut pipeline = builder(&model, &own).start().unwrap();
-    pipeline.freeze(&ParamGroup::from_predicate("tokens")).unwrap();
+    pipeline
+        .freeze(&ParamGroup::from_predicate("tokens"))
+        .unwrap();
     check(dir.path(), &mut pipeline, "frozen", &mut refused);
     insta::assert_snapshot!(refused.join("\n"), @r#"
     `optimizer` was `"weight_decay": 0.0001` and is now `"weight_decay": 0.5`
@@ -124,7 +128,11 @@ fn check<B: Batch>(
     refused: &mut Vec<String>,
 ) {
     let before = values(pipeline);
-    let open = || Checkpoints::open(dir).unwrap().describe_learning_rates("1e-2 for ever");
+    let open = || {
+        Checkpoints::open(dir)
+            .unwrap()
+            .describe_learning_rates("1e-2 for ever")
+    };
     let error = open().resume(pipeline).unwrap_err();
     let CheckpointsError::OtherSettings { differences, .. } = error else {
         panic!("{name}: {error}");
@@ -134,9 +142,16 @@ fn check<B: Batch>(
     refused.push(differences[0].to_string());
     assert!(values(pipeline) == before, "{name}");
     // Another name does not allow it.
-    let other = if name == "frozen" { "clipping" } else { "frozen" };
+    let other = if name == "frozen" {
+        "clipping"
+    } else {
+        "frozen"
+    };
     let error = open().allow_changes([other]).resume(pipeline).unwrap_err();
-    assert!(matches!(error, CheckpointsError::OtherSettings { .. }), "{error}");
+    assert!(
+        matches!(error, CheckpointsError::OtherSettings { .. }),
+        "{error}"
+    );
     let resumed = open().allow_changes([name]).resume(pipeline);
     assert_eq!(resumed.unwrap().unwrap().step, 1, "{name}");
 }
@@ -171,7 +186,10 @@ fn another_optimizer_is_refused_before_its_state_is_looked_at() {
     let saves = Checkpoints::open(dir.path()).unwrap();
     let mut pipeline = builder(&model, &trace).start().unwrap();
     let error = saves.resume(&mut pipeline).unwrap_err();
-    assert!(matches!(error, CheckpointsError::OtherSettings { .. }), "{error}");
+    assert!(
+        matches!(error, CheckpointsError::OtherSettings { .. }),
+        "{error}"
+    );
     // Without an optimizer, nothing is trained, and nothing compared.
     let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
     let evaluation = Pipeline::new(&model, &trace, &plan).seed(SEED).start();
@@ -200,7 +218,11 @@ fn edit(dir: &Path, change: impl FnOnce(&mut serde_json::Map<String, serde_json:
     change(body);
     let body = serde_json::to_string(body).unwrap();
     let digest = Digest::of(body.as_bytes());
-    fs::write(&path, format!(r#"{{"xxh3_128":"{digest}","body":{body}}}"#) + "\n").unwrap();
+    fs::write(
+        &path,
+        format!(r#"{{"xxh3_128":"{digest}","body":{body}}}"#) + "\n",
+    )
+    .unwrap();
 }
 
 #[test]
@@ -225,7 +247,10 @@ fn checkpoints_of_earlier_versions_resume_with_a_warning() {
     // They have the number of micro-batches.
     let (refused, _) = resume(builder(&model, &trace).micro_batches(2));
     let error = refused.unwrap_err();
-    assert!(matches!(error, CheckpointsError::OtherSettings { .. }), "{error}");
+    assert!(
+        matches!(error, CheckpointsError::OtherSettings { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -243,7 +268,10 @@ fn another_processor_is_named_by_what_it_computes() {
     assert_eq!(resume(), "");
     edit(dir.path(), |manifest| {
         let numerics = manifest["numerics"].as_object_mut().unwrap();
-        assert_eq!(numerics.len(), NumericFingerprint::of_process().classes().len());
+        assert_eq!(
+            numerics.len(),
+            NumericFingerprint::of_process().classes().len()
+        );
         numerics.insert("tanh".into(), "0".into());
         numerics.insert("sums".into(), "0".into());
     });

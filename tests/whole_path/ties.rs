@@ -81,13 +81,13 @@ fn trained(dir: &Path) -> (Checkpoint, Net) {
     (checkpoint, pipeline.gather(&Device::flex()).unwrap())
 }
 
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(|cause| cause.to_string() + "\n").collect()
+fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}\n{cause}"))
 }
 
 #[track_caller]
-fn check_refused(error: &(dyn Error + 'static)) {
+fn check_refused(error: &dyn Error) {
     let text = chain(error);
     assert!(
         text.contains("values of words.weight and head.table: they are one"),

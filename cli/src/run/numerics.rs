@@ -42,9 +42,8 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let other = flags.other.as_ref().map(|path| {
         let text = read_text(path)?;
         let printed: Result<Printed, _> = serde_json::from_str(&text);
-        let printed = printed.with_context(|| {
-            format!("{} is not what `run numerics --json` prints", name_of(path))
-        });
+        let printed = printed
+            .with_context(|| format!("{} is not what `run numerics --json` prints", name_of(path)));
         Ok::<_, anyhow::Error>(printed?.numerics)
     });
     let other = other.transpose()?;
@@ -65,12 +64,18 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             table.show(out)
         }
         Some(classes) if classes.is_empty() => {
-            writeln!(out, "{} classes of operations are equal", found.numerics.len())
+            writeln!(
+                out,
+                "{} classes of operations are equal",
+                found.numerics.len()
+            )
         }
         Some(classes) => show_numerics(classes, out),
     })?;
-    Ok(match found.differences.is_none_or(|classes| classes.is_empty()) {
-        true => Outcome::Done,
-        false => Outcome::No,
-    })
+    Ok(
+        match found.differences.is_none_or(|classes| classes.is_empty()) {
+            true => Outcome::Done,
+            false => Outcome::No,
+        },
+    )
 }

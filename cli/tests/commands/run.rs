@@ -237,7 +237,10 @@ fn machines_are_compared_by_what_they_compute() {
     let own = run(&["run", "numerics", "--json"]).ends(0);
     let (_directory, a, b) = files(&own, &own.replace("\"tanh\":\"", "\"tanh\":\"0"));
     let same = run(&["run", "numerics", text(&a)]).ends(0);
-    assert!(same.ends_with(" classes of operations are equal\n"), "{same}");
+    assert!(
+        same.ends_with(" classes of operations are equal\n"),
+        "{same}"
+    );
     let other = run(&["run", "numerics", text(&b)]).ends(1);
     insta::assert_snapshot!(other, @"the processors or C libraries of the two round differently: tanh");
     let json = run(&["run", "numerics", "--json", text(&b)]).json(1);
@@ -246,5 +249,8 @@ fn machines_are_compared_by_what_they_compute() {
     assert!(table.contains("products with vectors"), "{table}");
     std::fs::write(&a, "{}").unwrap();
     let error = run(&["run", "numerics", text(&a)]).fails(2);
-    assert!(error.contains("is not what `run numerics --json` prints"), "{error}");
+    assert!(
+        error.contains("is not what `run numerics --json` prints"),
+        "{error}"
+    );
 }

@@ -48,8 +48,7 @@ fn long_sums_have_the_order_of_one_thread() {
         };
         let graph = recording.graph();
         let nodes = graph.node_ids();
-        let program =
-            Program::new(graph, nodes, &[id(x)], &[id(y)], &RandomKeys::new()).unwrap();
+        let program = Program::new(graph, nodes, &[id(x)], &[id(y)], &RandomKeys::new()).unwrap();
         let executable = Executor::new(&Device::flex()).unwrap().load(program);
         let context = RunContext::initialization(Seed::new(0));
         let given = DynTensor::from_data(data.clone(), &Device::flex());
@@ -61,7 +60,10 @@ fn long_sums_have_the_order_of_one_thread() {
                     executable.run(vec![given.clone()], &context).unwrap()
                 });
                 let found = found[0].to_data().unwrap();
-                assert_eq!(found, expected, "{name} of {dtype:?}, {threads} threads, run {run}");
+                assert_eq!(
+                    found, expected,
+                    "{name} of {dtype:?}, {threads} threads, run {run}"
+                );
             }
         }
     }
