@@ -72,7 +72,7 @@ fn few_files_are_open_at_a_time() {
         current: Some(64),
         ..getrlimit(Resource::Nofile)
     };
-    setrlimit(Resource::Nofile, limit.clone()).unwrap();
+    setrlimit(Resource::Nofile, limit).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let at = |file: usize| dir.path().join(name(file));
     let map: BTreeMap<String, String> = (0..FILES)

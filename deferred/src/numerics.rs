@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use derive_more::{From, Into};
+use rayon::ThreadPoolBuilder;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
@@ -26,13 +27,25 @@ impl NumericFingerprint {
     /// Cost: some ten milliseconds at the first call, which are spent once per process.
     pub fn of_process() -> &'static Self {
         static OF_PROCESS: OnceLock<NumericFingerprint> = OnceLock::new();
+        // In a pool of its own: a thread of another one would run other tasks of it meanwhile, which may ask for the
+        // fingerprint too.
         OF_PROCESS.get_or_init(|| {
-            let probes = PROBES.iter();
-            Self(
-                probes
-                    .map(|(class, probe)| ((*class).to_owned(), digest(probe())))
-                    .collect(),
-            )
+            std::thread::scope(|scope| {
+                let probed = scope.spawn(|| {
+                    let pool = ThreadPoolBuilder::new().num_threads(1).build();
+                    let pool =
+                        pool.expect("a process that runs several threads can start one more");
+                    pool.install(|| {
+                        let probes = PROBES.iter();
+                        Self(
+                            probes
+                                .map(|(class, probe)| ((*class).to_owned(), digest(probe())))
+                                .collect(),
+                        )
+                    })
+                });
+                probed.join().expect("the probes do not panic")
+            })
         })
     }
 
@@ -179,7 +192,7 @@ mod tests {
     fn a_process_always_has_the_same_and_names_what_differs() {
         let own = NumericFingerprint::of_process();
         for threads in [1, 2, 5] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+            let pool = ThreadPoolBuilder::new().num_threads(threads);
             let again = pool.build().unwrap().install(|| {
                 let probes = PROBES.iter();
                 probes
@@ -194,6 +207,19 @@ mod tests {
         other.insert("a class of a newer version".into(), "0".into());
         other.remove("tanh");
         assert_eq!(own.differences(&other.into()), ["sums"]);
+    }
+
+    #[test]
+    fn tasks_of_one_pool_may_ask_for_it_at_the_same_time() {
+        let pool = ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        let classes = pool.install(|| {
+            use rayon::prelude::*;
+            let tasks = (0..8).into_par_iter();
+            tasks
+                .map(|_| NumericFingerprint::of_process().classes().len())
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(classes, [PROBES.len(); 8]);
     }
 
     /// Every class has a digest of its own: a probe that is not computed, or that overflows, would not.

@@ -128,6 +128,7 @@ fn saves(world: &World, flags: &Flags, first: u64) -> Result<Option<Checkpoints>
     let saves = Checkpoints::in_world(Run::local(dir), world)?;
     let saves = saves
         .every(flags.save_every.unwrap_or(flags.steps))
+        .allow_changes(flags.allow_changes.iter().cloned())
         .describe_learning_rates(learning_rates(flags.steps));
     if let Some(latest) = saves.latest()?.filter(|latest| latest.step() > first) {
         let dir = latest.dir().display();

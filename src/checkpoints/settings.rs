@@ -38,11 +38,12 @@ impl Expected {
     ) -> Result<(), CheckpointsError> {
         let given = self.of(given);
         let mut saved = checkpoint.manifest().settings();
-        let unknown = |name: &&String| !given.contains_key(*name) && !saved.contains_key(*name);
-        if let Some(name) = self.allowed.iter().find(unknown) {
+        let known = given.keys().chain(saved.keys()).cloned();
+        let known: BTreeSet<String> = known.chain([LEARNING_RATES.to_owned()]).collect();
+        if let Some(name) = self.allowed.iter().find(|name| !known.contains(*name)) {
             return Err(CheckpointsError::UnknownSetting {
                 name: name.clone(),
-                known: given.into_keys().collect(),
+                known: known.into_iter().collect(),
             });
         }
         let path = checkpoint.dir();

@@ -49,7 +49,7 @@ fn timed<T>(run: impl FnOnce() -> T) -> (T, Duration) {
 fn ten_thousand_parameters_are_saved_and_resumed() {
     let model = model();
     let trace = model.trace(&batch(), |tower: &Tower, x: Batch| {
-        // Sums of two layers keep values finite, and the graph short.
+        // Half of each keeps values finite.
         let x = tower
             .layers
             .iter()
@@ -65,7 +65,8 @@ fn ten_thousand_parameters_are_saved_and_resumed() {
     let expected = pipeline.step(1e-3, batch()).unwrap().loss;
     drop(pipeline);
     let (mut resumed, begin) = timed(|| start(&model, &trace, 3));
-    let (_, resume) = timed(|| saves.resume(&mut resumed).unwrap().unwrap());
+    let resume = (0..3).map(|_| timed(|| saves.resume(&mut resumed).unwrap().unwrap()).1);
+    let resume = resume.min().unwrap();
     let plan = std::fs::metadata(saved.join("plan.json")).unwrap().len();
     let whole = resumed.plan().to_json().len();
     println!("save {save:?}, start {begin:?}, resume {resume:?}, plan {plan} and {whole} bytes");

@@ -82,7 +82,7 @@ fn trained(dir: &Path) -> (Checkpoint, Net) {
 }
 
 fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
+    let causes = std::iter::successors(error.source(), |cause| (**cause).source());
     causes.fold(error.to_string(), |text, cause| format!("{text}\n{cause}"))
 }
 

@@ -78,9 +78,11 @@ fn outcome(init: fn(&Device) -> Net) -> Result<String, String> {
         .join(", "))
 }
 
+type Init = fn(&Device) -> Net;
+
 #[test]
 fn copies_that_train() {
-    let cases: [(fn(&Device) -> Net, &str); 5] = [
+    let cases: [(Init, &str); 5] = [
         (
             |device| {
                 let online = online(device);
@@ -165,7 +167,7 @@ fn copies_that_are_refused() {
                    and freeze it (`no_grad`)";
     // A recording can't leave its device or autodiff.
     let moved = "moved a fake tensor between devices or autodiff contexts";
-    let cases: [(fn(&Device) -> Net, String); 7] = [
+    let cases: [(Init, String); 7] = [
         (
             |device| {
                 let online = online(device);

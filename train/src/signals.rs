@@ -78,9 +78,10 @@ impl EndSignal {
         match self {
             Self::Int | Self::Term => true,
             #[cfg(unix)]
-            Self::Hup | Self::Quit => true,
+            Self::Quit => true,
+            // A terminal that is closed sends it more than once.
             #[cfg(unix)]
-            Self::Usr1 | Self::Usr2 => false,
+            Self::Hup | Self::Usr1 | Self::Usr2 => false,
         }
     }
 }
@@ -106,9 +107,9 @@ impl FromStr for EndSignal {
 
 /// Signals after which a training saves and ends, instead of ending in the middle of a step.
 ///
-/// A second INT, TERM, HUP or QUIT ends the program immediately, with the exit code of the signal. A rank of `tinderbox
+/// A second INT, TERM or QUIT ends the program immediately, with the exit code of the signal. A rank of `tinderbox
 /// launch` leaves that to its launcher: a scheduler that signals all processes of a job reaches a rank twice, once through
-/// the launcher. USR1 and USR2 may come as often as they like.
+/// the launcher. HUP, USR1 and USR2 may come as often as they like.
 ///
 /// When it is dropped, and after [`end_at_once`](Self::end_at_once), each of the signals ends the program immediately.
 ///

@@ -365,6 +365,7 @@ fn large_tables_are_compared_in_pieces() {
     };
     let piece = (8 << 20) / 4 / SIZE[1] * SIZE[1];
     let ends = [0, piece - 1, piece, values.len() - 1];
+    let matrix = Regex::new("^c$").unwrap();
     for (step, end) in (1..).zip([None].into_iter().chain(ends.map(Some))) {
         let mut other = values.clone();
         if let Some(end) = end {
@@ -381,7 +382,7 @@ fn large_tables_are_compared_in_pieces() {
         let handle = attempt.handle();
         handle.write_rank(0, &tensors, &BTreeMap::new()).unwrap();
         attempt.publish(TIMEOUT).unwrap();
-        let options = LoadOptions::default().transpose(Regex::new("^c$").unwrap());
+        let options = LoadOptions::default().transpose(matrix.clone());
         let source = run.open(step).unwrap().source(options.threads(3)).unwrap();
         let shape: Vec<u64> = SIZE.iter().map(|size| *size as u64).collect();
         for (path, others) in [("a", ["b", "c"]), ("c", ["a", "b"])] {

@@ -74,7 +74,7 @@ fn cut(
     parts: &mut Vec<(Vec<u64>, Vec<usize>)>,
 ) {
     let sides: Vec<usize> = (0..size.len()).filter(|d| size[*d] > 1).collect();
-    if sides.is_empty() || random.next() % 3 == 0 || parts.len() > 12 {
+    if sides.is_empty() || random.next().is_multiple_of(3) || parts.len() > 12 {
         return parts.push((offset, size));
     }
     let d = sides[random.next() as usize % sides.len()];

@@ -46,7 +46,7 @@ impl Control {
             of_thread.store(true, Ordering::SeqCst);
             #[cfg(target_os = "linux")]
             {
-                super::descendants::end_all();
+                super::descendants::end_all_but(&[]);
                 signal_hook::low_level::exit(code_of(signal_hook::consts::SIGKILL).into());
             }
         };

@@ -2,11 +2,14 @@
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+
+use crate::terminal::say;
 
 /// How often processes that are being ended are looked at.
 const LOOK: Duration = Duration::from_millis(1);
@@ -22,30 +25,57 @@ pub(super) fn adopt() -> io::Result<()> {
     Ok(())
 }
 
+/// Held while children are started, waited for or signalled: the id of one that another thread has waited for may be that of
+/// another process.
+static CHILDREN: Mutex<()> = Mutex::new(());
+
+fn hold() -> MutexGuard<'static, ()> {
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a child.
+pub(super) fn start(command: &mut Command) -> io::Result<Child> {
+    let _held = hold();
+    command.spawn()
+}
+
 /// Returns a child that has ended, adopted ones too.
 pub(super) fn ended() -> Option<(Pid, ExitStatus)> {
+    let _held = hold();
     let (child, status) = wait(WaitOptions::NOHANG).ok()??;
     Some((child, ExitStatus::from_raw(status.as_raw())))
 }
 
-/// Ends all descendants, if this process [adopts](adopt) them.
+/// Ends all descendants but some, if this process [adopts](adopt) them.
 ///
-/// It signals its children only, again and again: those of a child that has ended are its own then. Nobody else waits for
-/// its children, so their ids are not those of other processes meanwhile.
-pub(super) fn end_all() {
+/// It signals its children only, again and again: those of a child that has ended are its own then.
+pub(super) fn end_all_but(kept: &[Pid]) {
     let began = Instant::now();
     loop {
+        let held = hold();
         match wait(WaitOptions::NOHANG) {
             Ok(Some(_)) => continue,
             // There is no child.
             Err(_) => return,
             Ok(None) => {}
         }
-        for child in children() {
-            // It may have ended by now.
-            let _ = kill_process(child, Signal::KILL);
+        let mut left = children();
+        left.retain(|child| !kept.contains(child));
+        if left.is_empty() {
+            return;
         }
+        for child in &left {
+            // It may have ended by now.
+            let _ = kill_process(*child, Signal::KILL);
+        }
+        drop(held);
         if began.elapsed() > LONGEST {
+            let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+            let left = left.join(", ");
+            say(
+                "warning",
+                &format!("processes that do not end are left: {left}"),
+            );
             return;
         }
         thread::sleep(LOOK);
@@ -53,7 +83,7 @@ pub(super) fn end_all() {
 }
 
 /// Returns the children of this process, as far as the system has `/proc`.
-fn children() -> Vec<Pid> {
+pub(super) fn children() -> Vec<Pid> {
     let own = std::process::id();
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

@@ -1,11 +1,11 @@
 //! The process that the user starts.
 
 use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
-use signal_hook::consts::{SIGCHLD, SIGHUP};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT};
 use signal_hook::iterator::Signals;
 
 use super::control::PASSED_ON;
@@ -16,14 +16,19 @@ use crate::terminal::say;
 
 /// Starts the supervisor with the arguments of this process, passes signals on to it, and returns its exit code.
 pub(crate) fn launch() -> anyhow::Result<Outcome> {
+    let ignored = ignored_signals();
     let passed_on = PASSED_ON
         .iter()
-        .filter(|signal| **signal != SIGHUP || !ignores_hangups());
+        .filter(|signal| !RESPECTED.contains(signal) || ignored >> (**signal - 1) & 1 == 0);
     let mut signals =
         Signals::new(passed_on.chain([&SIGCHLD])).context("signals can't be received")?;
     descendants::adopt().context("descendants can't be adopted")?;
+    // A shell that was replaced by this program may have started them.
+    let inherited = descendants::children();
     let own = std::env::current_exe().context("the path of this program is unknown")?;
+    // Not in the group of this process, so that who kills the group does not kill both.
     let mut supervisor = Command::new(own)
+        .process_group(0)
         .args(["supervise", "--"])
         .args(std::env::args_os().skip(1))
         .stdin(Stdio::piped())
@@ -49,17 +54,20 @@ pub(crate) fn launch() -> anyhow::Result<Outcome> {
             let text = format!("the supervisor of the ranks was {how}: all ranks are ended");
             say("error", &text);
         }
-        descendants::end_all();
+        descendants::end_all_but(&inherited);
         return Ok(Outcome::Program(code));
     }
     unreachable!("nothing closes the iterator")
 }
 
-/// Whether it was started by `nohup` or the like, as far as the system has `/proc`.
-fn ignores_hangups() -> bool {
+/// The signals that stay ignored if they were when this process started: by `nohup`, or by a shell without job control that
+/// runs it in the background.
+const RESPECTED: [i32; 3] = [SIGHUP, SIGINT, SIGQUIT];
+
+/// Returns a bit for each signal that is ignored, from the first on, as far as the system has `/proc`.
+fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // The first bit is that of the first signal.
-    mask.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
+    mask.unwrap_or(0)
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-use signal_hook::consts::SIGKILL;
+use signal_hook::consts::{SIGHUP, SIGKILL};
 
 use super::control::{Control, ENDING, HARMLESS, code_of};
 use super::descendants;
@@ -68,7 +68,7 @@ pub(crate) fn supervise(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
     descendants::adopt().context("descendants can't be adopted")?;
     let control = Control::listen()?;
     let outcome = run(flags, &control);
-    descendants::end_all();
+    descendants::end_all_but(&[]);
     outcome
 }
 
@@ -119,7 +119,8 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
     let mut ranks: Vec<Rank> = Vec::new();
     for local in 0..world.here {
         let number = world.rank(local);
-        let started = Command::new(&own)
+        let mut command = Command::new(&own);
+        command
             .arg("become-rank")
             .args(["--launcher", &std::process::id().to_string(), "--"])
             .args(&flags.program)
@@ -128,9 +129,8 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // Signals of the terminal reach it through the launcher.
-            .process_group(0)
-            .spawn();
-        let mut child = match started {
+            .process_group(0);
+        let mut child = match descendants::start(&mut command) {
             Ok(child) => child,
             Err(error) => {
                 ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
@@ -171,7 +171,12 @@ fn wait(mut ranks: Vec<Rank>, control: &Control, flags: &Flags) -> anyhow::Resul
     loop {
         while let Some(signal) = control.signal() {
             let is_ending = ENDING.contains(&signal);
-            let is_first = !is_ending || signalled.replace(signal).is_none();
+            // A terminal that is closed, or the end of a session, sends HUP more than once, and beside TERM.
+            let insists = signal != SIGHUP && signalled.is_some_and(|first| first != SIGHUP);
+            let is_first = !is_ending || !insists;
+            if is_ending && (signalled.is_none() || signal != SIGHUP) {
+                signalled = Some(signal);
+            }
             match (is_first, Signal::from_named_raw(signal)) {
                 (true, Some(signal)) => ranks.iter().for_each(|rank| rank.signal(signal)),
                 // Asked for a second time.
@@ -234,7 +239,7 @@ fn wait(mut ranks: Vec<Rank>, control: &Control, flags: &Flags) -> anyhow::Resul
         thread::sleep(LOOK);
     }
     wait_for_lines(&mut ranks);
-    descendants::end_all();
+    descendants::end_all_but(&[]);
     if control.has_ended() {
         // What has ended them is no failure of theirs.
         return Ok(orphaned());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::NumericFingerprint;
@@ -47,6 +47,16 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         Ok::<_, anyhow::Error>(printed?.numerics)
     });
     let other = other.transpose()?;
+    if let Some(other) = &other
+        && !own
+            .classes()
+            .keys()
+            .any(|class| other.classes().contains_key(class))
+    {
+        bail!(
+            "the other machine has none of the classes of operations of this version: use the same version on both"
+        );
+    }
     let differences = other.map(|other| {
         let classes = own.differences(&other).into_iter();
         classes.map(str::to_owned).collect::<Vec<_>>()

@@ -41,11 +41,18 @@ fn supervisor(launched: &Launched) -> u32 {
 #[test]
 fn descendants_end_with_a_launcher_that_is_killed() {
     // The shell of the rank runs, it waits for a program, or it has been replaced by one.
-    for end in ["wait; true", "sleep 1000; true", "exec sleep 1000"] {
+    for (end, by_group) in [
+        ("wait; true", false),
+        ("sleep 1000; true", false),
+        ("exec sleep 1000", false),
+        // As a shell does with a job, and `timeout`.
+        ("sleep 1000; true", true),
+    ] {
         let held = Held::new();
         let launched = Launched::start(&["-n", "2"], &starting(&held, end));
         held.wait_for(2 * STARTED);
-        send("KILL", launched.id().into());
+        let id = i64::from(launched.id());
+        send("KILL", if by_group { -id } else { id });
         held.wait_until_free();
         let (code, lines, errors) = launched.end();
         assert_eq!((code, lines.len(), errors.as_str()), (None, 0, ""), "{end}");

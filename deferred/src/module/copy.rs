@@ -67,7 +67,7 @@ struct NewIds {
 
 impl NewIds {
     fn id(&mut self, original: ParamId) -> ParamId {
-        *self.ids.entry(original).or_insert_with(ParamId::new)
+        *self.ids.entry(original).or_default()
     }
 
     fn copy<T: BurnParameter + Sync + 'static>(&mut self, param: Param<T>) -> Param<T> {

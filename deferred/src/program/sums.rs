@@ -25,15 +25,16 @@ static ONE_THREAD: LazyLock<ThreadPool> = LazyLock::new(|| {
 ///
 /// It is the order of plain Burn on the thread of a `rayon` pool that has only one.
 ///
-/// Cost: with less than 4 Mi elements, or on another device than the CPU, none; otherwise all of the operations run on one
-/// thread.
+/// Cost: with less than 4 Mi elements, on another device than the CPU, or on the thread of a pool of one, none; otherwise all of
+/// the operations run on one thread, which all callers in the process share.
 pub fn with_ordered_sums<T: Send>(
     device: &Device,
     elements: usize,
     run: impl FnOnce() -> T + Send,
 ) -> T {
-    // Also from a pool of one thread: who calls it may be outside of that pool, which changes the order.
-    match elements >= DIVIDED_SUM && is_host(device) {
+    // On the thread of a pool of one, not outside of it, where the order is another.
+    let is_ordered = rayon::current_num_threads() == 1 && rayon::current_thread_index().is_some();
+    match elements >= DIVIDED_SUM && is_host(device) && !is_ordered {
         true => ONE_THREAD.install(run),
         false => run(),
     }

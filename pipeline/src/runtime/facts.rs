@@ -72,7 +72,7 @@ impl Facts<'_> {
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
-        .chain(self.training.named())
+        .chain(self.training.named().into_iter().map(in_words))
         .collect()
     }
 }
@@ -86,6 +86,14 @@ fn warn_of_numerics(rank: usize, classes: &[&str]) {
             "the processor or the C library of another rank rounds differently: the bits of a step depend on which rank \
              computes what"
         );
+    }
+}
+
+/// The name of a setting in words.
+fn in_words((name, value): (String, String)) -> (String, String) {
+    match name.as_str() {
+        "micro_batches" => ("number of micro-batches".to_owned(), value),
+        name => (name.replace('_', " "), value),
     }
 }
 

@@ -217,7 +217,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Stops the optimizer's updates of the parameters of a group, from the next step on; the statistics of a frozen batch
     /// norm still advance. Their state of the optimizer stays, and their
     /// gradients are neither added up nor part of the norm. The gradients are still computed: trace a model in which
-    /// they are frozen to save that. A checkpoint does not contain what is frozen.
+    /// they are frozen to save that. A checkpoint names what is frozen, and a resume compares it without
+    /// freezing: freeze before the resume.
     ///
     /// # Errors
     ///

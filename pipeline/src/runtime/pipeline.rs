@@ -245,7 +245,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Returns the settings that decide the losses of a training, by name: the optimizer with its groups, `clipping`,
     /// `gradient_sum`, `micro_batches`, `precision`, the parameters that are `frozen` now, and others. With equal settings,
-    /// seed, model and batches, the losses are equal. Later versions add names.
+    /// seed, model, batches and learning rates, the losses are equal on one machine, as far as functions and custom optimizers
+    /// are. Later versions add names.
     pub fn run_settings(&self) -> BTreeMap<String, String> {
         let table = self.model.parameters();
         let all = table.iter().as_slice();
