@@ -119,7 +119,7 @@ fn metadata_may_be_null() {
         let found = decode_header(&file, file.len() as u64);
         assert_eq!(found.is_ok(), expected, "{json}: {found:?}");
         assert!(
-            found.is_err() || SafeTensors::deserialize(&file).is_ok(),
+            found.is_err() || safetensors::SafeTensors::deserialize(&file).is_ok(),
             "{json}"
         );
     }
