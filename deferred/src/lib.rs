@@ -39,7 +39,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! kinds device random table program recipe observer source in_order replay recorded_model module deferred stability options memory
+//! kinds numerics device random table program recipe observer source in_order replay recorded_model module deferred stability options memory
 //! materialize reload testing
 //! ```
 //!

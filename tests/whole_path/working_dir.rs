@@ -202,7 +202,12 @@ fn another_run_is_refused() {
     adam.step(0.01, batch(0)).unwrap();
     drop(adam);
 
-    let error = start().optimizer(SgdConfig::new()).start().map(drop);
+    let other = start().optimizer(SgdConfig::new()).start();
+    let told = refused(other);
+    assert!(told.contains("`optimizer` was `AdamWConfig"), "{told}");
+    let changing = working_dir(&case.model, dir.path()).allow_changes(["optimizer"]);
+    let sgd = case.builder(changing).optimizer(SgdConfig::new());
+    let error = sgd.start().map(drop);
     let Err(PipelineError::Restore { source, .. }) = error else {
         panic!("{error:?}");
     };

@@ -244,5 +244,6 @@ fn a_fault_while_loading_is_an_error() {
             assert!(error.to_string().contains("/volatile"), "{error}");
         }
     }
+    store.set_fault(None);
     assert_eq!(run.open(1).unwrap().tensors(Role::Model).count(), 3);
 }

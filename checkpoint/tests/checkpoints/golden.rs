@@ -115,13 +115,15 @@ fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
     checkpoint
 }
 
-/// In version 1.0 the plan is in the manifest; later it is a file. The types of modules are there since version 1.2.
+/// In version 1.0 the plan is in the manifest; later it is a file. The types of modules are there since version
+/// 1.2, settings and numerics, of which these have none, since version 1.3.
 #[test]
 fn whole_tensors() {
     for (checkpoint, modules) in [
         (committed("version-1"), ModuleTypes::default()),
         (committed("version-1.1"), ModuleTypes::default()),
-        (golden("version-1.2", save_whole), types()),
+        (committed("version-1.2"), types()),
+        (golden("version-1.3", save_whole), types()),
     ] {
         assert_eq!(checkpoint.manifest().modules(), modules);
         assert_eq!(load(&checkpoint).unwrap(), small_contents(11));
@@ -138,7 +140,8 @@ fn chunks() {
     for checkpoint in [
         committed("version-1-chunks"),
         committed("version-1.1-chunks"),
-        golden("version-1.2-chunks", save_chunks),
+        committed("version-1.2-chunks"),
+        golden("version-1.3-chunks", save_chunks),
     ] {
         let expected = TensorData::new((0..18).map(|i| i as f32).collect(), [3, 6]);
         let tensor = checkpoint.tensor(Role::Model, "w").unwrap();
