@@ -228,6 +228,7 @@ fn check(model: &Deferred<Net>, trace: &Trace<Pair>, batches: &[Pair], updates: 
             micro_batches: count,
             only_in_one: 0,
             difference: None,
+            numerics: Vec::new(),
         };
         assert_eq!(ReplayComparison::of(&digests[0], &digests[1]), equal);
     }
