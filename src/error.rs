@@ -187,6 +187,17 @@ pub enum CheckpointsError {
         /// That of the replay.
         found: u64,
     },
+    /// A step is replayed in another precision.
+    #[error(
+        "the precision of the run is `{expected}`, and that of the replay `{found}`, which gives other values: trace the model with the \
+         precision of the run"
+    )]
+    Precision {
+        /// That of the run.
+        expected: String,
+        /// That of the replay.
+        found: String,
+    },
     /// The pipeline failed.
     #[error("the pipeline failed")]
     Pipeline(#[from] PipelineError),
@@ -210,17 +221,45 @@ impl fmt::Display for SettingDifference {
     }
 }
 
-/// Returns the fields that differ, of two configurations with equally many.
+/// Returns what differs in two settings: of optimizers, the groups, each with its parameters, and of their configurations, the
+/// fields.
 fn differing(saved: &str, given: &str) -> (String, String) {
-    const SEPARATOR: &str = ", ";
-    let fields = |text: &str| text.split(SEPARATOR).map(str::to_owned).collect::<Vec<_>>();
-    let (first, second) = (fields(saved), fields(given));
-    if first.len() != second.len() {
-        return (saved.to_owned(), given.to_owned());
+    by_parts(saved, given, "; ", |saved, given| {
+        match (saved.rsplit_once(PARAMETERS), given.rsplit_once(PARAMETERS)) {
+            (Some((saved, paths)), Some((given, others))) if paths == others => {
+                let (saved, given) = by_parts(saved, given, ", ", pair);
+                pair(
+                    &format!("{saved}{PARAMETERS}{paths}"),
+                    &format!("{given}{PARAMETERS}{paths}"),
+                )
+            }
+            (None, None) => by_parts(saved, given, ", ", pair),
+            _ => pair(saved, given),
+        }
+    })
+}
+
+/// What a group of an optimizer has between its configuration and its parameters.
+const PARAMETERS: &str = " of ";
+
+fn pair(saved: &str, given: &str) -> (String, String) {
+    (saved.to_owned(), given.to_owned())
+}
+
+/// Returns the parts that differ, if there are equally many; otherwise all.
+fn by_parts(
+    saved: &str,
+    given: &str,
+    separator: &str,
+    shown: impl Fn(&str, &str) -> (String, String),
+) -> (String, String) {
+    let (first, second) = (saved.split(separator), given.split(separator));
+    if first.clone().count() != second.clone().count() {
+        return pair(saved, given);
     }
-    let differing = first.into_iter().zip(second).filter(|(a, b)| a != b);
-    let (first, second): (Vec<_>, Vec<_>) = differing.unzip();
-    (first.join(SEPARATOR), second.join(SEPARATOR))
+    let differing = first.zip(second).filter(|(a, b)| a != b);
+    let (first, second): (Vec<_>, Vec<_>) = differing.map(|(a, b)| shown(a, b)).unzip();
+    (first.join(separator), second.join(separator))
 }
 
 /// The reason why the reads of a load can't be determined.
@@ -260,4 +299,37 @@ pub enum VerifyModelError {
     /// The pipeline could not be started, or failed.
     #[error("the step in the pipeline failed")]
     Pipeline(#[from] PipelineError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(saved: &str, given: &str) -> String {
+        let name = "optimizer".to_owned();
+        let (saved, given) = (saved.to_owned(), given.to_owned());
+        SettingDifference { name, saved, given }.to_string()
+    }
+
+    #[test]
+    fn of_two_optimizers_what_differs_is_shown() {
+        let saved = "A {x: 1, y: 2}; B {x: 1, y: 2} of a, b; B {x: 1, y: 2} of c";
+        assert_eq!(
+            shown(saved, &saved.replace("2} of c", "3} of c")),
+            "`optimizer` was `y: 2} of c` and is now `y: 3} of c`"
+        );
+        assert_eq!(
+            shown(saved, &saved.replace("of c", "of d")),
+            "`optimizer` was `B {x: 1, y: 2} of c` and is now `B {x: 1, y: 2} of d`"
+        );
+        assert_eq!(
+            shown("A {x: 1, y: 2}", "A {x: 2, y: 2}"),
+            "`optimizer` was `A {x: 1` and is now `A {x: 2`"
+        );
+        let other = "A {x: 1, y: 2}; B {x: 1, y: 2} of a, b";
+        assert_eq!(
+            shown(saved, other),
+            format!("`optimizer` was `{saved}` and is now `{other}`")
+        );
+    }
 }

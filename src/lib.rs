@@ -319,9 +319,9 @@ pub use tinderbox_pipeline::{
     ProgramDigest, RankModel, Recovered, Recovery, Repaired, ReplayComparison, ReplayDifference,
     ReplayedOperation, ReplayedProgram, RestoreError, SavedOptimizer, SavedState, ScheduleChoice,
     ScheduleKind, Stage, StageStore, StateDigest, StateFault, StateFields, StatePart, StateTensor,
-    StepOutput, StepReplay, Streamed, StreamedBuilder, StreamedError, StreamedTraining, Tag, Trace,
-    TraceError, Traceable, UpdatedStage, Whole, batch_tensors, calibrate, calibrate_world,
-    split_batch,
+    StepOutput, StepRates, StepReplay, Streamed, StreamedBuilder, StreamedError, StreamedTraining,
+    Tag, Trace, TraceError, Traceable, UpdatedStage, Whole, batch_tensors, calibrate,
+    calibrate_world, split_batch,
 };
 /// Processes that run a program together, and the engines between them.
 pub use tinderbox_world as world;

@@ -114,8 +114,8 @@ pub use runtime::{
     LocalLink, LossScale, MomentDType, OptimizerConfig, OptimizerSnapshot, OutputsOn, Pipeline,
     PipelineBuilder, ProgramDigest, Recovered, Recovery, Repaired, ReplayComparison,
     ReplayDifference, ReplayedOperation, ReplayedProgram, SavedOptimizer, SavedState, Stage,
-    StageStore, StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepReplay, Streamed,
-    StreamedBuilder, StreamedTraining, Tag, UpdatedStage,
+    StageStore, StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepRates,
+    StepReplay, Streamed, StreamedBuilder, StreamedTraining, Tag, UpdatedStage,
 };
 pub use sum::GradientSum;
 pub use tinderbox_derive::Batch;

@@ -5,7 +5,11 @@ use tinderbox_checkpoint::{Checkpoint, LoadOptions};
 use tinderbox_pipeline::{Batch, PipelineBuilder, StepReplay};
 
 use super::scalars::{is_averaged, micro_batches_of, scale_of};
+use super::settings::warn_of_numerics;
 use crate::CheckpointsError;
+
+/// The name of the setting of a replay that has to be that of the run.
+const PRECISION: &str = "precision";
 
 /// Runs the programs of the step after a checkpoint again, alone, one after the other in this process, with the values that the
 /// run had: see [`PipelineBuilder::replay`]. Step, parameters and loss scale are those of the checkpoint; seed, precision, number
@@ -14,7 +18,7 @@ use crate::CheckpointsError;
 ///
 /// # Errors
 ///
-/// When the checkpoint has another seed or number of micro-batches, is of another model, or has averages in place of parameters;
+/// When the checkpoint has another seed, precision or number of micro-batches, is of another model, or has averages in place of parameters;
 /// as [`PipelineBuilder::replay`].
 pub fn replay_step<M: Module + Sync + 'static, B: Batch>(
     checkpoint: Checkpoint,
@@ -35,6 +39,17 @@ pub fn replay_step<M: Module + Sync + 'static, B: Batch>(
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
     }
+    let saved = checkpoint.manifest().settings();
+    if let Some(saved) = saved
+        .get(PRECISION)
+        .filter(|saved| **saved != replay.precision())
+    {
+        return Err(CheckpointsError::Precision {
+            expected: saved.clone(),
+            found: replay.precision().to_owned(),
+        });
+    }
+    warn_of_numerics(&checkpoint);
     match (
         micro_batches_of(&checkpoint),
         replay.most_micro_batches() as u64,

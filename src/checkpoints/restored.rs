@@ -62,14 +62,12 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
         settings.check(&checkpoint, pipeline.run_settings())?;
     }
     warn_of_numerics(&checkpoint);
-    let (learning_rate, other_learning_rates) = rates_of(&checkpoint);
     let scale = scale_of(&checkpoint);
     let resumed = Resumed {
         step: checkpoint.step(),
         data_position: checkpoint.manifest().data_position,
         metadata: checkpoint.manifest().metadata(),
-        learning_rate,
-        other_learning_rates,
+        learning_rates: rates_of(&checkpoint),
         dir: checkpoint.dir().to_owned(),
         skipped: Vec::new(),
     };
@@ -114,6 +112,9 @@ impl Prepared {
             error => error.into(),
         })?;
         pipeline.resume_at(resumed.step);
+        if let Some(rates) = &resumed.learning_rates {
+            pipeline.resume_learning_rates(rates.clone());
+        }
         if let Some((factor, steps)) = scale {
             pipeline.resume_loss_scale(factor, steps);
         }

@@ -1,13 +1,11 @@
 //! Resumes a run from its newest undamaged checkpoint.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use burn::module::Module;
 use serde_json::Value;
 use tinderbox_checkpoint::{ErrorClass, Latest, LoadError, Skipped};
-use tinderbox_deferred::ParameterPath;
-use tinderbox_pipeline::{Batch, Pipeline};
+use tinderbox_pipeline::{Batch, Pipeline, StepRates};
 
 use super::restored::restore;
 use super::{Checkpoints, chain};
@@ -22,10 +20,8 @@ pub struct Resumed {
     pub data_position: u64,
     /// The metadata that [`Checkpoints::save_with`] saved; `null` without.
     pub metadata: Value,
-    /// The learning rate of the last step; `None` if the checkpoint does not have it.
-    pub learning_rate: Option<f64>,
-    /// The learning rates of the last step of parameters that had another one, by path.
-    pub other_learning_rates: BTreeMap<ParameterPath, f64>,
+    /// The learning rates of the last step, if the checkpoint has them.
+    pub learning_rates: Option<StepRates>,
     /// The checkpoint.
     pub dir: PathBuf,
     /// The newer, damaged checkpoints, newest first.

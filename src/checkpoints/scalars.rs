@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn_pack::Scalar as BurnScalar;
 use tinderbox_checkpoint::{Checkpoint, Scalar};
 use tinderbox_deferred::ParameterPath;
-use tinderbox_pipeline::LossScale;
+use tinderbox_pipeline::{LossScale, StepRates};
 
 /// Names of the scalars of a loss scale.
 const SCALE_FACTOR: &str = "loss_scale.factor";
@@ -29,7 +29,7 @@ pub(super) fn of_run(
     scale: Option<LossScale>,
     micro_batches: usize,
     is_averaged: bool,
-    rates: Option<(f64, BTreeMap<ParameterPath, f64>)>,
+    rates: Option<StepRates>,
 ) -> Vec<(String, Scalar)> {
     let scale = scale.into_iter().flat_map(|scale| {
         [
@@ -39,20 +39,22 @@ pub(super) fn of_run(
     });
     let averaged = is_averaged.then(|| (AVERAGED.into(), Scalar::Bool(true)));
     let micro_batches = (MICRO_BATCHES.into(), Scalar::Uint(micro_batches as u64));
-    let rates = rates.into_iter().flat_map(|(base, others)| {
-        let base = (LEARNING_RATE.to_owned(), Scalar::Float(base));
-        let others = others.into_iter().map(|(path, rate)| {
-            let name = format!("{LEARNING_RATE_OF}{path}");
-            (name, Scalar::Float(rate))
-        });
-        [base].into_iter().chain(others)
-    });
     let of_run = scale.chain(averaged).chain([micro_batches]);
-    of_run.chain(rates).collect()
+    of_run.chain(rates.into_iter().flat_map(of_rates)).collect()
 }
 
-/// Returns the learning rate of the last step, and the rates of the parameters that have another one.
-pub(super) fn rates_of(checkpoint: &Checkpoint) -> (Option<f64>, BTreeMap<ParameterPath, f64>) {
+/// Returns what is saved of the learning rates of a step.
+pub(super) fn of_rates(rates: StepRates) -> impl Iterator<Item = (String, Scalar)> {
+    let base = (LEARNING_RATE.to_owned(), Scalar::Float(rates.base));
+    let others = rates.others.into_iter().map(|(path, rate)| {
+        let name = format!("{LEARNING_RATE_OF}{path}");
+        (name, Scalar::Float(rate))
+    });
+    [base].into_iter().chain(others)
+}
+
+/// Returns the learning rates of the last step, if the checkpoint has them.
+pub(super) fn rates_of(checkpoint: &Checkpoint) -> Option<StepRates> {
     let rates = checkpoint.scalars().iter().filter_map(|(name, scalar)| {
         let name = name.strip_prefix(LEARNING_RATE)?;
         match scalar {
@@ -67,7 +69,7 @@ pub(super) fn rates_of(checkpoint: &Checkpoint) -> (Option<f64>, BTreeMap<Parame
             None => base = Some(rate),
         }
     }
-    (base, others)
+    base.map(|base| StepRates { base, others })
 }
 
 /// Returns the number of micro-batches of a step, if the checkpoint has it.

@@ -16,10 +16,12 @@ use tinderbox_checkpoint::{
 };
 use tinderbox_deferred::{Deferred, NumericFingerprint, ParameterPath, Request, Source};
 use tinderbox_pipeline::schedule::StageIndex;
-use tinderbox_pipeline::{SavedOptimizer, StageStore, StreamedTraining, UpdatedStage};
+use tinderbox_pipeline::{SavedOptimizer, StageStore, StepRates, StreamedTraining, UpdatedStage};
 
 use super::restored::State;
-use super::scalars::{is_averaged, is_of_working_dir, of_run, of_working_dir, scale_of, to_saved};
+use super::scalars::{
+    is_averaged, is_of_working_dir, of_rates, of_run, of_working_dir, rates_of, scale_of, to_saved,
+};
 use super::settings::{Expected, warn_of_numerics};
 use crate::CheckpointsError;
 
@@ -186,6 +188,11 @@ impl WorkingDir {
         current.map(Arc::unwrap_or_clone)
     }
 
+    /// Returns the learning rates of the last step; `None` before the first one, or if the checkpoint does not have them.
+    pub fn learning_rates(&self) -> Option<StepRates> {
+        rates_of(&*self.inner.lock().current.clone()?)
+    }
+
     /// Begins to write a step.
     fn begin(&self, state: &Progress, step: u64) -> Result<Writing, Failed> {
         let meta = CheckpointMeta {
@@ -225,9 +232,10 @@ impl Training {
         let scalars = scalars.map(|(name, value)| (name, to_saved(value)));
         let of_run = self.scalars.iter().filter(|_| rank == 0);
         let of_run = of_run.map(|(name, value)| (name.clone(), *value));
+        let rates = of_rates(updated.rates).filter(|_| rank == 0);
         let part = RankSave {
             tensors: parameters.chain(states).collect(),
-            scalars: scalars.chain(of_run).collect(),
+            scalars: scalars.chain(of_run).chain(rates).collect(),
         };
         Ok((rank as u32, part))
     }

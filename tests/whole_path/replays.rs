@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use tinderbox::{
-    Checkpoint, Checkpoints, CheckpointsError, DynTensor, LossScale, Machine, Pipeline,
-    PipelineBuilder, Plan, replay_step,
+    Checkpoint, Checkpoints, CheckpointsError, Deferred, DynTensor, LossScale, Machine,
+    MixedPrecision, Pipeline, PipelineBuilder, Plan, Trace, Traceable, replay_step,
 };
 
 use crate::models::{Case, Tied, deferred, trace};
@@ -15,11 +15,20 @@ use crate::plain::{LR, SEED};
 const CASE: Tied = Tied;
 const MICRO_BATCHES: usize = 4;
 
-fn builder(stages: usize) -> PipelineBuilder<<Tied as Case>::Model, <Tied as Case>::Batch> {
+type Builder = PipelineBuilder<<Tied as Case>::Model, <Tied as Case>::Batch>;
+
+fn builder(stages: usize) -> Builder {
     let model = deferred(&CASE);
-    let trace = trace(&CASE, &model);
-    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    builder_of(&model, &trace(&CASE, &model), stages)
+}
+
+fn builder_of(
+    model: &Deferred<<Tied as Case>::Model>,
+    trace: &Trace<<Tied as Case>::Batch>,
+    stages: usize,
+) -> Builder {
+    let plan = Plan::auto(trace, &Machine::local(stages).unwrap()).unwrap();
+    Pipeline::new(model, trace, &plan)
         .micro_batches(MICRO_BATCHES)
         .average(0.5)
         .loss_scale(LossScale::dynamic().growing_after(1))
@@ -95,6 +104,11 @@ fn a_step_is_replayed_from_its_checkpoint() {
     );
     let found = refused(&saves, builder(2));
     assert!(matches!(found, CheckpointsError::Seed { .. }), "{found}");
+    let model = deferred(&CASE);
+    let bf16 =
+        MixedPrecision::bf16(&model).trace(&batch(0), |model, batch| CASE.forward(model, batch));
+    let found = refused(&saves, builder_of(&model, &bf16.unwrap(), 2).seed(SEED));
+    insta::assert_snapshot!(found, @"the precision of the run is `that of the parameters`, and that of the replay `bf16 in the forward`, which gives other values: trace the model with the precision of the run");
     let found = refused(&saves, of_run().micro_batches(2)).to_string();
     assert!(found.ends_with("set `micro_batches(4)`"), "{found}");
 }

@@ -1,5 +1,6 @@
 //! A training continues with the settings that it was saved with.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,8 +12,8 @@ use burn::tensor::Device;
 use tinderbox::checkpoint::Digest;
 use tinderbox::{
     Batch, Checkpoints, CheckpointsError, Clipping, Deferred, GradientSum, LossScale, Machine,
-    MixedPrecision, NumericFingerprint, Pipeline, PipelineBuilder, Plan, ScheduleKind, Trace,
-    Traceable,
+    MixedPrecision, NumericFingerprint, Pipeline, PipelineBuilder, Plan, ScheduleKind, StepRates,
+    Trace, Traceable,
 };
 
 use crate::models::{Case, Tied, TiedModel, deferred, trace};
@@ -203,10 +204,15 @@ fn the_last_learning_rates_are_saved() {
     let dir = tempfile::tempdir().unwrap();
     saved(dir.path(), || builder(&model, &trace).start().unwrap());
     let saves = Checkpoints::open(dir.path()).unwrap();
-    let resumed = saves.resume(&mut builder(&model, &trace).start().unwrap());
-    let resumed = resumed.unwrap().unwrap();
-    assert_eq!(resumed.learning_rate, Some(crate::plain::LR));
-    assert!(resumed.other_learning_rates.is_empty());
+    let mut pipeline = builder(&model, &trace).start().unwrap();
+    let resumed = saves.resume(&mut pipeline).unwrap().unwrap();
+    let rates = StepRates {
+        base: crate::plain::LR,
+        others: BTreeMap::new(),
+    };
+    assert_eq!(resumed.learning_rates, Some(rates.clone()));
+    // Before another step, the next save has them as well.
+    assert_eq!(pipeline.last_learning_rates(), Some(rates));
 }
 
 /// Changes the manifest of the saved step.

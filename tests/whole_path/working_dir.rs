@@ -201,6 +201,8 @@ fn another_run_is_refused() {
     let mut adam = start().optimizer(AdamWConfig::new()).start().unwrap();
     adam.step(0.01, batch(0)).unwrap();
     drop(adam);
+    let rates = working_dir(&case.model, dir.path()).learning_rates();
+    assert_eq!(rates.map(|rates| rates.base), Some(0.01));
 
     let other = start().optimizer(SgdConfig::new()).start();
     let told = refused(other);

@@ -28,9 +28,9 @@ pub enum LoadError {
         /// The file or directory.
         path: PathBuf,
     },
-    /// The directory of a step is a symbolic link whose target does not exist.
+    /// The directory of a step is a symbolic link, and its target does not exist or is no checkpoint.
     #[error(
-        "{} is a symbolic link to {}, which does not exist: mount the disk that it leads to, or remove the link",
+        "{} is a symbolic link to {}, where there is no checkpoint: mount the disk that it leads to, or remove the link",
         .path.display(),
         .target.display()
     )]

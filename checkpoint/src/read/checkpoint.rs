@@ -23,9 +23,7 @@ use crate::{
     TensorEntry,
     format::{INDEX_FILE, MANIFEST_FILE, PLAN_FILE, StoredPlan, attempt_dir_name},
     layout::pieces,
-    store::{
-        Found, FoundKind, LocalStore, Retrying, Store, existing, join, list_by_name, read_manifest,
-    },
+    store::{Found, FoundKind, LocalStore, Retrying, Store, join, list_by_name, read_manifest},
 };
 
 /// Maximum size of a piece in bytes: several digest blocks, because the first and the last block of a piece may be read
@@ -483,9 +481,8 @@ pub(crate) fn failed<'a>(
 fn unpublished(store: &dyn Store, step_dir: &str) -> LoadError {
     let path = store.place(step_dir);
     match store.link_target(step_dir) {
-        Ok(Some(target)) if matches!(existing(store.list(step_dir)), Ok(None)) => {
-            LoadError::DanglingLink { path, target }
-        }
+        // Its disk may not be mounted, where the place to mount it is an empty directory.
+        Ok(Some(target)) => LoadError::DanglingLink { path, target },
         _ => LoadError::NotPublished { path },
     }
 }

@@ -24,12 +24,30 @@ fn types() -> ModuleTypes {
         .collect()
 }
 
+/// What decided the losses, and what the processor computed.
+fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let pairs = pairs.iter();
+    pairs
+        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+        .collect()
+}
+
+fn settings() -> BTreeMap<String, String> {
+    texts(&[("micro_batches", "4"), ("optimizer", "SgdConfig {}")])
+}
+
+fn numerics() -> BTreeMap<String, String> {
+    texts(&[("sums", "0123456789abcdef")])
+}
+
 /// Returns whole tensors in several files of one rank, one of them tied, with a Hugging Face index.
 fn save_whole(run_dir: &Path) -> PathBuf {
     let small_files = CheckpointMeta {
         file_bytes: 150,
         plan: serde_json::json!({"stages": [0, 1]}),
         modules: types(),
+        settings: settings(),
+        numerics: numerics(),
         ..meta(11, 1)
     };
     let attempt = Run::local(run_dir).begin(small_files).unwrap();
@@ -116,16 +134,31 @@ fn golden(name: &str, save: fn(&Path) -> PathBuf) -> Checkpoint {
 }
 
 /// In version 1.0 the plan is in the manifest; later it is a file. The types of modules are there since version
-/// 1.2, settings and numerics, of which these have none, since version 1.3.
+/// 1.2, settings and numerics since version 1.3.
 #[test]
 fn whole_tensors() {
-    for (checkpoint, modules) in [
-        (committed("version-1"), ModuleTypes::default()),
-        (committed("version-1.1"), ModuleTypes::default()),
-        (committed("version-1.2"), types()),
-        (golden("version-1.3", save_whole), types()),
+    let none = BTreeMap::new;
+    for (checkpoint, modules, (saved, computed)) in [
+        (
+            committed("version-1"),
+            ModuleTypes::default(),
+            (none(), none()),
+        ),
+        (
+            committed("version-1.1"),
+            ModuleTypes::default(),
+            (none(), none()),
+        ),
+        (committed("version-1.2"), types(), (none(), none())),
+        (
+            golden("version-1.3", save_whole),
+            types(),
+            (settings(), numerics()),
+        ),
     ] {
         assert_eq!(checkpoint.manifest().modules(), modules);
+        assert_eq!(checkpoint.manifest().settings(), saved);
+        assert_eq!(checkpoint.manifest().numerics(), computed);
         assert_eq!(load(&checkpoint).unwrap(), small_contents(11));
         let head = checkpoint.tensor(Role::Model, "head.weight").unwrap();
         assert_eq!(head.name, "embed.weight");

@@ -315,6 +315,12 @@ fn copies_and_reshards_read_through_a_link_and_replace_it() {
 fn a_link_that_leads_nowhere_is_named() {
     let moved = Moved::new();
     moved.unmount();
+    // The place to mount it is there.
+    let mount_point = moved.big().join(STEP_2);
+    fs::create_dir_all(&mount_point).unwrap();
+    let error = moved.run().latest().unwrap_err();
+    assert!(chain(&error).contains("where there is no checkpoint: mount the disk"));
+    fs::remove_dir_all(moved.big()).unwrap();
     let run = moved.run();
     assert_eq!(run.steps().unwrap(), [1, 2]);
     for found in [
@@ -327,7 +333,7 @@ fn a_link_that_leads_nowhere_is_named() {
         insta::allow_duplicates! {
         insta::assert_snapshot!(
             moved.text(&chain(&error)).replace("2/ is", "2 is"),
-            @"/dir/run/step-00000002 is a symbolic link to /dir/big/step-00000002, which does not exist: mount the disk that it leads to, or remove the link"
+            @"/dir/run/step-00000002 is a symbolic link to /dir/big/step-00000002, where there is no checkpoint: mount the disk that it leads to, or remove the link"
         );
         }
     }

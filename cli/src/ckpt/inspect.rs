@@ -8,8 +8,8 @@ use std::{
 
 use clap::Args;
 use serde::Serialize;
-use tinderbox_checkpoint::{Checkpoint, Role, StoredDType};
-use tinderbox_deferred::human_bytes;
+use tinderbox_checkpoint::{Checkpoint, Role, Scalar, StoredDType};
+use tinderbox_deferred::{NumericFingerprint, human_bytes};
 
 use super::place::Place;
 use crate::{
@@ -71,6 +71,12 @@ struct Contents<'a> {
     sizes: Sizes,
     has_plan: bool,
     metadata: serde_json::Value,
+    /// Of the last step.
+    learning_rate: Option<f64>,
+    /// What decided the losses, by name.
+    settings: BTreeMap<String, String>,
+    /// What the processor computed, by class of operations.
+    numerics: NumericFingerprint,
     tensors: Vec<Tensor<'a>>,
 }
 
@@ -112,7 +118,28 @@ impl<'a> Contents<'a> {
             sizes: Sizes::of(checkpoint),
             has_plan: manifest.has_plan(),
             metadata: manifest.metadata(),
+            learning_rate: match checkpoint.scalars().get("learning_rate") {
+                Some(Scalar::Float(rate)) => Some(*rate),
+                _ => None,
+            },
+            settings: manifest.settings(),
+            numerics: manifest.numerics().into(),
             tensors: tensors.collect(),
+        }
+    }
+
+    /// Compares what the processor computed with what this one computes.
+    fn numerics_in_words(&self) -> String {
+        if self.numerics.classes().is_empty() {
+            return not_saved();
+        }
+        let differing = NumericFingerprint::of_process().differences(&self.numerics);
+        match differing.is_empty() {
+            true => "those of this machine".to_owned(),
+            false => format!(
+                "other bits than on this machine in {}",
+                differing.join(", ")
+            ),
         }
     }
 
@@ -130,8 +157,17 @@ impl<'a> Contents<'a> {
             ("scalars", sizes.scalars.to_string()),
             ("plan", if self.has_plan { "yes" } else { "no" }.to_owned()),
             ("metadata", self.metadata.to_string()),
+            (
+                "learning rate",
+                self.learning_rate
+                    .map_or_else(not_saved, |rate| rate.to_string()),
+            ),
+            ("numerics", self.numerics_in_words()),
         ] {
             writeln!(out, "{name:<14} {}", visible(&value))?;
+        }
+        for (name, value) in &self.settings {
+            writeln!(out, "setting        {}: {}", visible(name), visible(value))?;
         }
         let header = ["name", "role", "dtype", "shape", "chunks", "ranks", "bytes"];
         let mut columns = Columns::new(&header, &[4, 6]);
@@ -153,6 +189,10 @@ impl<'a> Contents<'a> {
         }
         Ok(())
     }
+}
+
+fn not_saved() -> String {
+    "not saved".to_owned()
 }
 
 fn in_words(bytes: u64) -> String {

@@ -1,12 +1,14 @@
 //! Tests of `tinderbox ckpt` as a process, on checkpoints saved by the library.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
-use crate::support::{Sample, check_contains, ckpt, flip, floats, names, ranks_of, run, text};
+use crate::support::{
+    Sample, TIMEOUT, check_contains, ckpt, flip, floats, names, ranks_of, run, text,
+};
 use burn::tensor::TensorData;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
-use tinderbox_checkpoint::{Checkpoint, Digest, Role, SaveTensor, Scalar};
+use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Digest, Role, Run, SaveTensor, Scalar};
 
 #[test]
 fn inspect_shows_what_a_checkpoint_holds() {
@@ -25,6 +27,8 @@ fn inspect_shows_what_a_checkpoint_holds() {
             "tensors        4\n",
             "scalars        2\n",
             "metadata       {\"model\":\"small\"}\n",
+            "learning rate  not saved\n",
+            "numerics       not saved\n",
             "optimizer.embed.weight.moment_1",
             "[6, 4]",
             "BF16",
@@ -49,6 +53,42 @@ fn inspect_shows_what_a_checkpoint_holds() {
         .filter(|name| name.ends_with(".safetensors"));
     let sizes = sizes.map(|name| fs::metadata(step.join(name)).unwrap().len());
     assert_eq!(found["total_bytes"], sizes.sum::<u64>());
+}
+
+#[test]
+fn inspect_shows_how_a_checkpoint_was_trained() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = run(&["run", "numerics", "--json"]).json(0);
+    let mut numerics: BTreeMap<String, String> =
+        serde_json::from_value(own["numerics"].clone()).unwrap();
+    let classes = numerics.clone();
+    numerics.insert("sums".into(), "0".into());
+    for (step, numerics) in [(1, classes), (2, numerics)] {
+        let meta = CheckpointMeta {
+            settings: [("optimizer".into(), "SgdConfig {}".into())].into(),
+            numerics,
+            ..CheckpointMeta::new(step, 1)
+        };
+        let attempt = Run::local(dir.path()).begin(meta).unwrap();
+        let scalars = [("learning_rate".into(), Scalar::Float(0.25))].into();
+        attempt.handle().write_rank(0, &[], &scalars).unwrap();
+        attempt.publish(TIMEOUT).unwrap();
+    }
+    let inspect = ["inspect", text(dir.path())];
+    let lines = [
+        "learning rate  0.25\n",
+        "numerics       other bits than on this machine in sums\n",
+        "setting        optimizer: SgdConfig {}\n",
+    ];
+    check_contains(&ckpt(&inspect).ends(0), &lines);
+    let of_first = ckpt(&[&inspect[..], &["--step", "1"]].concat()).ends(0);
+    check_contains(&of_first, &["numerics       those of this machine\n"]);
+    // The command that compares machines compares checkpoints too.
+    let json = ckpt(&[&inspect[..], &["--json"]].concat()).ends(0);
+    let file = dir.path().join("inspected.json");
+    fs::write(&file, json).unwrap();
+    let compared = run(&["run", "numerics", text(&file), "--json"]).json(1);
+    assert_eq!(compared["differences"], json!(["sums"]));
 }
 
 #[test]

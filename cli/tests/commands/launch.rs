@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::launched::DEFAULT_SIGNALS;
 use crate::support::{check_contains, run, text};
 
 /// Runs a shell script as ranks.
@@ -178,8 +179,10 @@ fn sleeping(dir: &Path) -> (Child, Vec<String>) {
         "echo $$ >{}/$RANK.new; mv {0}/$RANK.new {0}/$RANK; sleep 100; true",
         text(dir)
     );
-    let launcher = Command::new(env!("CARGO_BIN_EXE_tinderbox"))
-        .args(["launch", "-n", "2", "--", "sh", "-c", &script])
+    let command = [env!("CARGO_BIN_EXE_tinderbox"), "launch", "-n", "2"];
+    let all = [DEFAULT_SIGNALS, &command, &["--", "sh", "-c", &script]].concat();
+    let launcher = Command::new(all[0])
+        .args(&all[1..])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

@@ -9,6 +9,13 @@ use std::time::Duration;
 /// How long a test waits before it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What runs a program with the default action of every signal: tests that `nohup` or a shell runs in the background ignore some,
+/// and so would ranks.
+pub const DEFAULT_SIGNALS: &[&str] = match cfg!(target_os = "linux") {
+    true => &["env", "--default-signal"],
+    false => &[],
+};
+
 /// A running `tinderbox launch`, in a process group of its own. It ends with its ranks when it is dropped.
 pub struct Launched {
     child: Child,
@@ -28,7 +35,7 @@ fn on_thread<T: Send + 'static>(
 impl Launched {
     /// Runs a shell script as ranks.
     pub fn start(arguments: &[&str], script: &str) -> Self {
-        Self::start_by(&[], arguments, script)
+        Self::start_by(DEFAULT_SIGNALS, arguments, script)
     }
 
     /// The same, with a program and its arguments before the command, which it becomes.

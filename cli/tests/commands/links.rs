@@ -145,7 +145,7 @@ fn every_command_names_a_link_that_leads_nowhere() {
     fs::rename(moved.at("big"), moved.at("unmounted")).unwrap();
     let (run_dir, link, to) = (moved.run(), moved.link(), moved.at("to"));
     let expected = format!(
-        "step-00000002 is a symbolic link to {}, which does not exist: mount the disk",
+        "step-00000002 is a symbolic link to {}, where there is no checkpoint: mount the disk",
         moved.at("big/moved")
     );
     for dir in [&run_dir, &link] {

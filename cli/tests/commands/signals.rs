@@ -140,6 +140,26 @@ fn a_second_signal_ends_all() {
     assert!(began.elapsed() < Duration::from_secs(20));
 }
 
+/// The end of a session sends HUP, perhaps twice and beside TERM: ranks that save meanwhile are not killed.
+#[test]
+fn a_hangup_never_insists() {
+    for (first, number) in [("TERM", 15), ("HUP", 1)] {
+        let save = "echo saving; sleep 0.5; echo saved; exit 0";
+        let script = format!("trap '{save}' TERM HUP; echo ready; sleep 1000 & wait");
+        let launched = Launched::start(&["-n", "2"], &script);
+        launched.wait_for(2, "ready");
+        send(first, launched.id().into());
+        launched.wait_for(2, "saving");
+        send("HUP", launched.id().into());
+        // The shell reports that HUP has ended `sleep`.
+        let (code, mut lines, _) = launched.end();
+        lines.retain(|line| line.ends_with("saved"));
+        lines.sort_unstable();
+        assert_eq!(lines, ["[rank 0] saved", "[rank 1] saved"], "{first}");
+        assert_eq!(code, Some(128 + number), "{first}");
+    }
+}
+
 /// A grace longer than the clock counts has no end, also after a failure.
 #[test]
 fn an_endless_grace_is_none() {

@@ -14,7 +14,7 @@ use tinderbox_checkpoint::{
     BlockSize, Checkpoint, CheckpointMeta, ModuleTypes, Role, Run, SaveTensor, Scalar, StoredDType,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The result of a command.
 #[derive(Debug)]

@@ -648,14 +648,14 @@ fn extra_values_are_named() {
     let all = || parameter_values(&Zoo::new(&flex())).into_iter();
     let known = |values: Values| model.materialize(&flex(), &values).map(drop);
     known(all().collect()).unwrap();
-    let mut more: Vec<_> = all().filter(|(p, _)| p.as_str() != "own").collect();
+    let mut more: Vec<_> = all().filter(|(p, _)| p.as_str() != "eager").collect();
     let one = || DynTensor::from(Tensor::<1>::zeros([1], &flex()));
     more.extend([(path("row.bios"), one()), (path("head"), one())]);
     let values: Values = more.into_iter().collect();
     let count = all().len() + 1;
     let expected = format!(
         "a set of {count} values in memory does not fit the model, nothing was loaded:\n  \
-         missing: own\n  extra: head\n  extra: row.bios"
+         missing: eager\n  extra: head\n  extra: row.bios"
     );
     let error = known(values.clone()).unwrap_err();
     assert_eq!(

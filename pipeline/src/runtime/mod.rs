@@ -9,6 +9,7 @@ mod crew;
 mod digest;
 mod facts;
 mod indices;
+mod learning_rates;
 mod link;
 mod local;
 mod loss_scale;
@@ -44,6 +45,7 @@ pub use carry::Carry;
 pub use changed::Repaired;
 pub use clip::Clipping;
 pub use digest::StateDigest;
+pub use learning_rates::StepRates;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use link::Abort;
 pub use link::{Link, LinkMessage, Tag};

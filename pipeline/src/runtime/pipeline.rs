@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::{Device, FloatDType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,6 +18,7 @@ use super::changed::Repaired;
 use super::cores;
 use super::crew::Crew;
 use super::facts::Facts;
+use super::learning_rates::{LastRates, StepRates};
 use super::link::Abort;
 use super::loss_scale::LossScale;
 use super::memory::{check_memory, device_of};
@@ -29,7 +29,6 @@ use super::programs::Programs;
 use super::rank::RankSetup;
 use super::recovery::{CallKind, RecoveryState};
 use super::remote::To;
-use super::round::LearningRates;
 use super::run_settings::Training;
 use super::settings::Settings;
 use super::stage::Stage;
@@ -65,7 +64,7 @@ pub struct Pipeline<M, B> {
     /// The 16-bit dtype of mixed precision.
     pub(super) compute: Option<FloatDType>,
     /// The learning rates of the last step.
-    pub(super) last_rates: Option<ModuleLearningRate>,
+    pub(super) last_rates: Option<LastRates>,
     pub(super) checks_batches: bool,
     pub(super) outputs: OutputsOn,
     pub(super) repaired: Vec<Repaired>,
@@ -262,15 +261,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         training.named()
     }
 
-    /// Returns the learning rates of the last step: the one of all parameters that no group has, and the rate of each
-    /// parameter that differs from it, by path. `None` before the first step of this process.
-    pub fn last_learning_rates(&self) -> Option<(f64, BTreeMap<ParameterPath, f64>)> {
-        let rates = LearningRates(self.last_rates.clone()?);
-        let base = rates.0.base();
-        let paths = self.model.parameters().distinct().map(|p| &p.path);
-        let others = paths.filter(|path| rates.of(path) != base);
-        let others = others.map(|path| (path.clone(), rates.of(path)));
-        Some((base, others.collect()))
+    /// Returns the learning rates of the last step. `None` before the first one, unless those of an earlier run were
+    /// [given](Self::resume_learning_rates).
+    pub fn last_learning_rates(&self) -> Option<StepRates> {
+        match self.last_rates.as_ref()? {
+            LastRates::Given(rates) => Some(rates.of_step(self.model.parameters())),
+            LastRates::Saved(rates) => Some(rates.clone()),
+        }
     }
 
     /// Returns whether its optimizer keeps a state for each parameter, such as the moments of Adam.
@@ -324,6 +321,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.change_driver(move |pipeline| {
             let scale = pipeline.loss_scale;
             pipeline.loss_scale = scale.map(|scale| scale.resumed(factor, steps));
+        });
+    }
+
+    /// Sets the learning rates of the last step of an earlier run, which the next save has if no step is done before.
+    pub fn resume_learning_rates(&mut self, rates: StepRates) {
+        self.change_driver(move |pipeline| {
+            pipeline.last_rates = Some(LastRates::Saved(rates.clone()));
         });
     }
 

@@ -146,14 +146,14 @@ impl Rank {
     /// Gives a streamed stage its parameters and activations, after those of the stage before were taken.
     pub(super) fn enter(
         &mut self,
-        step: u32,
+        round: &Round,
         stage: StageIndex,
         state: &mut RoundState,
     ) -> Result<(), ActionError> {
         if self.streaming.is_none() || self.entered == Some(stage) {
             return Ok(());
         }
-        self.leave(step, state)?;
+        self.leave(round, state)?;
         if let Some(streaming) = &mut self.streaming {
             let mut values = streaming.enter(stage)?;
             for (activation, value, holders) in values.activations.drain(..) {
@@ -168,17 +168,21 @@ impl Rank {
 
     /// Takes the parameters of the streamed stage that has run, after those that it has updated are written, and activations that
     /// do not stay in memory.
-    pub(super) fn leave(&mut self, step: u32, state: &mut RoundState) -> Result<(), ActionError> {
+    pub(super) fn leave(
+        &mut self,
+        round: &Round,
+        state: &mut RoundState,
+    ) -> Result<(), ActionError> {
         let Some(stage) = self.entered.take() else {
             return Ok(());
         };
         let is_update = self.streaming.as_ref().is_some_and(Streaming::is_update);
         if is_update && let Some(streamed) = self.setup.streamed.clone() {
             let table = self.setup.table.clone();
-            let updated = streamed.updated(&table, self.stage_mut(stage))?;
+            let updated = streamed.updated(&table, self.stage_mut(stage), &round.lr)?;
             if let (Some(streaming), Some(updated)) = (&self.streaming, updated) {
                 // The number of completed steps.
-                streaming.write(u64::from(step) + 1, updated)?;
+                streaming.write(u64::from(round.step) + 1, updated)?;
             }
         }
         let values = self.stage_mut(stage).detach();

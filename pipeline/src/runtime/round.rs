@@ -1,17 +1,14 @@
 //! What the driver gives the ranks for a step or an evaluation, and what they report.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use burn::module::ParamId;
-use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::DynTensor;
 
 use super::carry::RoundCarry;
 use super::clip::SquareSums;
+use super::learning_rates::LearningRates;
 use super::stage::CutProgram;
 use super::streamed::Pass;
 use crate::lists::StepLists;
@@ -29,25 +26,6 @@ pub(super) struct MicroInput {
     pub(super) samples: usize,
     /// Its weight in the loss, times the loss scale.
     pub(super) weight: f64,
-}
-
-/// The learning rate of each parameter.
-#[derive(Clone)]
-pub(super) struct LearningRates(pub(super) ModuleLearningRate);
-
-impl LearningRates {
-    pub(super) fn of(&self, path: &ParameterPath) -> f64 {
-        // Ids are random per construction, so groups match by path.
-        self.0.lr_from_param(ParamId::new(), Some(path.as_str()))
-    }
-}
-
-impl fmt::Debug for LearningRates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LearningRates")
-            .field(&self.0.base())
-            .finish()
-    }
 }
 
 /// A training step or an evaluation.

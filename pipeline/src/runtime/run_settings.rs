@@ -38,17 +38,13 @@ impl Training<'_> {
         let optimizer = optimizers.map(|optimizers| optimizers.describe(&all, paths_in_text));
         let clipping = settings.clipping.as_ref();
         let average = settings.average_decay;
-        let precision = match self.compute {
-            None => "that of the parameters".to_owned(),
-            Some(dtype) => format!("{dtype:?} in the forward").to_lowercase(),
-        };
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
         [
             ("optimizer", or_none(optimizer)),
             ("clipping", or_none(clipping.map(|c| format!("{c:?}")))),
             ("gradient_sum", settings.sum.to_string()),
             ("micro_batches", self.micro_batches.to_string()),
-            ("precision", precision),
+            ("precision", precision_in_text(self.compute)),
             ("frozen", paths_in_text(&frozen)),
             ("loss_scale", or_none(self.loss_scale.map(LossScale::rule))),
             ("average_decay", or_none(average.map(|d| d.to_string()))),
@@ -63,6 +59,14 @@ impl Training<'_> {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
+    }
+}
+
+/// Says in which dtype a forward computes: that of mixed precision, if there is one.
+pub(super) fn precision_in_text(compute: Option<FloatDType>) -> String {
+    match compute {
+        None => "that of the parameters".to_owned(),
+        Some(dtype) => format!("{dtype:?} in the forward").to_lowercase(),
     }
 }
 

@@ -176,7 +176,7 @@ impl<'a> Running<'a> {
             self.named(action, |running| {
                 let _span = tracing::trace_span!("action", rank = rank.index(), %action).entered();
                 let state = &mut running.state;
-                running.rank.enter(round.step, action.stage(), state)?;
+                running.rank.enter(round, action.stage(), state)?;
                 running.act(action)
             })?;
             self.rank.setup.progress.report();
@@ -195,7 +195,7 @@ impl<'a> Running<'a> {
         }
         if let Some(last) = actions.last() {
             self.named(last, |running| {
-                running.rank.leave(round.step, &mut running.state)
+                running.rank.leave(round, &mut running.state)
             })?;
         }
         debug_assert_eq!(

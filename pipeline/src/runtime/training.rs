@@ -11,11 +11,12 @@ use tinderbox_fake::{DynTensor, Mode};
 use twox_hash::XxHash3_64;
 
 use super::carry::Carry;
+use super::learning_rates::{LastRates, LearningRates};
 use super::output::{Evaluation, OutputsOn, RankReport, StepOutput};
 use super::pipeline::{Condition, Pipeline};
 use super::recovery::CallKind;
 use super::remote::{Notice, To};
-use super::round::{LearningRates, MicroInput, Round, RoundReport};
+use super::round::{MicroInput, Round, RoundReport};
 use super::stage::CutProgram;
 use super::weights::weights;
 use crate::batch::{Batch, samples_of, split_samples};
@@ -181,7 +182,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             scale.after_step(!output.skipped);
         }
         self.step = step + 1;
-        self.last_rates = Some(lr.clone());
+        self.last_rates = Some(LastRates::Given(LearningRates(lr.clone())));
         self.record_memory()?;
         Ok(output)
     }

@@ -7,10 +7,14 @@ use burn::module::{ParamGroup, ParamId};
 use burn::optim::DynOptimizer;
 use burn::optim::grad_clipping::GradientClippingConfig;
 use tinderbox_deferred::{ParameterPath, ParameterTable};
+use twox_hash::XxHash3_64;
 
 use super::OptimizerConfig;
 use super::average::Averaging;
 use crate::GroupError;
+
+/// Groups that are written out in a text.
+const GROUPS_IN_TEXT: usize = 16;
 
 /// How a parameter is updated.
 #[derive(Clone)]
@@ -57,7 +61,8 @@ pub(crate) fn check_group(group: &ParamGroup, number: Option<usize>) -> Result<(
 }
 
 impl Optimizers {
-    /// Returns the configurations of all groups as text, each group with the parameters that it contains.
+    /// Returns the configurations of all groups as text, each group with the parameters that it contains; of many groups, a digest
+    /// of the later ones.
     pub(crate) fn describe(
         &self,
         parameters: &[&ParameterPath],
@@ -68,7 +73,16 @@ impl Optimizers {
             let contained: Vec<&ParameterPath> = contained.copied().collect();
             format!("; {} of {}", rule.description, name(&contained))
         });
-        format!("{}{}", self.base.description, groups.collect::<String>())
+        let groups: Vec<String> = groups.collect();
+        let (first, others) = groups.split_at(groups.len().min(GROUPS_IN_TEXT));
+        let others = match others.len() {
+            0 => String::new(),
+            count => {
+                let digest = XxHash3_64::oneshot(others.concat().as_bytes());
+                format!("; {count} other groups with digest {digest:016x}")
+            }
+        };
+        format!("{}{}{others}", self.base.description, first.concat())
     }
 
     /// Creates the optimizers: one for all parameters, and those of groups, of which the last that contains a parameter

@@ -9,25 +9,15 @@ use tinderbox_world::World;
 
 use super::backups::Backups;
 use super::calls::Call;
+use super::driver::Driver;
 use super::report::Recovered;
 use super::settings::Recovery;
 use super::snapshot::Snapshot;
 use crate::runtime::builder::PipelineBuilder;
-use crate::runtime::loss_scale::LossScale;
 use crate::schedule::RankIndex;
 
 /// The version of which nothing is kept, because every process can make it again.
 pub(super) const INITIAL: u64 = 0;
-
-/// What the driver has at one point in time, the same on all processes.
-#[derive(Clone, Debug)]
-pub(super) struct Driver {
-    pub(super) step: u64,
-    pub(super) loss_scale: Option<LossScale>,
-    pub(super) is_averaged: bool,
-    pub(super) frozen: BTreeSet<usize>,
-    pub(super) changes: u64,
-}
 
 /// The snapshots that one process has, by their version, under one numbering of the processes.
 #[derive(Debug)]

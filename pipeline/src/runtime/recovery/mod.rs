@@ -11,6 +11,7 @@
 
 mod backups;
 mod calls;
+mod driver;
 mod keepers;
 mod ledger;
 mod moving;

@@ -10,8 +10,9 @@ use tinderbox_deferred::ParameterPath;
 use tinderbox_world::{Failure, How, World, WorldError, machine, with_causes};
 
 use super::backups::{self, Backups};
+use super::driver::Driver;
 use super::keepers::keepers;
-use super::ledger::{Driver, Holdings, INITIAL, Ledger, RecoveryState, newest_version};
+use super::ledger::{Holdings, INITIAL, Ledger, RecoveryState, newest_version};
 use super::moving::{Moved, MovedState, Needs, Value, move_state};
 use super::replan::replan;
 use super::report::Recovered;
@@ -25,7 +26,6 @@ use crate::runtime::memory::device_of;
 use crate::runtime::pieces::Piece;
 use crate::runtime::pipeline::{Condition, Pipeline};
 use crate::runtime::remote::To;
-use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, Plan, RestoreError};
 
@@ -122,16 +122,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             _ => keepers(&machines, self.plan.world_size()),
         };
         Ok(Ledger::new(world, keepers, backups))
-    }
-
-    fn driver(&self) -> Driver {
-        Driver {
-            step: self.step,
-            loss_scale: self.loss_scale,
-            is_averaged: self.is_averaged,
-            frozen: self.frozen.clone(),
-            changes: self.changes,
-        }
     }
 
     /// The newest version that this process keeps of all ranks of which it keeps snapshots.
@@ -530,20 +520,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.set_driver(driver)
     }
 
-    fn set_driver(&mut self, driver: Driver) -> Result<(), PipelineError> {
-        let frozen: Vec<usize> = driver.frozen.iter().copied().collect();
-        self.step = driver.step;
-        self.loss_scale = driver.loss_scale;
-        self.is_averaged = driver.is_averaged;
-        self.changes = driver.changes;
-        self.frozen = driver.frozen;
-        self.crew.call("freeze parameters", move |_, stages| {
-            let stages = stages.iter_mut();
-            stages.for_each(|stage: &mut Stage| stage.set_trains(&frozen, false));
-        })?;
-        Ok(())
-    }
-
     /// Begins a new ledger. It gets a snapshot after the next call of all processes; until that is kept, the one before holds.
     fn keep_again(&mut self, backups: Arc<Backups>) -> Result<(), PipelineError> {
         let world = self.recovery.as_ref().expect("it recovers").world.clone();
@@ -577,6 +553,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             loss_scale: recovery.builder.loss_scale,
             is_averaged: false,
             frozen: frozen.into_iter().collect(),
+            last_rates: None,
             changes,
         };
         recovery.is_state_lost = true;

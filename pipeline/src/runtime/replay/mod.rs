@@ -25,6 +25,7 @@ use super::prepared::Prepared;
 use super::programs::{Programs, states};
 use super::rank::{RankSetup, action_error, caught};
 use super::round::MicroInput;
+use super::run_settings::precision_in_text;
 use super::stage::Stage;
 use super::training::{split_all, splits};
 use super::weights::weights;
@@ -47,6 +48,7 @@ pub struct StepReplay {
     step: u32,
     seed: Seed,
     most_micro_batches: usize,
+    precision: String,
     micro_batches: Vec<MicroBatch>,
     /// Whether a forward reads what that of the micro-batch before has computed.
     has_states: bool,
@@ -147,6 +149,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         if step > 0 && self.source.is_none() {
             return Err(PipelineError::NoReplaySource { step });
         }
+        let compute = self.trace.compute_dtype();
         let number = u32::try_from(step).map_err(|_| PipelineError::StepOverflow { step })?;
         let source = self.source_of_values();
         let Prepared {
@@ -208,6 +211,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             step: number,
             seed: settings.seed,
             most_micro_batches,
+            precision: precision_in_text(compute),
             selected: 0..micro_batches.len(),
             micro_batches,
             has_states,
@@ -306,6 +310,11 @@ impl StepReplay {
     /// Returns the number of micro-batches of a batch that has enough samples.
     pub fn most_micro_batches(&self) -> usize {
         self.most_micro_batches
+    }
+
+    /// Returns the setting `precision` of [`Pipeline::run_settings`](crate::Pipeline::run_settings).
+    pub fn precision(&self) -> &str {
+        &self.precision
     }
 
     /// Returns how many programs are left to be replayed.

@@ -8,7 +8,7 @@ use tinderbox_fake::{DynTensor, dtype_name};
 use super::{Place, Stage};
 use crate::ActionError;
 use crate::runtime::clip::{SquareSums, each};
-use crate::runtime::round::LearningRates;
+use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::settings::GradientHook;
 use crate::sum::TreeSum;
 

@@ -15,6 +15,7 @@ use super::store::{StageStore, StreamedTraining, UpdatedStage};
 use crate::batch::Batch;
 use crate::cut::Layout;
 use crate::runtime::builder::PipelineBuilder;
+use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::optimizer::OptimizerState;
 use crate::runtime::pipeline::Pipeline;
 use crate::runtime::settings::Settings;
@@ -142,6 +143,7 @@ impl StreamedSetup {
         &self,
         table: &ParameterTable,
         stage: &Stage,
+        rates: &LearningRates,
     ) -> Result<Option<UpdatedStage>, ActionError> {
         let of_stage = self.trained[stage.index().index()].iter();
         let changed = of_stage.filter(|(_, state)| state.is_some());
@@ -162,6 +164,7 @@ impl StreamedSetup {
             stage: stage.index(),
             parameters: held.map(|(at, value)| (path(at), value)).collect(),
             optimizer,
+            rates: rates.of_step(table),
         }))
     }
 }

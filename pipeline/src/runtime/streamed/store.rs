@@ -10,6 +10,7 @@ use tinderbox_deferred::{Observer, ParameterPath, ParameterTable, Request, Sourc
 use tinderbox_fake::DynTensor;
 
 use crate::Plan;
+use crate::runtime::learning_rates::StepRates;
 use crate::runtime::optimizer::SavedState;
 use crate::runtime::restore::SavedOptimizer;
 use crate::schedule::StageIndex;
@@ -23,6 +24,8 @@ pub struct UpdatedStage {
     pub parameters: Vec<(ParameterPath, DynTensor)>,
     /// The state of the optimizer for them.
     pub optimizer: SavedState,
+    /// The learning rates of the step, for all parameters of the model.
+    pub rates: StepRates,
 }
 
 /// What is trained, from a start on.
