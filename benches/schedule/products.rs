@@ -67,8 +67,9 @@ fn chained<S: Simd>(simd: S) -> f64 {
         }
     }
     let seconds = started.elapsed().as_secs_f64();
+    let lanes = sums[0].as_slice().len();
     for sum in sums {
         black_box(sum.as_slice());
     }
-    (2 * CHAINS * ROUNDS * S::f32s::N) as f64 / seconds / 1e9
+    (2 * CHAINS * ROUNDS * lanes) as f64 / seconds / 1e9
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use burn::module::Module;
+use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
 
 use super::visit::ids;
 
@@ -22,7 +23,10 @@ pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
 /// Returns the paths of the parameters of a module that its visitors do not see, as in a field with `#[module(skip)]`,
 /// for errors. Fields of types with another debug format are not found.
 pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
-    let seen: BTreeSet<String> = ids(module).iter().map(ToString::to_string).collect();
+    let mut flags = Flags::default();
+    module.visit(&mut flags);
+    let seen = ids(module).into_iter().chain(flags.0);
+    let seen: BTreeSet<String> = seen.map(|id| id.to_string()).collect();
     let mut found = Vec::new();
     walk(module, |path, value| {
         let id = value.strip_prefix(PARAMETER);
@@ -32,6 +36,18 @@ pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
         }
     });
     found
+}
+
+/// The ids of the flags of a module, such as the one of a dropout: parameters that are no tensors.
+#[derive(Default)]
+struct Flags(Vec<ParamId>);
+
+impl ModuleVisitor for Flags {
+    fn visit_float<const D: usize>(&mut self, _: &Param<Tensor<D>>) {}
+
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        self.0.push(flag.id);
+    }
 }
 
 /// The prefix of the debug text of a parameter; its id follows.
@@ -129,8 +145,8 @@ impl Open {
 
 #[cfg(test)]
 mod tests {
-    use burn::module::{Module, RunningState};
-    use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+    use burn::module::RunningState;
+    use burn::nn::{BatchNorm, BatchNormConfig, DropoutConfig, Linear, LinearConfig};
     use burn::tensor::{Device, Tensor};
 
     use super::*;
@@ -186,6 +202,9 @@ mod tests {
         let expected = ["target.weight", "target.bias"];
         assert_eq!(skipped_parameters(&outer), expected);
         assert_eq!(skipped_parameters(&linear()), Vec::<String>::new());
+        // Its flag is a parameter that is no tensor.
+        let dropout = DropoutConfig::new(0.5).init();
+        assert_eq!(skipped_parameters(&dropout), Vec::<String>::new());
     }
 
     #[derive(Module, Debug)]
