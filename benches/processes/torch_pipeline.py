@@ -18,8 +18,10 @@ layers = []
 for _ in range(LAYERS // size):
     layers += [torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()]
 module = torch.nn.Sequential(*layers)
-example = torch.rand(SAMPLES // MICRO_BATCHES, WIDTH)
-stage = PipelineStage(module, rank, size, torch.device("cpu"), input_args=(example,), output_args=(example,))
+# Newer releases read from the examples which values get a gradient: all but the batch.
+example = torch.rand(SAMPLES // MICRO_BATCHES, WIDTH, requires_grad=True)
+given = example.detach() if rank == 0 else example
+stage = PipelineStage(module, rank, size, torch.device("cpu"), input_args=(given,), output_args=(example,))
 # PyTorch 2.9 greets its neighbours with 8 bytes where they expect 4, which gloo refuses.
 stage._get_init_p2p_neighbors_ops = lambda: []
 schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=torch.nn.functional.mse_loss)
