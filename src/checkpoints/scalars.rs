@@ -40,17 +40,26 @@ pub(super) fn of_run(
     let averaged = is_averaged.then(|| (AVERAGED.into(), Scalar::Bool(true)));
     let micro_batches = (MICRO_BATCHES.into(), Scalar::Uint(micro_batches as u64));
     let of_run = scale.chain(averaged).chain([micro_batches]);
-    of_run.chain(rates.into_iter().flat_map(of_rates)).collect()
+    let rates = rates.into_iter().flat_map(|StepRates { base, others }| {
+        let base = [of_base_rate(base)].into_iter();
+        base.chain(of_other_rates(others))
+    });
+    of_run.chain(rates).collect()
 }
 
-/// Returns what is saved of the learning rates of a step.
-pub(super) fn of_rates(rates: StepRates) -> impl Iterator<Item = (String, Scalar)> {
-    let base = (LEARNING_RATE.to_owned(), Scalar::Float(rates.base));
-    let others = rates.others.into_iter().map(|(path, rate)| {
+/// Returns what is saved of the base of the learning rates.
+pub(super) fn of_base_rate(rate: f64) -> (String, Scalar) {
+    (LEARNING_RATE.to_owned(), Scalar::Float(rate))
+}
+
+/// Returns what is saved of the learning rates that differ from the base.
+pub(super) fn of_other_rates(
+    rates: BTreeMap<ParameterPath, f64>,
+) -> impl Iterator<Item = (String, Scalar)> {
+    rates.into_iter().map(|(path, rate)| {
         let name = format!("{LEARNING_RATE_OF}{path}");
         (name, Scalar::Float(rate))
-    });
-    [base].into_iter().chain(others)
+    })
 }
 
 /// Returns the learning rates of the last step, if the checkpoint has them.

@@ -20,7 +20,8 @@ use tinderbox_pipeline::{SavedOptimizer, StageStore, StepRates, StreamedTraining
 
 use super::restored::State;
 use super::scalars::{
-    is_averaged, is_of_working_dir, of_rates, of_run, of_working_dir, rates_of, scale_of, to_saved,
+    is_averaged, is_of_working_dir, of_base_rate, of_other_rates, of_run, of_working_dir, rates_of,
+    scale_of, to_saved,
 };
 use super::settings::{Expected, warn_of_numerics};
 use crate::CheckpointsError;
@@ -232,7 +233,8 @@ impl Training {
         let scalars = scalars.map(|(name, value)| (name, to_saved(value)));
         let of_run = self.scalars.iter().filter(|_| rank == 0);
         let of_run = of_run.map(|(name, value)| (name.clone(), *value));
-        let rates = of_rates(updated.rates).filter(|_| rank == 0);
+        let base = (rank == 0).then(|| of_base_rate(updated.rates.base));
+        let rates = base.into_iter().chain(of_other_rates(updated.rates.others));
         let part = RankSave {
             tensors: parameters.chain(states).collect(),
             scalars: scalars.chain(of_run).chain(rates).collect(),

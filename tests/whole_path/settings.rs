@@ -197,6 +197,24 @@ fn another_optimizer_is_refused_before_its_state_is_looked_at() {
     saves.resume(&mut evaluation.unwrap()).unwrap().unwrap();
 }
 
+/// The text of many groups is short, and the last one still counts.
+#[test]
+fn many_groups_of_optimizers_are_compared() {
+    let model = deferred(&Tied);
+    let trace = trace(&Tied, &model);
+    let text = |last: f32| {
+        let groups = (0..200).fold(builder(&model, &trace), |builder, number| {
+            let decay = if number == 199 { last } else { 0.1 };
+            let config = AdamWConfig::new().with_weight_decay(decay);
+            builder.optimizer_group(ParamGroup::from_predicate("tokens"), config)
+        });
+        groups.start().unwrap().run_settings()["optimizer"].clone()
+    };
+    let (one, other) = (text(0.1), text(0.2));
+    assert!(one != other && one == text(0.1));
+    assert!(one.len() < 10_000, "{} bytes", one.len());
+}
+
 #[test]
 fn the_last_learning_rates_are_saved() {
     let model = deferred(&Tied);

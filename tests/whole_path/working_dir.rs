@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
+use burn::optim::lr_scheduler::LrSchedulerConfig;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrSchedulerConfig;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use tinderbox::{
@@ -201,8 +203,6 @@ fn another_run_is_refused() {
     let mut adam = start().optimizer(AdamWConfig::new()).start().unwrap();
     adam.step(0.01, batch(0)).unwrap();
     drop(adam);
-    let rates = working_dir(&case.model, dir.path()).learning_rates();
-    assert_eq!(rates.map(|rates| rates.base), Some(0.01));
 
     let other = start().optimizer(SgdConfig::new()).start();
     let told = refused(other);
@@ -218,6 +218,32 @@ fn another_run_is_refused() {
     let told = refused(other);
     assert!(told.contains(&format!("`.seed({SEED})`")), "{told}");
     start().optimizer(AdamWConfig::new()).start().unwrap();
+}
+
+/// Each stage saves the rates of its own parameters.
+#[test]
+fn learning_rates_of_all_stages_are_saved() {
+    let case = Case::of(normed());
+    let dir = tempfile::tempdir().unwrap();
+    let rates = || {
+        ModuleLrSchedulerConfig::new(LrSchedulerConfig::Constant(0.01))
+            .with_group(
+                ParamGroup::from_predicate("bias"),
+                LrSchedulerConfig::Constant(0.02),
+            )
+            .init()
+            .unwrap()
+            .step()
+    };
+    let mut streamed = case.start(working_dir(&case.model, dir.path()));
+    streamed.step(rates(), batch(0)).unwrap();
+    let mut pipeline = case.pipeline();
+    pipeline.step(rates(), batch(0)).unwrap();
+    let expected = pipeline.last_learning_rates().unwrap();
+    assert_eq!(expected.base, 0.01);
+    assert!(expected.others.len() > 2, "{expected:?}");
+    let found = working_dir(&case.model, dir.path()).learning_rates();
+    assert_eq!(found, Some(expected));
 }
 
 #[test]

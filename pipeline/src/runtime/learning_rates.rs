@@ -5,7 +5,7 @@ use std::fmt;
 
 use burn::module::ParamId;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_deferred::ParameterPath;
 
 /// The learning rate of each parameter.
 #[derive(Clone)]
@@ -17,14 +17,14 @@ impl LearningRates {
         self.0.lr_from_param(ParamId::new(), Some(path.as_str()))
     }
 
-    /// Returns them as they are saved.
-    pub(super) fn of_step(&self, table: &ParameterTable) -> StepRates {
+    /// Returns the rates of some parameters, to save them.
+    pub(super) fn of_all<'a>(&self, paths: impl Iterator<Item = &'a ParameterPath>) -> StepRates {
         let base = self.0.base();
-        let paths = table.distinct().map(|p| &p.path);
-        let others = paths.filter(|path| self.of(path) != base);
+        let rates = paths.map(|path| (path, self.of(path)));
+        let others = rates.filter(|(_, rate)| *rate != base);
         StepRates {
             base,
-            others: others.map(|path| (path.clone(), self.of(path))).collect(),
+            others: others.map(|(path, rate)| (path.clone(), rate)).collect(),
         }
     }
 }

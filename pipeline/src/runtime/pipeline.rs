@@ -265,7 +265,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// [given](Self::resume_learning_rates).
     pub fn last_learning_rates(&self) -> Option<StepRates> {
         match self.last_rates.as_ref()? {
-            LastRates::Given(rates) => Some(rates.of_step(self.model.parameters())),
+            LastRates::Given(rates) => {
+                let parameters = self.model.parameters().distinct();
+                Some(rates.of_all(parameters.map(|parameter| &parameter.path)))
+            }
             LastRates::Saved(rates) => Some(rates.clone()),
         }
     }

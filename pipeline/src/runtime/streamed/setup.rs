@@ -156,15 +156,16 @@ impl StreamedSetup {
             device: DeviceLabel::of(stage.device()),
             source: Box::new(source),
         })?;
-        let path = |position: usize| table.iter().as_slice()[position].path.clone();
+        let path = |position: usize| &table.iter().as_slice()[position].path;
+        let rates = rates.of_all(changed.iter().map(|position| path(*position)));
         let held = stage
             .held()
             .filter(|(position, _)| changed.contains(position));
         Ok(Some(UpdatedStage {
             stage: stage.index(),
-            parameters: held.map(|(at, value)| (path(at), value)).collect(),
+            parameters: held.map(|(at, value)| (path(at).clone(), value)).collect(),
             optimizer,
-            rates: rates.of_step(table),
+            rates,
         }))
     }
 }

@@ -24,7 +24,7 @@ pub struct UpdatedStage {
     pub parameters: Vec<(ParameterPath, DynTensor)>,
     /// The state of the optimizer for them.
     pub optimizer: SavedState,
-    /// The learning rates of the step, for all parameters of the model.
+    /// The learning rates of these parameters in the step.
     pub rates: StepRates,
 }
 
