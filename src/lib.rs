@@ -181,7 +181,7 @@
 //!    instead. A kernel that fails leaves its output and dependent outputs unwritten; reading such data on
 //!    the host returns the error: the driver reads the loss of this step or the next. The pipeline then
 //!    stops, because the values of its parameters are undefined.
-//! 8. With [`Recovery`], a pipeline of processes goes on without those that are lost. Three parts do not know of each other.
+//! 8. With [`Recovery`], a pipeline of processes continues without those that are lost. Three parts do not know of each other.
 //!    The [`World`] agrees on who is left and begins a new generation, whose number every frame carries (a pure state machine,
 //!    tested in every order of messages and ends). Each rank's state is held by handles and kept as bytes by one other rank;
 //!    after a loss, every value goes from where it is to where the new plan needs it, by path and rows. And a pipeline notes

@@ -1,4 +1,4 @@
-//! How soon a run goes on after the loss of a rank, and what it costs to be able to.
+//! How soon a run continues after the loss of a rank, and what it costs to be able to.
 
 use std::time::{Duration, Instant};
 

@@ -82,7 +82,7 @@ pub struct Flags {
     /// With --resume: replay the step after the checkpoint of this step, instead of the newest
     #[arg(long, value_name = "STEP", requires_all = ["replay", "resume"])]
     pub replay_after: Option<u64>,
-    /// As processes: go on without one that is lost, from the last completed step; start them with `tinderbox launch --survive`
+    /// As processes: continue without one that is lost, from the last completed step; start them with `tinderbox launch --survive`
     #[arg(long)]
     pub recover: bool,
     /// Directory to save checkpoints in

@@ -230,7 +230,7 @@ impl Training<'_> {
         Ok(interrupted)
     }
 
-    /// Goes on from the last checkpoint.
+    /// Continues from the last checkpoint.
     fn go_back(&mut self, pipeline: &mut Lm, error: &anyhow::Error, first: u64) -> Result<()> {
         report::set_quiet(!self.world.is_first());
         self.progress.line(&format!("{error:#}"));

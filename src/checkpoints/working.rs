@@ -39,7 +39,7 @@ const KEEP: usize = 2;
 ///
 /// Each step is written while it runs, stage by stage, and published at its end: a process that is killed loses the step that it was
 /// in. The last two steps stay, so the directory needs three times the bytes of what is trained, and in a step those of the
-/// activations that do not fit in memory. Checkpoints of other programs in the same directory stay too; training may go on from the
+/// activations that do not fit in memory. Checkpoints of other programs in the same directory stay too; training may continue from the
 /// newest of them, if it has no parameters that are not trained.
 #[derive(Clone)]
 pub struct WorkingDir {
@@ -129,7 +129,7 @@ impl Drop for Writing {
 }
 
 impl WorkingDir {
-    /// Opens a directory, which is created by the first step, and removes unpublished remains of a killed run. Training goes on with
+    /// Opens a directory, which is created by the first step, and removes unpublished remains of a killed run. Training continues with
     /// its newest checkpoint, if there is one. The source has the parameters that it lacks.
     ///
     /// # Errors
@@ -243,7 +243,7 @@ impl Training {
     }
 }
 
-/// Checks that training can go on with a checkpoint.
+/// Checks that training can continue with a checkpoint.
 fn check(
     checkpoint: &Checkpoint,
     training: &StreamedTraining<'_>,

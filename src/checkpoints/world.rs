@@ -60,7 +60,7 @@ fn agree<T, E: std::error::Error>(
             if let Err(own) = own {
                 tracing::warn!(
                     error = with_causes(&own),
-                    "this process could not go on either"
+                    "this process could not continue either"
                 );
             }
             Err(error.into())
@@ -142,7 +142,7 @@ impl Checkpoints {
         })
     }
 
-    /// Saves what the rank of this process holds, as one of all. If a process is lost and the pipeline goes on without it, the
+    /// Saves what the rank of this process holds, as one of all. If a process is lost and the pipeline continues without it, the
     /// others save again.
     pub(super) fn save_in_world<M: Module + Sync + 'static, B: Batch>(
         &self,
@@ -235,7 +235,7 @@ impl Checkpoints {
         Ok(self.run.step_place(step))
     }
 
-    /// Restores the checkpoint that the first process chooses. If a process is lost and the pipeline goes on without it, the
+    /// Restores the checkpoint that the first process chooses. If a process is lost and the pipeline continues without it, the
     /// others restore again.
     pub(super) fn resume_in_world<M: Module + Sync + 'static, B: Batch>(
         &self,

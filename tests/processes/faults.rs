@@ -101,7 +101,7 @@ fn inject(over_mpi: bool, shape: Shape, fault: Fault, action: &str) -> Option<u6
     assert!(named > 0, "{fault:?}: no rank names it");
     match fault.kind {
         FaultKind::Stop if !over_mpi => {
-            // It goes on, and reports that the others have given it up, or that this may be why they are gone.
+            // It continues, and reports that the others have given it up, or that this may be why they are gone.
             ranks.signal(fault.rank, Signal::CONT);
             ranks.ended_ms(fault.rank);
             let reported = ranks.reported(fault.rank);

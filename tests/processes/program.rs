@@ -32,7 +32,7 @@ pub struct Program {
     pub delays: Option<u64>,
     /// A directory: a checkpoint is saved after every step, and the newest is resumed at the start.
     pub saves: Option<PathBuf>,
-    /// Whether the others go on when a process is lost.
+    /// Whether the others continue when a process is lost.
     pub recovers: bool,
     /// How many processes wait until others are lost.
     pub spares: usize,

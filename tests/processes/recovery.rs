@@ -1,4 +1,4 @@
-//! Processes that are killed or stopped before every action of a step: those that are left go on, and compute what an
+//! Processes that are killed or stopped before every action of a step: those that are left continue, and compute what an
 //! undisturbed run computes.
 
 use std::sync::Mutex;
@@ -38,7 +38,7 @@ fn program(shape: Shape) -> Program {
     }
 }
 
-/// Makes a rank fail before an action of the second step, and returns the milliseconds that each of the others took to go on.
+/// Makes a rank fail before an action of the second step, and returns the milliseconds that each of the others took to continue.
 fn survive(shape: Shape, fault: Fault, expected: (u64, u64)) -> Vec<u64> {
     let program = Program {
         fault: Some(fault),
@@ -178,7 +178,7 @@ fn spares_take_the_place_of_lost_ranks() {
     assert_eq!(recovered, SPARES);
 }
 
-/// The rank that keeps a state is lost with the rank that it is of: the others go on from the last checkpoint.
+/// The rank that keeps a state is lost with the rank that it is of: the others continue from the last checkpoint.
 #[test]
 fn without_a_state_the_last_checkpoint_is_taken() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Processes that save after every step, and are killed at any moment: the run goes on from what was saved, with any number of
+//! Processes that save after every step, and are killed at any moment: the run continues from what was saved, with any number of
 //! processes, and computes what an uninterrupted one computes.
 
 use std::fs;

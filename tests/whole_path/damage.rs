@@ -254,6 +254,9 @@ fn a_failed_save_in_the_background_is_the_error_of_the_next_call_of_any_kind() {
         let error = call(&saves, &mut pipeline).unwrap_err();
         let text = format!("{:#}", anyhow::Error::from(error));
         assert!(text.contains("already exists"), "{name}: {text}");
-        assert!(saves.wait().unwrap().is_none(), "{name}: it was told once");
+        assert!(
+            saves.wait().unwrap().is_none(),
+            "{name}: it was reported once"
+        );
     }
 }

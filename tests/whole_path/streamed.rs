@@ -378,7 +378,7 @@ fn a_plan_predicts_a_pass() {
 }
 
 /// The text of an error with its causes.
-fn told<T>(result: Result<T, PipelineError>) -> String {
+fn message_of<T>(result: Result<T, PipelineError>) -> String {
     let error = result.map(drop).unwrap_err();
     tinderbox::world::with_causes(&error)
 }
@@ -389,7 +389,7 @@ fn errors_of_streamed_models_name_what_is_wrong() {
     let traced = traced(&model);
     let fine = Plan::streamed(&traced, FINE).unwrap();
     let start = |plan: &Plan, budget| Streamed::new(&model, &traced, plan).memory(budget).start();
-    let too_low = told(start(&fine, MemoryBudget::Values(3000)));
+    let too_low = message_of(start(&fine, MemoryBudget::Values(3000)));
     assert_eq!(
         too_low,
         "a memory limit of 2.93 KiB is too low, the least is 5.62 KiB: stage 2 needs 2.66 KiB for its parameters and 2.97 KiB \
@@ -398,11 +398,11 @@ fn errors_of_streamed_models_name_what_is_wrong() {
     );
     let two = Plan::auto(&traced, &Machine::local(2).unwrap()).unwrap();
     assert_eq!(
-        told(start(&two, MemoryBudget::Available)),
+        message_of(start(&two, MemoryBudget::Available)),
         "a streamed model runs on one rank, and the plan has 2: create it with `Plan::streamed`"
     );
     // A larger batch than the traced one needs more.
-    let text = told(start(&fine, MemoryBudget::Values(3000)));
+    let text = message_of(start(&fine, MemoryBudget::Values(3000)));
     let least = least(start(&fine, MemoryBudget::Values(0)));
     assert!(text.contains(&format!(
         "the least is {}",
@@ -410,16 +410,16 @@ fn errors_of_streamed_models_name_what_is_wrong() {
     )));
     let mut streamed = start(&fine, MemoryBudget::Values(least)).unwrap();
     let large = Tensor::<2>::ones([64, 8], &Device::flex());
-    let refused = told(streamed.evaluate(large));
+    let refused = message_of(streamed.evaluate(large));
     assert!(
         refused.contains("use more or smaller micro-batches"),
         "{refused}"
     );
-    // It goes on.
+    // It continues.
     streamed.evaluate(batch()).unwrap();
 
     // What the process holds counts, too.
-    let text = told(start(&fine, MemoryBudget::Bytes(1 << 20)));
+    let text = message_of(start(&fine, MemoryBudget::Bytes(1 << 20)));
     assert!(
         text.starts_with("a memory limit of 1.00 MiB is too low"),
         "{text}"
@@ -451,14 +451,14 @@ fn damage_of_a_streamed_file_is_named() {
         // The same file, which is open.
         std::fs::write(&shard, bytes).unwrap();
     }
-    let told = (0..3).find_map(|_| streamed.evaluate(batch()).err());
-    let told = tinderbox::world::with_causes(&told.expect("the damage is found"));
+    let message_of = (0..3).find_map(|_| streamed.evaluate(batch()).err());
+    let message_of = tinderbox::world::with_causes(&message_of.expect("the damage is found"));
     assert!(
-        told.contains("the parameters of the stage could not be read"),
-        "{told}"
+        message_of.contains("the parameters of the stage could not be read"),
+        "{message_of}"
     );
-    assert!(told.contains("is damaged"), "{told}");
-    let stopped = self::told(streamed.evaluate(batch()));
+    assert!(message_of.contains("is damaged"), "{message_of}");
+    let stopped = self::message_of(streamed.evaluate(batch()));
     assert!(!stopped.is_empty());
 }
 
@@ -476,10 +476,10 @@ fn a_panic_of_a_source_is_an_error() {
         }
     }
     let model = Deferred::new(tower).unwrap();
-    let told = told(evaluated(&model, Panics, 6 << 10));
+    let message_of = message_of(evaluated(&model, Panics, 6 << 10));
     assert!(
-        told.contains("the thread that reads parameters has panicked"),
-        "{told}"
+        message_of.contains("the thread that reads parameters has panicked"),
+        "{message_of}"
     );
 }
 

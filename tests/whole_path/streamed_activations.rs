@@ -243,12 +243,12 @@ fn a_directory_that_can_not_be_written_is_named() {
     let least = least_of(&model, 1, Some(file.clone()));
     let place = dir.path().join("run");
     let mut streamed = start(&model, 1, least, (&place, Some(file.clone()))).unwrap();
-    let told = with_causes(&streamed.step(0.1, batch(0, 1)).map(drop).unwrap_err());
+    let message = with_causes(&streamed.step(0.1, batch(0, 1)).map(drop).unwrap_err());
     let expected = format!(
         "activations that do not fit in memory could not be written to {}",
         file.display()
     );
-    assert!(told.contains(&expected), "{told}");
+    assert!(message.contains(&expected), "{message}");
 }
 
 /// Activations of 130 MiB with 48 MiB more than the process has without them.

@@ -165,22 +165,22 @@ fn an_index_that_is_out_of_range_is_named() {
         let replay = model.replay(Seed::new(SEED));
         start(&model, &traced, replay, LITTLE, &Read::default())
     };
-    let told = |token: i32| {
+    let message = |token: i32| {
         let tokens = Tensor::full([1, 5], token, &Device::flex());
         let tokens = Tensor::cat(vec![tokens.clone(), tokens], 0);
         tinderbox::world::with_causes(&start().evaluate(tokens).unwrap_err())
     };
     for token in [WORDS as i32, -1] {
-        let told = told(token);
+        let message = message(token);
         assert!(
-            told.contains("`words`") && told.contains(&token.to_string()),
-            "{told}"
+            message.contains("`words`") && message.contains(&token.to_string()),
+            "{message}"
         );
     }
     // In range of the first table, and not of the second, whose indices are computed.
-    let told = told(WORDS as i32 - 1);
-    assert!(told.contains(&(3 * WORDS - 2).to_string()), "{told}");
-    assert!(told.contains("is out of range"), "{told}");
+    let message = message(WORDS as i32 - 1);
+    assert!(message.contains(&(3 * WORDS - 2).to_string()), "{message}");
+    assert!(message.contains("is out of range"), "{message}");
 }
 
 /// A source that can't be read any more is an error of the stage.
@@ -214,9 +214,9 @@ fn rows_that_cannot_be_read_are_an_error() {
     }
     let every = Tensor::<1, Int>::arange(0..10, &Device::flex()).mul_scalar(133);
     let failed = streamed.evaluate(every.reshape([2, 5])).unwrap_err();
-    let told = tinderbox::world::with_causes(&failed);
-    assert!(told.contains("could not be read"), "{told}");
-    assert!(told.contains("is damaged"), "{told}");
+    let message = tinderbox::world::with_causes(&failed);
+    assert!(message.contains("could not be read"), "{message}");
+    assert!(message.contains("is damaged"), "{message}");
 }
 
 /// After a training step, rows are those that it has written.

@@ -1,4 +1,4 @@
-//! Directories in which streamed models are trained: what is there after a failure, and what may go on with it.
+//! Directories in which streamed models are trained: what is there after a failure, and what may continue with it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl StageStore for Failing {
     }
 }
 
-/// Whatever fails, the directory has the last whole step, and training goes on from there with the same bits.
+/// Whatever fails, the directory has the last whole step, and training continues from there with the same bits.
 #[test]
 fn a_step_is_whole_or_it_is_not_there() {
     let case = Case::of(normed());
@@ -171,7 +171,7 @@ fn a_step_is_whole_or_it_is_not_there() {
             cause = next.source();
         }
         assert!(text.contains("the disk is gone"), "{text}");
-        // Another one, or the same in a process that goes on.
+        // Another one, or the same in a process that continues.
         let store = match fails_after % 2 {
             0 => {
                 drop(kept);
@@ -205,8 +205,11 @@ fn another_run_is_refused() {
     drop(adam);
 
     let other = start().optimizer(SgdConfig::new()).start();
-    let told = refused(other);
-    assert!(told.contains("`optimizer` was `AdamWConfig"), "{told}");
+    let message = refused(other);
+    assert!(
+        message.contains("`optimizer` was `AdamWConfig"),
+        "{message}"
+    );
     let changing = working_dir(&case.model, dir.path()).allow_changes(["optimizer"]);
     let sgd = case.builder(changing).optimizer(SgdConfig::new());
     let error = sgd.start().map(drop);
@@ -215,8 +218,8 @@ fn another_run_is_refused() {
     };
     assert!(source.to_string().contains("optimizer"), "{source}");
     let other = start().optimizer(AdamWConfig::new()).seed(8).start();
-    let told = refused(other);
-    assert!(told.contains(&format!("`.seed({SEED})`")), "{told}");
+    let message = refused(other);
+    assert!(message.contains(&format!("`.seed({SEED})`")), "{message}");
     start().optimizer(AdamWConfig::new()).start().unwrap();
 }
 
@@ -254,11 +257,11 @@ fn an_optimizer_with_state_does_not_go_on_without_one() {
     let mut plain = start().optimizer(SgdConfig::new()).start().unwrap();
     plain.step(0.01, batch(0)).unwrap();
     drop(plain);
-    let told = refused(start().optimizer(AdamWConfig::new()).start());
-    assert!(told.contains("no optimizer state"), "{told}");
+    let message = refused(start().optimizer(AdamWConfig::new()).start());
+    assert!(message.contains("no optimizer state"), "{message}");
 }
 
-/// The trained values of parameters that are frozen later are not lost: the user is told what to do, and can do it.
+/// The trained values of parameters that are frozen later are not lost: the error names what to do, and it can be done.
 #[test]
 fn parameters_that_are_no_longer_trained() {
     let all = Case::of(normed());
@@ -271,10 +274,10 @@ fn parameters_that_are_no_longer_trained() {
     let store = working_dir(&case.model, &dir.path().join("all"));
     let saved = store.checkpoint().unwrap();
     let builder = case.builder(store).optimizer(AdamWConfig::new());
-    let told = refused(builder.start());
+    let message = refused(builder.start());
     assert!(
-        told.contains("such as `layers.0.bias` (6 in all)"),
-        "{told}"
+        message.contains("such as `layers.0.bias` (6 in all)"),
+        "{message}"
     );
 
     let source = saved.source(LoadOptions::default()).unwrap();
@@ -292,7 +295,7 @@ fn parameters_that_are_no_longer_trained() {
     }
 }
 
-/// Checkpoints that were there stay, and training goes on from the newest of them with the same bits.
+/// Checkpoints that were there stay, and training continues from the newest of them with the same bits.
 #[test]
 fn checkpoints_of_a_pipeline_stay() {
     let case = Case::of(normed());
@@ -327,10 +330,10 @@ fn two_processes_in_one_directory() {
     let mut one = case.start(working_dir(&case.model, dir.path()));
     let mut other = case.start(working_dir(&case.model, dir.path()));
     one.step(0.01, batch(0)).unwrap();
-    let told = other.step(0.01, batch(1)).map(drop).unwrap_err();
-    let told = tinderbox::world::with_causes(&told);
-    assert!(told.contains("step-00000001"), "{told}");
-    assert!(told.contains("exists"), "{told}");
+    let message = other.step(0.01, batch(1)).map(drop).unwrap_err();
+    let message = tinderbox::world::with_causes(&message);
+    assert!(message.contains("step-00000001"), "{message}");
+    assert!(message.contains("exists"), "{message}");
     one.step(0.01, batch(1)).unwrap();
     drop(other);
     assert_eq!(names(dir.path()), ["step-00000001", "step-00000002"]);

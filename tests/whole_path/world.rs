@@ -127,7 +127,7 @@ fn what_does_not_fit_is_refused_by_all() {
         // The same step again.
         let again = saves.save(&mut pipeline, 0).unwrap_err();
         assert!(with_causes(&again).contains("step"), "{again}");
-        // The world and the pipeline go on.
+        // The world and the pipeline continue.
         train(&mut pipeline, 2);
         saves.save(&mut pipeline, 0).unwrap();
         let mut other = start(2, &world, SEED + 1);
@@ -187,7 +187,10 @@ fn directories_that_are_not_shared_are_refused() {
     for text in &texts {
         assert!(text.contains("1 is not where rank 0 saves"), "{texts:#?}");
     }
-    assert!(texts[0].starts_with("rank 1 can't go on: "), "{texts:#?}");
+    assert!(
+        texts[0].starts_with("rank 1 can't continue: "),
+        "{texts:#?}"
+    );
     let left = std::fs::read_dir(dir.path().join("0")).unwrap();
     assert_eq!(left.count(), 0, "nothing is left");
 }
@@ -265,7 +268,7 @@ fn a_process_lost_while_saving_loses_nothing() {
     }
 }
 
-/// Those that go on after a loss do not take the checkpoint of an earlier run in the same directory for their own.
+/// Those that continue after a loss do not take the checkpoint of an earlier run in the same directory for their own.
 #[test]
 fn a_step_of_an_earlier_run_is_no_save_of_this_one() {
     let dir = tempfile::tempdir().unwrap();

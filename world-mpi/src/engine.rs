@@ -41,7 +41,7 @@ pub fn world() -> Result<World, WorldError> {
     let options = WorldOptions::from_env()?;
     let engine = Mpi::new(options.limits)?;
     let environment = match environment.launcher {
-        // MPI itself may have been told by something else.
+        // Something else may have given MPI its ranks.
         Launcher::Alone => Environment {
             rank: engine.rank,
             size: engine.size,
@@ -78,11 +78,11 @@ impl Mpi {
     /// When MPI can't be initialized, or was before.
     pub fn new(limits: Limits) -> Result<Self, WorldError> {
         let (commands, queue) = channel();
-        let (tell, told) = channel();
-        let body = move || progress(limits, &queue, &tell);
+        let (sender, started) = channel();
+        let body = move || progress(limits, &queue, &sender);
         let thread = thread::Builder::new().name("mpi".to_owned()).spawn(body);
         let thread = thread.map_err(|source| failed("its thread", source))?;
-        match told.recv() {
+        match started.recv() {
             Ok(Ok((rank, size))) => Ok(Self {
                 rank,
                 size,
@@ -178,12 +178,12 @@ impl Outbox for MpiOutbox {
 fn progress(
     limits: Limits,
     queue: &Receiver<Command>,
-    tell: &Sender<Result<(RankIndex, usize), ferrompi::Error>>,
+    started: &Sender<Result<(RankIndex, usize), ferrompi::Error>>,
 ) {
     let mpi = match ferrompi::Mpi::init_thread(ThreadLevel::Funneled) {
         Ok(mpi) => mpi,
         Err(error) => {
-            let _ = tell.send(Err(error));
+            let _ = started.send(Err(error));
             return;
         }
     };
@@ -191,7 +191,7 @@ fn progress(
     let mpi = ManuallyDrop::new(mpi);
     let world = mpi.world();
     let (rank, size) = (world.rank() as usize, world.size() as usize);
-    let _ = tell.send(Ok((RankIndex::new(rank), size)));
+    let _ = started.send(Ok((RankIndex::new(rank), size)));
     let Ok(Command::Start(events)) = queue.recv() else {
         if size == 1 {
             drop(ManuallyDrop::into_inner(mpi));

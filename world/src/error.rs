@@ -239,9 +239,9 @@ pub enum WorldError {
         /// The generation of the others.
         generation: u32,
     },
-    /// Too few processes are left to go on.
+    /// Too few processes are left to continue.
     #[error(
-        "{left} of {of} processes are left{}: fewer than half of them do not go on, because they may be those that are cut \
+        "{left} of {of} processes are left{}: fewer than half of them do not continue, because they may be those that are cut \
         off; start the run again from its last checkpoint",
         failure_text(failure)
     )]
@@ -288,7 +288,7 @@ pub enum WorldError {
         /// The error on rank 0, with its causes.
         reason: String,
     },
-    /// Some ranks can't go on.
+    /// Some ranks can't continue.
     #[error("{}", disagreement(reasons))]
     Disagreement {
         /// The ranks, and why.
@@ -332,7 +332,7 @@ fn doing_text(doing: &Option<String>) -> String {
 
 fn disagreement(reasons: &[(RankIndex, String)]) -> String {
     let clause =
-        |(rank, reason): &(RankIndex, String)| format!("rank {rank} can't go on: {reason}");
+        |(rank, reason): &(RankIndex, String)| format!("rank {rank} can't continue: {reason}");
     reasons.iter().map(clause).collect::<Vec<_>>().join("; ")
 }
 

@@ -27,7 +27,7 @@
 //! The protocol is a pure state machine (`peers`); the tests run it in every order of events, with processes that end at
 //! any moment.
 //!
-//! # How a world goes on
+//! # How a world continues
 //!
 //! Processes that are left after one was lost may [regroup](World::regroup): they keep their connections, agree on who is
 //! left, and begin a new generation. Every frame carries the number of its generation, so what a process sends that the

@@ -324,7 +324,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The ranks close one after the other: those that are left are told once, after everything else.
+    /// The ranks close one after the other: the ranks that are left are notified once, after everything else.
     fn ends(&mut self) -> Result<(), EngineFault> {
         self.barrier("end")?;
         for from in (0..self.rank.index()).map(RankIndex::new) {

@@ -164,7 +164,7 @@ impl Net {
         self.state().held[rank.index()] = Some(Vec::new());
     }
 
-    /// Goes on after [`stop`](Self::stop): what the rank has sent since then arrives.
+    /// Continues after [`stop`](Self::stop): what the rank has sent since then arrives.
     pub fn resume(&self, rank: RankIndex) {
         let held = self.state().held[rank.index()].take();
         for (to, item) in held.into_iter().flatten() {

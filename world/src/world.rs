@@ -158,7 +158,7 @@ impl World {
         self.gather("barrier", ()).map(drop)
     }
 
-    /// Returns whether all ranks can go on, on all of them: before anything is changed.
+    /// Returns whether all ranks can continue, on all of them: before anything is changed.
     ///
     /// # Errors
     ///
@@ -243,7 +243,7 @@ impl World {
     /// and count from 0 again, for all clones of this world. Calls and channels begin anew.
     ///
     /// A process that was given up, because it was silent or did not come, can change nothing: what it sends is of an older
-    /// generation, which nobody reads. When processes are lost meanwhile, the others go on without them too.
+    /// generation, which nobody reads. When processes are lost meanwhile, the others continue without them too.
     ///
     /// Waits for the others, each at most [`call_timeout`](WorldOptions::call_timeout); one that is known to be lost is not
     /// waited for. Takes four messages, one after the other.
@@ -252,7 +252,7 @@ impl World {
     ///
     /// [`WorldError::GivenUp`] when the others have gone on without this process; [`WorldError::TooFewLeft`] when fewer than
     /// half of the processes are left, which may be those that are cut off. In a network that falls into two halves of the
-    /// same size, both go on.
+    /// same size, both continue.
     pub fn regroup(&self) -> Result<(), WorldError> {
         self.core().map_or(Ok(()), Core::regroup)
     }

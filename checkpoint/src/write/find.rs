@@ -36,7 +36,7 @@ impl AttemptHandle {
         })
     }
 
-    /// Waits until an attempt is visible in the store, of which the coordinator has told the id.
+    /// Waits until the attempt with an id, which the coordinator has sent, is visible in the store.
     pub(crate) fn of(
         store: &Arc<dyn Store>,
         step: u64,

@@ -538,8 +538,8 @@ fn a_failed_rank_leaves_no_file_and_may_try_again() {
         fs::remove_dir(&obstacle).unwrap();
         // Except the error for the coordinator, unless another call appears to have written.
         let left = ["attempt.json", "failed-rank-00000.txt"];
-        let told = usize::from(name.starts_with("part"));
-        assert_eq!(names(&dir), left[..1 + told]);
+        let errors = usize::from(name.starts_with("part"));
+        assert_eq!(names(&dir), left[..1 + errors]);
     }
     assert_eq!(
         load(&Checkpoint::open(&old).unwrap()).unwrap(),

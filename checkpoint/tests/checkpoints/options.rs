@@ -263,10 +263,10 @@ fn transposed_values_are_checked() {
     let expected = TensorData::new(vec![1.0_f32, 2.0], [2, 1]);
     assert_eq!(first, expected.convert_dtype(DType::F16));
     let error = load("numbers", [2, 2], DType::F16).unwrap_err();
-    let told = format!("{error:?}");
+    let message = format!("{error:?}");
     assert!(
-        told.contains("Overflow") && told.contains("1000000"),
-        "{told}"
+        message.contains("Overflow") && message.contains("1000000"),
+        "{message}"
     );
     for store in [BoolStore::Native, BoolStore::U8, BoolStore::U32] {
         let found = load("truths", [2, 2], DType::Bool(store)).unwrap();

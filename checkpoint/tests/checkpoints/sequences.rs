@@ -151,29 +151,31 @@ impl Model {
 
     fn act(&mut self, operation: Operation) -> Result<(), String> {
         let run = run_of(&self.store);
-        let told = |error: &dyn std::error::Error| crate::support::chain(error);
+        let message_of = |error: &dyn std::error::Error| crate::support::chain(error);
         match operation {
             Operation::Save {
                 step,
                 replace,
                 keep,
             } => {
-                save(&run, step, replace, self.seed).map_err(|error| told(&error))?;
+                save(&run, step, replace, self.seed).map_err(|error| message_of(&error))?;
                 // From here on, the checkpoint is promised to exist.
                 self.whole.insert(step, self.seed);
-                run.prune_after_save(step, keep).map_err(|e| told(&e))?;
+                run.prune_after_save(step, keep)
+                    .map_err(|e| message_of(&e))?;
             }
             Operation::Resume => {
                 let latest = match run.latest_verified() {
                     Err(LoadError::NoneUsable { .. }) | Ok(None) => return Ok(()),
-                    latest => latest.map_err(|error| told(&error))?,
+                    latest => latest.map_err(|error| message_of(&error))?,
                 };
                 for skipped in latest.expect("looked at above").skipped {
-                    run.set_aside(skipped.step).map_err(|error| told(&error))?;
+                    run.set_aside(skipped.step)
+                        .map_err(|error| message_of(&error))?;
                 }
             }
-            Operation::Prune(keep) => drop(run.prune(keep).map_err(|error| told(&error))?),
-            Operation::Clean => drop(run.clean().map_err(|error| told(&error))?),
+            Operation::Prune(keep) => drop(run.prune(keep).map_err(|error| message_of(&error))?),
+            Operation::Clean => drop(run.clean().map_err(|error| message_of(&error))?),
         }
         Ok(())
     }

@@ -32,11 +32,11 @@ pub(crate) struct Flags {
     /// Processes on this machine after a failure [default: as many as before]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "restarts")]
     pub(super) restart_ranks: Option<u16>,
-    /// Let the others go on when processes are lost, for a program whose pipeline has a recovery. Exit code 0 if at least one
+    /// Let the others continue when processes are lost, for a program whose pipeline has a recovery. Exit code 0 if at least one
     /// process succeeds, else that of the last one that failed; --restarts starts all again only then
     #[arg(long)]
     survive: bool,
-    /// More processes on this machine, which wait until others are lost and take their place; the others go on as with
+    /// More processes on this machine, which wait until others are lost and take their place; the others continue as with
     /// --survive
     #[arg(long, value_name = "N", default_value_t = 0)]
     spares: u16,
@@ -70,7 +70,7 @@ impl Flags {
         self.nodes > 1
     }
 
-    /// Whether the others go on when a process is lost.
+    /// Whether the others continue when a process is lost.
     pub(super) fn survives(&self) -> bool {
         self.survive || self.spares > 0
     }

@@ -158,7 +158,7 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
 }
 
 /// Waits until all ranks have ended. After the first that fails, and after a signal that asks for it, the others are ended,
-/// unless they go on without it.
+/// unless they continue without it.
 fn wait(mut ranks: Vec<Rank>, control: &Control, flags: &Flags) -> anyhow::Result<End> {
     // Without an end if it is longer than the clock counts.
     let after_grace = || Instant::now().checked_add(flags.grace());

@@ -104,7 +104,7 @@ fn failures_are_restarted_as_often_as_asked_for() {
     check_contains(&error, &["starts 1 ranks again (1 of 1)"]);
 }
 
-/// Those that are left go on without the lost ones, and those that are stopped are not waited for.
+/// Those that are left continue without the lost ones, and those that are stopped are not waited for.
 #[test]
 fn ranks_survive_the_loss_of_others() {
     let script = "if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 0.3; echo done";

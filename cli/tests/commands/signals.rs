@@ -52,7 +52,7 @@ fn ranks_get_each_signal_once() {
     }
 }
 
-/// A run that `nohup` starts goes on when its terminal is closed.
+/// A run that `nohup` starts continues when its terminal is closed.
 #[cfg(target_os = "linux")]
 #[test]
 fn hangups_may_be_ignored() {

@@ -14,10 +14,10 @@ struct Waits(Mutex<(Sender<()>, Receiver<()>)>);
 
 impl Observer for Waits {
     fn completed(&self, _: &ParameterPath, _: u64) {
-        let (begun, told) = &*self.0.lock().unwrap();
+        let (begun, ended) = &*self.0.lock().unwrap();
         begun.send(()).unwrap();
         // Fails when the sender is dropped: the other values do not wait.
-        let _ = told.recv_timeout(Duration::from_secs(60));
+        let _ = ended.recv_timeout(Duration::from_secs(60));
     }
 }
 
@@ -27,8 +27,8 @@ fn one_is_whole_while_another_is_half_done() {
         Deferred::new(|device| LinearConfig::new(3, 4).init(device)).unwrap();
     let source = model.replay(Seed::new(1));
     let device = Device::flex();
-    let ((begin, begun), (tell, told), (done, whole)) = (channel(), channel::<()>(), channel());
-    let half = Waits(Mutex::new((begin, told)));
+    let ((begin, begun), (end, ended), (done, whole)) = (channel(), channel::<()>(), channel());
+    let half = Waits(Mutex::new((begin, ended)));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let options = MaterializeOptions::default().observer(&half);
@@ -40,7 +40,7 @@ fn one_is_whole_while_another_is_half_done() {
             done.send(()).unwrap();
         });
         let whole = whole.recv_timeout(Duration::from_secs(20));
-        drop(tell);
+        drop(end);
         whole.expect("the other materialization does not wait");
     });
 }

@@ -110,7 +110,7 @@ pub enum ActionError {
     },
     /// What a [streamed](crate::Streamed) stage has after its update could not be written.
     #[error(
-        "the parameters of the stage could not be written: the last committed step is still there; start again to go on from it"
+        "the parameters of the stage could not be written: the last committed step is still there; start again to continue from it"
     )]
     Write {
         /// The cause.

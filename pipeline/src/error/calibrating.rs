@@ -28,7 +28,7 @@ pub enum CalibrateError {
     /// The timed pipeline failed.
     #[error("the timed pipeline failed")]
     Pipeline(#[from] PipelineError),
-    /// Another process can't go on.
+    /// Another process can't continue.
     #[error(transparent)]
     World(#[from] WorldError),
     /// The other end of a link does not answer.

@@ -271,7 +271,7 @@ pub enum PipelineError {
     /// Ranks are lost together with those that kept their state.
     #[error(
         "the state of {} is lost, because the process that keeps it is lost too, or had not received it yet: restore the last \
-        checkpoint, as by `Checkpoints::resume`, and go on from its step",
+        checkpoint, as by `Checkpoints::resume`, and continue from its step",
         numbered(ranks)
     )]
     StateLost {

@@ -57,15 +57,15 @@ pub enum StreamedError {
         "a streamed model is trained with a store for its values: set one (`store`) and an optimizer"
     )]
     NoStore,
-    /// Training can't begin with what the store has, or go on from it.
-    #[error("training can't go on with the store")]
+    /// Training can't begin with what the store has, or continue from it.
+    #[error("training can't continue with the store")]
     Store {
         /// The cause.
         source: Box<dyn Error + Send + Sync>,
     },
     /// A step could not be committed. The last committed one is still there.
     #[error(
-        "step {step} could not be committed: the last committed step is still there; start again to go on from it"
+        "step {step} could not be committed: the last committed step is still there; start again to continue from it"
     )]
     Commit {
         /// The step.

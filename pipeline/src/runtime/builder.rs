@@ -451,7 +451,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Goes on when a process of the [world](Self::world) is lost, from the last completed step, on the CPU with the same bits.
+    /// Continues when a process of the [world](Self::world) is lost, from the last completed step, on the CPU with the same bits.
     /// Default: off; a lost process then ends all. Without a world of processes, it does nothing. The cost and the limits are those
     /// of [`Recovery`](crate::Recovery). The [timeout](Self::timeout) is longer than a process may be silent.
     ///

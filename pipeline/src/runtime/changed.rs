@@ -117,7 +117,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             stages.try_for_each(Stage::record)
         })?;
         let recorded = recorded.into_iter().collect::<Result<(), ReadError>>();
-        recorded.map_err(|source| self.crew.told(unreadable(source)))
+        recorded.map_err(|source| self.crew.notified(unreadable(source)))
     }
 
     fn checks_memory(&self) -> bool {
@@ -142,7 +142,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Ok(found)
         })?;
         let found = found.into_iter().collect::<Result<Vec<Found>, ReadError>>();
-        let found = found.map_err(|source| self.crew.told(unreadable(source)))?;
+        let found = found.map_err(|source| self.crew.notified(unreadable(source)))?;
         let all = self.crew.exchange(To::All, found, Vec::new())?;
         let found: Vec<Found> = all.into_iter().flat_map(|(found, _)| found).collect();
         let bad = found.iter().flat_map(|one| {
@@ -237,7 +237,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             Ok::<(), crate::ActionError>(())
         })?;
         for result in set {
-            result.map_err(|source| self.crew.told(unreadable(Box::new(source))))?;
+            result.map_err(|source| self.crew.notified(unreadable(Box::new(source))))?;
         }
         self.renew_snapshot()?;
         for (rank, position) in bad {
@@ -257,7 +257,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(())
     }
 
-    /// The error of a change that can't be repaired. The values are wrong, so nothing goes on with them.
+    /// The error of a change that can't be repaired. The values are wrong, so nothing continues with them.
     fn damaged(&mut self, rank: usize, position: Option<usize>) -> PipelineError {
         self.condition = Condition::Stopped;
         let changed = DamageError::Changed {

@@ -151,12 +151,12 @@ impl Crew {
             None => Ok(vec![(value, tensors)]),
             Some(remote) => {
                 let exchanged = remote.exchange(to, value, tensors);
-                exchanged.map_err(|error| self.told(error))
+                exchanged.map_err(|error| self.notified(error))
             }
         }
     }
 
-    /// Returns the first rank of another process that can't go on, and why.
+    /// Returns the first rank of another process that can't continue, and why.
     pub(super) fn agree(
         &mut self,
         own: Option<String>,
@@ -166,8 +166,8 @@ impl Crew {
         Ok(ranks.find_map(|(rank, (reason, _))| Some((RankIndex::new(rank), reason?))))
     }
 
-    /// Tells the other processes of an error that ends this pipeline.
-    pub(super) fn told(&self, error: PipelineError) -> PipelineError {
+    /// Notifies the other processes of an error that ends this pipeline, and returns it.
+    pub(super) fn notified(&self, error: PipelineError) -> PipelineError {
         if let Some(remote) = &self.remote {
             remote.fail(&error);
         }
@@ -206,7 +206,7 @@ impl Crew {
             },
             error => stopped(error, request),
         });
-        reports.map_err(|error| self.told(error))
+        reports.map_err(|error| self.notified(error))
     }
 
     /// Runs code on every rank's thread and returns the results in the order of the ranks. It may take
@@ -246,7 +246,7 @@ impl Crew {
             }
             error => stopped(error, request),
         });
-        results.map_err(|error| self.told(error))
+        results.map_err(|error| self.notified(error))
     }
 }
 

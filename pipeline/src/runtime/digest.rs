@@ -198,7 +198,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let mut own: (Vec<Rows>, Vec<Rows>) = (Vec::new(), Vec::new());
         for stages in of_ranks {
             let stages = stages.map_err(|source| {
-                self.crew.told(PipelineError::Unreadable {
+                self.crew.notified(PipelineError::Unreadable {
                     what: "a value to digest",
                     source,
                 })

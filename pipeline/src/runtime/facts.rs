@@ -42,7 +42,7 @@ impl Facts<'_> {
             if let Some(((field, expected), (_, found))) = pairs.into_iter().find(|(a, b)| a != b) {
                 let rank = RankIndex::new(rank);
                 // Each process reports the same pair; the one that differs says so of itself.
-                return Err(crew.told(PipelineError::OtherSettings {
+                return Err(crew.notified(PipelineError::OtherSettings {
                     rank,
                     field: field.clone(),
                     expected: expected.clone(),

@@ -117,7 +117,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             // Some ranks may have the new values, and others not.
             Some((rank, source)) => {
                 self.condition = Condition::Stopped;
-                Err(self.crew.told(PipelineError::Action {
+                Err(self.crew.notified(PipelineError::Action {
                     rank,
                     stage: None,
                     micro_batch: None,
@@ -198,7 +198,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         });
         let whole = whole.collect::<Result<Vec<_>, FakeError>>();
         let whole = whole.map_err(|source| {
-            self.crew.told(PipelineError::Unreadable {
+            self.crew.notified(PipelineError::Unreadable {
                 what: "the averages of the parameters",
                 source: Box::new(source),
             })

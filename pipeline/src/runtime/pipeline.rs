@@ -75,7 +75,7 @@ pub struct Pipeline<M, B> {
     /// Plans what stays in memory, if the stages are streamed.
     pub(super) passes: Option<Passes>,
     pub(super) streamed: Option<Arc<StreamedSetup>>,
-    /// What it goes on with when other processes are lost.
+    /// What it continues with when other processes are lost.
     pub(super) recovery: Option<Box<RecoveryState<M, B>>>,
 }
 
@@ -370,7 +370,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Gives every process of a [world](PipelineBuilder::world) the values of all, in the order of the ranks; without one,
-    /// returns the own value. As [`World::all_gather`], and with [recovery](PipelineBuilder::recovery) it goes on without
+    /// returns the own value. As [`World::all_gather`], and with [recovery](PipelineBuilder::recovery) it continues without
     /// ranks that are lost: there are as many values as processes are left.
     ///
     /// # Errors

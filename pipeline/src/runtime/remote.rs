@@ -403,7 +403,7 @@ impl Remote {
         self.channel.size()
     }
 
-    /// Tells the others that this process failed. What they told it is not told again.
+    /// Notifies the others that this process failed. A failure that came from them is not sent again.
     pub(super) fn fail(&self, error: &PipelineError) {
         self.channel.fail(&with_causes(error));
     }
@@ -514,7 +514,7 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // A panic is told by the channel.
+        // The channel reports a panic.
         if std::thread::panicking() {
             return;
         }

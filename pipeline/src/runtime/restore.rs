@@ -27,7 +27,7 @@ pub trait SavedOptimizer: Send + Sync {
     /// Reads no values.
     fn fields(&self, path: &ParameterPath) -> StateFields;
 
-    /// Returns the state of a parameter as it is, if it is in memory and of the optimizer that will go on with it: its
+    /// Returns the state of a parameter as it is, if it is in memory and of the optimizer that will continue with it: its
     /// [`fields`](Self::fields) are empty then.
     fn state(&self, _: &ParameterPath) -> Option<DynState> {
         None
@@ -240,7 +240,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::RestoreElsewhere`] when all ranks of this process can go on, and one of another can't.
+    /// [`PipelineError::RestoreElsewhere`] when all ranks of this process can continue, and one of another can't.
     fn agreed(
         &mut self,
         results: Vec<Result<(), RestoreError>>,

@@ -508,7 +508,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         // The ranks have updated their parameters, possibly with values of a failed device.
         let mut read = read.map_err(|error| {
             self.condition = Condition::Stopped;
-            self.crew.told(error)
+            self.crew.notified(error)
         })?;
         if first.is_none() {
             return Ok(read);

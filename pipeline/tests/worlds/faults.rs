@@ -117,7 +117,7 @@ fn other_calls_and_batches_are_named() {
     );
     let other = diverges(false, |pipeline| {
         let (x, y) = batch(1);
-        // Refused by this rank alone, which goes on with the next batch.
+        // Refused by this rank alone, which continues with the next batch.
         pipeline.step(1e-2, (x, y.narrow(0, 0, 3))).unwrap_err();
         pipeline.step(1e-2, batch(2)).map(drop)
     });

@@ -254,7 +254,7 @@ fn a_rank_may_be_lost_before_new_keepers_have_the_state() {
                 while world.generation() == 0 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                // The others go on, or wait for keepers that get nothing.
+                // The others continue, or wait for keepers that get nothing.
                 std::thread::sleep(Duration::from_millis(100));
                 net.set_busy(false);
                 net.kill(own);
@@ -276,7 +276,7 @@ fn a_rank_may_be_lost_before_new_keepers_have_the_state() {
 }
 
 /// A rank is lost together with the one that keeps its state, and then another one: those that are left do not train initial
-/// values, and go on after a restore.
+/// values, and continue after a restore.
 #[test]
 fn without_a_state_nothing_is_trained() {
     let (trained, cut_off) = (Barrier::new(4), Barrier::new(2));
@@ -335,16 +335,16 @@ fn without_a_state_nothing_is_trained() {
         pipeline.step(1e-2, batch(3)).unwrap();
         error.to_string()
     });
-    insta::assert_snapshot!(found[0], @"the state of rank 1 is lost, because the process that keeps it is lost too, or had not received it yet: restore the last checkpoint, as by `Checkpoints::resume`, and go on from its step");
+    insta::assert_snapshot!(found[0], @"the state of rank 1 is lost, because the process that keeps it is lost too, or had not received it yet: restore the last checkpoint, as by `Checkpoints::resume`, and continue from its step");
 }
 
-/// The error of a process that found it itself: others may be told first.
+/// The error of a process that found it itself: others may be notified first.
 fn own(found: &[String]) -> &str {
     let own = found.iter().find(|text| !text.starts_with("rank "));
     own.expect("one process finds it")
 }
 
-/// One pipeline of a world goes on without others, and timeouts are longer than heartbeats.
+/// One pipeline of a world continues without others, and timeouts are longer than heartbeats.
 #[test]
 fn a_second_recovery_is_refused() {
     let found = on_world(2, Delays::default(), |world, _| {

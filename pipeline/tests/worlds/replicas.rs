@@ -597,7 +597,7 @@ fn processes_can_pass_shares_of_a_batch() {
     }
 }
 
-/// A share of the wrong size is an error on all processes, after which they go on.
+/// A share of the wrong size is an error on all processes, after which they continue.
 #[test]
 fn a_share_that_can_not_be_used_is_refused_by_all() {
     let texts = on_world(2, Delays::default(), |world, _| {

@@ -27,7 +27,7 @@ impl Core {
         drop(state);
         let mut votes = Vec::new();
         self.change(|state| {
-            // Together: whoever sees the failure does not go on with this process.
+            // Together: whoever sees the failure does not continue with this process.
             votes = state.members.lose(process);
             let doing = state.heard[process.index()].doing.clone();
             match state.members.roster().rank_of(process) {
@@ -64,7 +64,7 @@ impl Core {
         let mut silent = Vec::new();
         let mut alive = Vec::new();
         let roster = state.members.roster().clone();
-        // Also after a failure: those that are left may go on.
+        // Also after a failure: those that are left may continue.
         let has_failed = state.peers.failure().is_some();
         for (rank, process) in roster.members.iter().enumerate() {
             if *process == self.own || state.members.is_lost(*process) {

@@ -42,7 +42,7 @@ pub(crate) struct Core {
     /// Notified when the state changes.
     changed: Condvar,
     channels: Mutex<Channels>,
-    /// Whether a pipeline of this process goes on without others.
+    /// Whether a pipeline of this process continues without others.
     pub(crate) is_recovering: AtomicBool,
     /// Held to read while a frame is received, so that none is received while the generation changes.
     receiving: RwLock<()>,
@@ -515,7 +515,7 @@ impl Drop for Member {
             self.core.fail("its program panicked".to_owned());
         }
         self.core.change(|state| state.peers.leave());
-        // Heartbeats go on meanwhile, so that a rank that is stopped is not waited for.
+        // Heartbeats continue meanwhile, so that a rank that is stopped is not waited for.
         self.core.wait_until_confirmed();
         let close = match self.core.failure() {
             Some(_) => Close::Failed,

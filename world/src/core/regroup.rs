@@ -107,7 +107,7 @@ impl Core {
         tracing::warn!(
             generation = roster.generation.number,
             ranks = roster.size(),
-            "the processes that are left go on"
+            "the processes that are left continue"
         );
         for rank in lost {
             let reason = "its connection ended while the others regrouped".to_owned();

@@ -226,7 +226,7 @@ impl Decoder {
         }
     }
 
-    /// Goes on after a part of the header.
+    /// Continues after a part of the header.
     fn header(&mut self, header: Vec<u8>, length: usize, lengths: VecDeque<u64>) -> Part {
         if header.len() < length {
             return Part::Header {

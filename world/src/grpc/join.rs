@@ -28,7 +28,7 @@ pub(super) struct Hello {
     pub(super) machine: String,
 }
 
-/// What a rank is told when all have come.
+/// The message to a rank when all have joined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Table {
     /// The number of the run: ranks of another one are refused.
@@ -163,7 +163,7 @@ impl Lobby {
         }
     }
 
-    /// Waits for all ranks. Those that wait are told if some do not come.
+    /// Waits for all ranks. Those that wait are notified if some do not join.
     pub(super) async fn all(&self, timeout: Duration) -> Result<Arc<Table>, WorldError> {
         let mut answer = self.answer.subscribe();
         let all = tokio::time::timeout(timeout, answer.wait_for(Option::is_some));

@@ -1,8 +1,8 @@
-//! Who is in the world, and how those that are left after a failure agree on who goes on.
+//! Who is in the world, and how those that are left after a failure agree on who continues.
 //!
 //! A pure state machine, as [`peers`](crate::peers). The lowest process that is left collects a request of every other one
 //! that is not lost, and proposes the list of the next generation to them. It begins when all of them have accepted: one that was
-//! paused, and has only requests of before, never begins another one. A process that has accepted a list goes on with it or
+//! paused, and has only requests of before, never begins another one. A process that has accepted a list continues with it or
 //! with one that follows from it, so of two lists that are more than half of the same generation only one begins. A process
 //! that the list leaves out has been given up: whatever it sends carries the number of an older generation, and nobody reads it.
 
@@ -70,7 +70,7 @@ pub(crate) enum Vote {
     Ready(Generation, Vec<RankIndex>),
     /// The next generation, if all of its processes accept it.
     Next(Roster),
-    /// The sender goes on in this generation, or in one that follows from it.
+    /// The sender continues in this generation, or in one that follows from it.
     Accept(Generation),
     /// All have accepted this generation.
     Begin(Generation),
@@ -138,7 +138,7 @@ impl Members {
         self.outcome.as_ref()
     }
 
-    /// Whether this process decides who goes on.
+    /// Whether this process decides who continues.
     pub(crate) fn decides(&self) -> bool {
         self.first() == self.own
     }
@@ -183,7 +183,7 @@ impl Members {
                 self.accepted = Some(Arc::new(next));
                 vec![(from, Vote::Accept(generation))]
             }
-            // Of one that this process does not go on with.
+            // Of one that this process does not continue with.
             Vote::Ready(generation, _) | Vote::Next(Roster { generation, .. }) => {
                 match !is_member && generation < own {
                     true => vec![(from, Vote::GivenUp(own))],
@@ -246,7 +246,7 @@ impl Members {
         members.filter(|one| !self.lost.contains(one))
     }
 
-    /// The processes that go on: of two that have lost each other, the lower one, as far as they have said so.
+    /// The processes that continue: of two that have lost each other, the lower one, as far as they have said so.
     fn left(&self) -> Vec<RankIndex> {
         let mut left: Vec<RankIndex> = self.alive().collect();
         let mut at = 0;
@@ -314,16 +314,16 @@ impl Members {
     /// may only have been silent; the others tell those that have asked them.
     fn begin(&mut self, next: Arc<Roster>) -> Vec<(RankIndex, Vote)> {
         let generation = next.generation;
-        let mut told: BTreeSet<RankIndex> = self.ready.keys().copied().collect();
+        let mut notified: BTreeSet<RankIndex> = self.ready.keys().copied().collect();
         if generation.decided_by == self.own {
-            told.extend(&self.roster.members);
-            told.remove(&self.own);
+            notified.extend(&self.roster.members);
+            notified.remove(&self.own);
         } else {
-            told.retain(|one| next.rank_of(*one).is_none());
+            notified.retain(|one| next.rank_of(*one).is_none());
         }
         // Those that have asked already after this one.
         self.ready.retain(|_, (asked, _)| *asked >= generation);
-        let votes = told.into_iter().map(|one| match next.rank_of(one) {
+        let votes = notified.into_iter().map(|one| match next.rank_of(one) {
             Some(_) => (one, Vote::Begin(generation)),
             None => (one, Vote::GivenUp(generation)),
         });

@@ -88,7 +88,7 @@ fn calls_are_matched_by_their_number() {
 fn an_error_of_the_first_rank_is_told_to_all() {
     let results = on_threads(3, Delays::default(), &options(), |world, _| {
         let failed = world.from_first(|| Err::<(), _>(io::Error::other("no such model")));
-        // The world goes on.
+        // The world continues.
         world.barrier().unwrap();
         failed.unwrap_err().to_string()
     });
@@ -106,7 +106,7 @@ fn ranks_agree_before_anything_changes() {
         };
         world.agree(own).unwrap_err().to_string()
     });
-    let expected = "rank 1 can't go on: the shard is damaged";
+    let expected = "rank 1 can't continue: the shard is damaged";
     assert!(results.iter().all(|text| text == expected), "{results:?}");
 }
 

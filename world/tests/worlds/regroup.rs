@@ -1,4 +1,4 @@
-//! Processes that go on after others were lost.
+//! Processes that continue after others were lost.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
@@ -136,7 +136,7 @@ fn a_world_shrinks_to_one() {
     assert_eq!(found, [0, 1, 0, 0]);
 }
 
-/// A rank that others have given up, and that comes back: it is told, and nothing of it arrives.
+/// A rank that others have given up, and that comes back: it is notified, and nothing of it arrives.
 #[test]
 fn a_rank_that_returns_is_left_out() {
     let [all, went_on, returned] = [3; 3].map(Barrier::new);
@@ -175,7 +175,7 @@ fn a_rank_that_returns_is_left_out() {
     insta::assert_snapshot!(found[0], @"the other processes have given this one up and gone on as generation 1 of their world: it was silent for longer than they wait, or its connections ended; end this process, or start it in a new run");
 }
 
-/// Two ranks that have lost each other: one of them goes on with the others, the lower one if both know it when they ask.
+/// Two ranks that have lost each other: one of them continues with the others, the lower one if both know it when they ask.
 #[test]
 fn a_broken_connection_leaves_one_of_two_out() {
     let all = Barrier::new(4);

@@ -64,7 +64,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// That of the call; when the pipeline can't go on after a loss.
+    /// That of the call; when the pipeline can't continue after a loss.
     pub fn repeatable<T, E: From<PipelineError>>(
         &mut self,
         call: impl Fn(&mut Self) -> Result<T, E> + Send + Sync + 'static,
@@ -90,7 +90,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// When the pipeline can't go on after a loss: also if a process is lost within this call and the others have returned from
+    /// When the pipeline can't continue after a loss: also if a process is lost within this call and the others have returned from
     /// it and left. All calls were made then.
     pub fn finish(&mut self) -> Result<(), PipelineError> {
         match self.recovery {

@@ -1,4 +1,4 @@
-//! What one process has, to go on without others.
+//! What one process has, to continue without others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -144,7 +144,7 @@ pub(super) fn newest_version(ranks: usize, left: &[&Holdings]) -> Result<u64, Ve
     })
 }
 
-/// What a process needs to go on without others.
+/// What a process needs to continue without others.
 pub(in crate::runtime) struct RecoveryState<M, B> {
     pub(super) settings: Recovery,
     pub(super) world: World,

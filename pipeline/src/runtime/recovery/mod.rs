@@ -1,4 +1,4 @@
-//! Goes on without processes that were lost, from the last completed step, with the same bits.
+//! Continues without processes that were lost, from the last completed step, with the same bits.
 //!
 //! Values do not change, so a rank keeps a snapshot of its state by handles. While the next step runs, it sends the snapshot to
 //! another process, its keeper. A pipeline also keeps the calls since the oldest version that it may go back to. When a

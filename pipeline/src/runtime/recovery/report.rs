@@ -44,7 +44,7 @@ impl fmt::Display for Recovered {
         }?;
         write!(
             f,
-            ": {} ranks and {} spares go on after step {}, with {} steps repeated and {} received by rank \
+            ": {} ranks and {} spares continue after step {}, with {} steps repeated and {} received by rank \
              {}, in {:.3} s: {:.3} s to agree, {:.3} s to restore the state",
             self.ranks,
             self.spares,

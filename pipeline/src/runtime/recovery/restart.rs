@@ -1,4 +1,4 @@
-//! Goes on after a loss: regroups, plans again, moves the state, starts the ranks again, and repeats calls.
+//! Continues after a loss: regroups, plans again, moves the state, starts the ranks again, and repeats calls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -74,7 +74,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         )
     }
 
-    /// Goes on without processes that were lost, if the last error was one of a call of the
+    /// Continues without processes that were lost, if the last error was one of a call of the
     /// [world](crate::PipelineBuilder::world) itself, and returns whether it did: repeat that call then. Calls of the pipeline do this
     /// by themselves.
     ///
@@ -220,7 +220,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             while !self.crew.is_aborted() && !backups.wait_for(rank, newest, LOOK) {
                 if began.elapsed() > timeout {
                     let request = "send its state";
-                    return Err(self.crew.told(PipelineError::Timeout {
+                    return Err(self.crew.notified(PipelineError::Timeout {
                         rank,
                         request,
                         timeout,
@@ -236,13 +236,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(())
     }
 
-    /// The failure of the world, if it is one that the pipeline can go on after.
+    /// The failure of the world, if it is one that the pipeline can continue after.
     pub(super) fn lost_process(&self) -> Option<Failure> {
         let failure = self.recovery.as_ref()?.world.failure()?;
         matches!(failure.how, How::Lost(_)).then_some(failure)
     }
 
-    /// Goes on, again and again if more processes are lost meanwhile.
+    /// Continues, again and again if more processes are lost meanwhile.
     pub(super) fn go_on(&mut self, failure: Failure) -> Result<(), PipelineError> {
         let began = Instant::now();
         let Some(recovery) = &mut self.recovery else {
@@ -268,7 +268,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             recovery.is_running = was_running;
         }
         if let Err(error) = &result {
-            tracing::error!(%error, "the pipeline can't go on by itself");
+            tracing::error!(%error, "the pipeline can't continue by itself");
             if !matches!(error, PipelineError::StateLost { .. }) {
                 // The others wait for this process.
                 world.fail(&with_causes(error));
@@ -511,7 +511,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             restored.map_err(|source| {
                 let rank = self.crew.own().unwrap_or(RankIndex::new(0));
                 self.crew
-                    .told(PipelineError::PartlyRestored { rank, source })
+                    .notified(PipelineError::PartlyRestored { rank, source })
             })?;
         }
         let recovery = self.recovery.as_mut().expect("it recovers");

@@ -9,11 +9,11 @@ use crate::Plan;
 /// Plans for another number of processes.
 pub(super) type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn Error + Send + Sync>> + Send + Sync;
 
-/// How a pipeline goes on when a process of its [world](crate::PipelineBuilder::world) is lost.
+/// How a pipeline continues when a process of its [world](crate::PipelineBuilder::world) is lost.
 ///
 /// After every step, each rank sends its state to another process while the next step runs, to one on another machine if there
 /// is one. When a process is killed, ends, or sends no heartbeat for longer than the world allows, the others regroup, plan for
-/// those that are left, move what is missing, and go on: the call that was interrupted returns what it would have returned, on
+/// those that are left, move what is missing, and continue: the call that was interrupted returns what it would have returned, on
 /// the CPU bit for bit. An error or a panic of the program itself is not repeated; it ends all processes.
 ///
 /// A world may have more processes than the plan has ranks: those at the end make all calls, without a stage, and take the

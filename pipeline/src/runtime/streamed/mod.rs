@@ -150,7 +150,7 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
     /// # Errors
     ///
     /// As [`Pipeline::step`]; when the step needs more memory than is allowed, before anything runs; when values can't be read,
-    /// written or committed: the store has the last committed step then, and training goes on from it after another start.
+    /// written or committed: the store has the last committed step then, and training continues from it after another start.
     pub fn step(
         &mut self,
         lr: impl Into<ModuleLearningRate>,
@@ -261,7 +261,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     }
 
     /// Sets where the trained parameters and the state of the optimizer are while their stages do not run. All parameters are read
-    /// from its source, in place of [`source`](Self::source), and training goes on with the step after the last one that it has.
+    /// from its source, in place of [`source`](Self::source), and training continues with the step after the last one that it has.
     #[must_use]
     pub fn store(mut self, store: impl StageStore + 'static) -> Self {
         self.builder.store = Some(Arc::new(store));

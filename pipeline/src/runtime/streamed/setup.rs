@@ -113,7 +113,7 @@ impl StreamedSetup {
         Ok(())
     }
 
-    /// Checks that the optimizers can go on with the states that the store has. Reads no values.
+    /// Checks that the optimizers can continue with the states that the store has. Reads no values.
     fn check_states(
         &self,
         table: &ParameterTable,

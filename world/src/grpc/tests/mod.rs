@@ -1,4 +1,4 @@
-//! Strangers: whoever is no rank of this run is refused with a reason, and the run goes on.
+//! Strangers: whoever is no rank of this run is refused with a reason, and the run continues.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -224,7 +224,7 @@ fn two_runs_on_one_port() {
             "{}",
             texts[1]
         );
-        // The first run goes on.
+        // The first run continues.
         let second = scope.spawn(move || second.barrier());
         first.barrier().unwrap();
         second.join().unwrap().unwrap();

@@ -198,7 +198,7 @@ impl Net {
                 assert_eq!(*first, roster, "{self:#?}");
             }
         }
-        // Two processes go on without each other only after exactly half of a generation did.
+        // Two processes continue without each other only after exactly half of a generation did.
         let begun = self.begun.iter().enumerate();
         let last = begun.filter_map(|(process, begun)| Some((rank(process), begun.last()?)));
         let last: Vec<(RankIndex, &Roster)> = last.collect();
@@ -218,7 +218,7 @@ impl Net {
         }
         for process in &runs {
             let own = &self.members[*process];
-            // Nobody has lost one of those with which it goes on.
+            // Nobody has lost one of those with which it continues.
             let members: Vec<usize> = own.roster.members.iter().map(|one| one.index()).collect();
             assert!(
                 !members.iter().any(|one| own.is_lost(rank(*one))),
@@ -279,7 +279,7 @@ fn those_that_are_left_agree_in_every_order() {
     }
 }
 
-/// A process that was silent, and was given up, is told so and begins no generation.
+/// A process that was silent, and was given up, is notified and begins no generation.
 #[test]
 fn a_process_that_returns_is_left_out() {
     let mut members: Vec<Members> = (0..3).map(|own| Members::new(rank(own), 3)).collect();

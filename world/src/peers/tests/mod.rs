@@ -206,7 +206,7 @@ fn a_failure_is_the_only_reason() {
     }
 }
 
-/// A killed process is reported as lost, by those who were not told goodbye before; never another one.
+/// A killed process is reported as lost, by the processes that got no goodbye from it before; never another one.
 #[test]
 fn a_kill_is_the_only_reason() {
     for (size, kills) in [(2, &[0][..]), (3, &[1])] {
@@ -217,7 +217,7 @@ fn a_kill_is_the_only_reason() {
     }
 }
 
-/// A process that was silent and goes on reads that the others gave it up, and not that they have ended.
+/// A process that was silent and continues reads that the others gave it up, and not that they have ended.
 #[test]
 fn a_silent_process_is_told() {
     for (size, silent) in [(2, &[0][..]), (3, &[1])] {
