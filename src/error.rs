@@ -107,7 +107,7 @@ pub enum CheckpointsError {
         /// The cause.
         source: MaterializeError,
     },
-    /// The seed of the pipeline differs from that of the checkpoint.
+    /// The seed of the pipeline differs from the seed of the checkpoint.
     #[error(
         "the checkpoint was saved with seed {expected}, the pipeline was started with {found}: start \
          it with `.seed({expected})`, otherwise dropout differs"
@@ -120,7 +120,7 @@ pub enum CheckpointsError {
     },
     /// Settings that decide the losses differ from those that the checkpoint was saved with.
     #[error(
-        "{} was saved with other settings, and the losses would not be those of a training without an interruption: {}; \
+        "{} was saved with other settings, and the losses would differ from a training without an interruption: {}; \
          continue with the saved ones, or name those that may differ in `allow_changes`",
         path.display(),
         differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
@@ -182,20 +182,20 @@ pub enum CheckpointsError {
          `micro_batches({expected})`"
     )]
     MicroBatches {
-        /// That of the run.
+        /// The number of the run.
         expected: u64,
-        /// That of the replay.
+        /// The number of the replay.
         found: u64,
     },
     /// A step is replayed in another precision.
     #[error(
-        "the precision of the run is `{expected}`, and that of the replay `{found}`, which gives other values: trace the model with the \
+        "the precision of the run is `{expected}`, and the replay has `{found}`, which gives other values: trace the model with the \
          precision of the run"
     )]
     Precision {
-        /// That of the run.
+        /// The precision of the run.
         expected: String,
-        /// That of the replay.
+        /// The precision of the replay.
         found: String,
     },
     /// The pipeline failed.

@@ -98,7 +98,7 @@
 //!
 //!    The objective is `loss * weight`. [`Outputs`] specifies the unit of the loss: the weight of a
 //!    micro-batch is its fraction of the samples, or of a count that the driver computes from the batch
-//!    before the step, or 1 for a sum. Loss and gradients of a step are therefore those of the whole batch.
+//!    before the step, or 1 for a sum. A step therefore has the loss and the gradients of the whole batch.
 //!
 //!    In mixed precision ([`MixedPrecision`]) the same is recorded on a device whose default float type has
 //!    16 bits: dtypes are not rewritten, and the graph is the one that Burn itself would execute there. A
@@ -158,8 +158,8 @@
 //!    depends on its operands alone, the programs of one micro-batch can run again one after the other in one process, each stage
 //!    materialized for its own ([`StepReplay`]): with the same bits, and with every value to be looked at.
 //!    With replicas, several ranks run each stage. Every replica has lists of its own for its share of the micro-batches;
-//!    a rank sends its gradients when they are complete, and waits for those of other replicas only after all of its
-//!    backwards, so lists that differ can't wait for each other in a cycle. Gradients are added in an order that is a
+//!    a rank sends its gradients when they are complete, and waits for the gradients of other replicas only after all of
+//!    its backwards, so lists that differ can't wait for each other in a cycle. Gradients are added in an order that is a
 //!    setting ([`GradientSum`]): a tree whose subtrees the replicas have. Each replica updates a part of the parameters,
 //!    and keeps the state of the optimizer for it alone.
 //! 7. Each rank is a thread with its own CPU pool, in one process or each in a process of its own. In a [`World`] of
@@ -170,7 +170,7 @@
 //!    A rank executes its list; the parameters of a stage are
 //!    updated immediately after its last backward, without waiting for other ranks; programs run on Burn's
 //!    interpreter of recorded operations, and every tensor is freed or reused at its last use. Up to four
-//!    matrix products that Burn computes with one thread each, such as those of a matrix and a vector, run at
+//!    matrix products that Burn computes with one thread each, such as the products of a matrix and a vector, run at
 //!    the same time if they do not depend on each other. There is no autodiff at run time. When a rank fails, the others stop
 //!    before their next operation.
 //!
@@ -190,9 +190,9 @@
 //!    schedules are started anew, by the code that starts any pipeline, and know nothing of losses.
 //!
 //! 9. A [`Streamed`] model is a pipeline of one rank whose stages have their parameters and constants only while they run: before
-//!    the first action of a stage the rank takes those of the stage before and waits for those of this one. A thread reads them in the
-//!    order of the pass, which is known: the order in which forwards run stage by stage. What stays from one pass to the next,
-//!    and when there is room to read ahead, is decided by a pure state machine of the planner
+//!    the first action of a stage the rank takes the parameters and constants of the stage before and waits for this stage's. A
+//!    thread reads them in the order of the pass, which is known: the order in which forwards run stage by stage. What stays from
+//!    one pass to the next, and when there is room to read ahead, is decided by a pure state machine of the planner
 //!    ([`planner::StreamState`]) that the prediction runs too. A table of which a forward reads few rows is no value of a pass: its
 //!    program has the table's source as an input, and the operation that reads rows gets a small table of them. On a device with
 //!    its own memory, parameters may stay on the host, behind the same reader. In a training step a stage also gets the state of

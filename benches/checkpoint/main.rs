@@ -11,7 +11,7 @@
 //! - *burnpack* is Burn's own store; its output is synced as well. *safetensors* is the crate of this name,
 //!   which locates the tensors, one read for each, and Burn's constructor for bytes.
 //! - After a load, one byte of every page of every tensor is read, so that no work is deferred.
-//! - All loads use memory that is new to the process, except those of the *again* figures, which run after
+//! - All loads use memory that is new to the process, except the loads of the *again* figures, which run after
 //!   the tensors of an earlier load were freed.
 //!   after the tensors of one before were freed.
 

@@ -1,7 +1,7 @@
 //! Models as Burn's users write them: whether they train as in plain Burn, and at what speed.
 //!
 //! `cargo bench --bench models` prints one figure per line; `-- zoo`, `-- steps`, `-- learner` or `-- generate`
-//! selects some. The models are those of the tests in `tests/zoo`, and those of the examples `digits` and `generate`.
+//! selects some. The models come from the tests in `tests/zoo`, and from the examples `digits` and `generate`.
 //! What is compared alternates in one run, and a ratio is the median of the ratios of neighbouring measurements, because
 //! the speed of a shared machine drifts.
 

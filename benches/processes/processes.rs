@@ -87,7 +87,7 @@ impl Processes {
         Self::spawn(commands, size)
     }
 
-    /// Starts a program in Python as ranks that find each other as those of `torchrun` do.
+    /// Starts a program in Python as ranks that find each other as the ranks of `torchrun` do.
     pub fn start_python(python: &str, script: &str, sizes: &[(&str, usize)], size: usize) -> Self {
         let command = || {
             let mut command = Command::new(python);

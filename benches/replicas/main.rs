@@ -1,9 +1,10 @@
 //! What replicas compute, and what they cost.
 //!
-//! `cargo bench --bench replicas` prints one figure per line; `-- recovery state` only those of some groups. Processes are this program itself, joined by gRPC on loopback,
-//! and by MPI if it is built with `--features mpi` and `TINDERBOX_MPIRUN` is the command that starts its ranks. If
-//! `TINDERBOX_BENCH_PYTHON` is a Python with PyTorch, `DistributedDataParallel` over gloo trains the same layers. What is
-//! compared alternates in one run; a ratio is the median of the ratios of neighbouring measurements.
+//! `cargo bench --bench replicas` prints one figure per line; `-- recovery state` only the figures of some groups. Processes
+//! are this program itself, joined by gRPC on loopback, and by MPI if it is built with `--features mpi` and `TINDERBOX_MPIRUN`
+//! is the command that starts its ranks. If `TINDERBOX_BENCH_PYTHON` is a Python with PyTorch, `DistributedDataParallel` over
+//! gloo trains the same layers. What is compared alternates in one run; a ratio is the median of the ratios of neighbouring
+//! measurements.
 
 mod bits;
 #[path = "../schedule/cases.rs"]

@@ -33,7 +33,7 @@ const LARGE: Setting = Setting {
     recovers: true,
 };
 
-/// A batch that is large beside the parameters, as those of language models are.
+/// A batch that is large beside the parameters, as the batches of language models are.
 const STEADY: Setting = Setting {
     layers: 8,
     width: 512,
@@ -168,8 +168,8 @@ pub fn figures() {
     }
 }
 
-/// Kills a rank late in a step, and returns the seconds until the others have completed it, and those of an undisturbed step;
-/// nothing if the step was over by then.
+/// Kills a rank late in a step, and returns the seconds until the others have completed it, and the seconds of an undisturbed
+/// step; nothing if the step was over by then.
 fn recovery(turn: usize) -> Option<(f64, f64)> {
     let mut processes = LARGE.start(3);
     let undisturbed: Vec<f64> = (0..3).map(|_| step(&mut processes)).collect();

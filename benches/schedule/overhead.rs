@@ -6,7 +6,7 @@ use tinderbox::schedule::Span;
 use crate::cases::Case;
 use crate::{figure, median, turns};
 
-/// Prints the time of an action in addition to that of its program: loading and storing values, sending them,
+/// Prints the time of an action in addition to the time of its program: loading and storing values, sending them,
 /// adding gradients. The matrices have one element, so that the program takes almost no time.
 pub fn figures() {
     let case = Case {

@@ -11,7 +11,7 @@ use tinderbox::{Pretrained, Run};
 use crate::figures::{figure, median, turns};
 use crate::{BUDGET, model};
 
-/// Prints the bytes read and written per second of a conversion over those of a copy, both durable at the end.
+/// Prints the bytes read and written per second of a conversion over the bytes per second of a copy, both durable at the end.
 pub fn measure(dir: &Path) {
     let from = dir.join(model::PYTORCH);
     let weights = Pretrained::open(&from).expect("the weights were written");

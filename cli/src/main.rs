@@ -28,13 +28,13 @@ use outcome::Outcome;
 use terminal::Output;
 
 fn main() -> ExitCode {
-    // The limits of memory on the command line are those of the process.
+    // The limits of memory on the command line are limits of the process.
     tinderbox_pages::return_freed_blocks();
     let arguments = match Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    // The output of these two is that of the ranks, whose threads write it.
+    // The output of these two is the output of the ranks, whose threads write it.
     #[cfg(unix)]
     match &arguments.group {
         Group::Launch(_) => return end(launch::launch()),

@@ -291,7 +291,7 @@ pub enum ProgramError {
         value: tinderbox_fake::ValueId,
         /// Dtype and shape that the program was recorded with.
         expected: String,
-        /// Those of the input.
+        /// Dtype and shape of the input.
         found: String,
     },
     /// The condition of [`Executable::run_until`](crate::Executable::run_until) has stopped it.

@@ -65,7 +65,7 @@ impl<M: Module> Deferred<M> {
         // The module is constructed first: a source that seeds the backend's generator leaves it as plain Burn would.
         let mut module = None;
         {
-            // Draws of the closure must not be interleaved with those of a replay on another thread.
+            // Draws of the closure must not be interleaved with the draws of a replay on another thread.
             let _held = hold_backend_generator();
             source.construct(device, &mut || module = Some(self.construct(device)));
         }
@@ -222,7 +222,7 @@ fn load(
 ///
 /// # Errors
 ///
-/// Those of the source; when it returns other values than were requested.
+/// The errors of the source; when it returns other values than were requested.
 pub fn read_values(
     requests: &[Request],
     source: &dyn Source,

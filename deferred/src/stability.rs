@@ -87,7 +87,7 @@ impl<M: Module> Deferred<M> {
     /// Records the construction again and compares it with the first recording: operations,
     /// data from the host and parameters, floats bit by bit.
     ///
-    /// Cost: that of [`Deferred::new`] and about a microsecond for each operation.
+    /// Cost: as much as [`Deferred::new`], and about a microsecond for each operation.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ use syn::{
 /// - `#[batch(carried)]`: the forward computes its values for the next call, as in `Carried`.
 /// - `#[batch(constant)]`: anything that implements `Debug`. The forward may depend on it. Values with
 ///   different `Debug` texts are different programs, so equal texts must mean equal values, and the text must not change
-///   by itself, as that of a `HashMap` does.
+///   by itself, as the text of a `HashMap` does.
 /// - `#[batch(skip)]`: anything that implements `Default`, such as texts for a metric. Every micro-batch has a copy
 ///   of it. The forward can't depend on it: recordings with its default, and with its value in the first batch of a
 ///   shape, are compared.
@@ -44,7 +44,7 @@ fn implement(input: &DeriveInput) -> Result<TokenStream> {
     let fields = fields.map(|(index, field)| map_field(&tinderbox, index, field));
     let (members, values): (Vec<Member>, Vec<TokenStream>) =
         fields.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-    // A pattern binds a field to a variable, whose name must not be that of another item.
+    // A pattern binds a field to a variable, whose name must not be the name of another item.
     let variables: Vec<Ident> = (0..members.len())
         .map(|index| quote::format_ident!("field_{index}"))
         .collect();

@@ -11,7 +11,7 @@ use tinderbox::Batch;
 pub struct LlamaConfig {
     pub hidden: usize,
     pub layers: usize,
-    /// Heads of queries, a multiple of those of keys and values.
+    /// Heads of queries, a multiple of the heads of keys and values.
     pub heads: usize,
     pub kv_heads: usize,
     pub head_size: usize,
@@ -247,7 +247,7 @@ impl Attention {
     }
 }
 
-/// Returns which places of a cache are after that of each token, `[1, 1, tokens, context]`.
+/// Returns which places of a cache are after the place of each token, `[1, 1, tokens, context]`.
 fn later(places: &Tensor<1, Int>, context: usize) -> Tensor<4, Bool> {
     let [count] = places.dims();
     let all = Tensor::<1, Int>::arange(0..context as i64, &places.device());

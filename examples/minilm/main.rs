@@ -1,5 +1,5 @@
 //! Sentence embeddings of a real model, all-MiniLM-L6-v2: loads pretrained weights into a deferred Burn model
-//! that is cut into stages, compares the embeddings with those of the original, then saves, reshards, exports
+//! that is cut into stages, compares the embeddings with the original's, then saves, reshards, exports
 //! and reloads the model, bit for bit. With `--export`, it also trains the model and exports it for `transformers`.
 
 mod golden;
@@ -100,7 +100,7 @@ fn run(flags: &Flags) -> Result<()> {
         Outputs::none().with("embedding", bert.embed(tokens, padding))
     })?;
 
-    // 2. PyTorch's names and layouts, converted to those of this model. The pooler is not used.
+    // 2. PyTorch's names and layouts, converted to the names and layouts of this model. The pooler is not used.
     let options = match flags.values {
         // Each thread that reads needs memory, too.
         Some(_) => LoadOptions::default().threads(1),

@@ -14,7 +14,7 @@ pub struct Flags {
     /// Print the modules and parameters as JSON; time and memory go to standard error
     #[arg(long, conflicts_with_all = ["width", "full"])]
     pub json: bool,
-    /// Width of the table in columns [default: that of the terminal]
+    /// Width of the table in columns [default: the width of the terminal]
     #[arg(long, value_name = "N", value_parser = width)]
     pub width: Option<usize>,
     /// Print every layer, instead of collapsing equal ones

@@ -11,7 +11,7 @@ use tinderbox::StateDigest;
 pub struct Digests(File);
 
 impl Digests {
-    /// Creates the file, or continues that of a run that is resumed, without the line that a kill may have cut.
+    /// Creates the file, or continues the file of a run that is resumed, without the line that a kill may have cut.
     pub fn open(path: &Path, is_resumed: bool) -> Result<Self> {
         let open = || {
             let mut file = OpenOptions::new();

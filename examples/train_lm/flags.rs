@@ -98,7 +98,7 @@ pub struct Flags {
     /// Resume from the newest checkpoint in this directory, saved by any number of stages
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
-    /// Settings that may differ from those of the resumed checkpoint, such as micro_batches,clipping; others are an error
+    /// Settings that may differ from the resumed checkpoint's, such as micro_batches,clipping; others are an error
     #[arg(long, value_name = "NAMES", requires = "resume", value_delimiter = ',')]
     pub allow_changes: Vec<String>,
     /// Also train the same model in plain Burn on one device, without dropout, and compare each loss

@@ -71,7 +71,7 @@ pub mod dtype_names {
     ///
     /// # Errors
     ///
-    /// When the name is not that of a dtype that can be recorded.
+    /// When no dtype that can be recorded has this name.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DType, D::Error> {
         let name = String::deserialize(from)?;
         let known = NAMES.iter().find(|(_, known)| *known == name);

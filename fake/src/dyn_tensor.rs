@@ -24,8 +24,8 @@ use crate::{FakeError, Region, TensorMeta, dtype_on};
 
 /// Held while a tensor is sent from one device to another.
 ///
-/// With CubeCL 0.11.3, where NCCL can be loaded, such a copy is a send in the queue of one GPU and a receive in that of
-/// the other, submitted one after the other without a lock. Two threads that copy in opposite directions could queue
+/// With CubeCL 0.11.3, where NCCL can be loaded, such a copy is a send in the queue of one GPU and a receive in the
+/// queue of the other, submitted one after the other without a lock. Two threads that copy in opposite directions could queue
 /// both sends before both receives and deadlock; two that copy in one direction could pair each other's halves. With
 /// one order for all threads neither can happen, because submitted work only waits for work that was submitted before.
 /// CubeCL 0.12 has a lock of its own. Other copies wait while one is submitted: if operations of the source are still

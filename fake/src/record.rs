@@ -54,7 +54,7 @@ impl Defaults {
 }
 
 impl Default for Defaults {
-    /// Returns those of the CPU backend of the default build: f32, i32, native bool.
+    /// Returns the defaults of the CPU backend of the default build: f32, i32, native bool.
     fn default() -> Self {
         Self {
             float: FloatDType::F32,

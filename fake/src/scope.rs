@@ -21,7 +21,7 @@ impl<T: Default> Scope<T> {
         Self { scopes, depth }
     }
 
-    /// Takes the value of this recording, without those of nested recordings.
+    /// Takes the value of this recording, without the values of nested recordings.
     pub(crate) fn take(&self) -> T {
         let value = |values: &mut Vec<T>| values.get_mut(self.depth - 1).map(std::mem::take);
         self.scopes.with_borrow_mut(value).unwrap_or_default()

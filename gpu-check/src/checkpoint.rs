@@ -39,7 +39,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     limits(bench, part, scratch.path(), bytes)?;
 
     let mut first = start(&model, &trace, &bench.device, 2)?;
-    // The parameters then differ from those of the seed.
+    // The parameters then differ from the seed's.
     first.step(0.1, Tensor::ones([2, width], &Device::flex()))?;
     let saved = bits(&first.gather(&Device::flex())?)?;
     let gigabytes_per_second = |seconds: f64| bytes as f64 / seconds / 1e9;
@@ -100,7 +100,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a background save contains the values of its step, including those of the optimizer, while
+/// Checks that a background save contains the values of its step, including the values of the optimizer, while
 /// training continues.
 fn background(
     bench: &Bench,

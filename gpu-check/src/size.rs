@@ -5,7 +5,7 @@ use crate::flags::Runtime;
 /// Sizes of all parts.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
-    /// Whether figures are compared with bounds: only those of a GPU are.
+    /// Whether figures are compared with bounds: only figures of a GPU are.
     pub measures: bool,
     /// Elements of each random tensor that is compared.
     pub bits_elements: usize,

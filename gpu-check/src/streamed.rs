@@ -1,4 +1,4 @@
-//! Runs a model of which a fourth may be in the memory of the device, and another fourth in that of the host.
+//! Runs a model of which a fourth may be in the memory of the device, and another fourth in the memory of the host.
 
 use std::time::Instant;
 

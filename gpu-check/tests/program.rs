@@ -66,7 +66,7 @@ fn one_part_alone() {
     );
 }
 
-/// The error is one line, with an exit code that differs from that of a failed check. No machine has 100
+/// The error is one line, with an exit code that differs from the exit code of a failed check. No machine has 100
 /// GPUs, so this holds in every build.
 #[test]
 fn a_device_that_is_not_there_is_one_line() {

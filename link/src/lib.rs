@@ -87,7 +87,7 @@
 //!   mailbox and its requests are dropped. A rank that finds a mailbox closed can therefore assume that the signal
 //!   has fired, and the driver need not check whether the receivers of its requests still exist.
 //!
-//! The reason is that of the first failure: it is stored before the signal fires, so a rank that was woken by the
+//! The reason is the reason of the first failure: it is stored before the signal fires, so a rank that was woken by the
 //! signal reports later, and later reasons are ignored.
 //!
 //! # Modules
@@ -102,7 +102,7 @@
 //!
 //! - The protocol uses channels, locks, threads and the clock only through [`Channels`], and has no
 //!   global state, so the tests can run the same code under a model checker.
-//! - The only lock, that of the reason, is held while one value is moved, and never during a wait, a send or the
+//! - The only lock, the lock of the reason, is held while one value is moved, and never during a wait, a send or the
 //!   firing of the signal.
 //! - Nothing is polled, and every wait except the one for a request has a deadline.
 //!
@@ -111,7 +111,7 @@
 //! `tests/model` runs ranks, driver and clock on `shuttle`, which chooses the thread to run at every lock, wait and
 //! start of a thread: all orders for the smallest cases, and seeded random orders for crews of
 //! two and three ranks that fail at every step of an exchange. It finds no deadlock, no thread that
-//! is not joined, no message lost, duplicated or confused with another, and no reason except that of a rank that
+//! is not joined, no message lost, duplicated or confused with another, and no reason except the reason of a rank that
 //! failed. The same checks run on four protocols with one fault each, and find every fault.
 //!
 //! Not model-checked: that a `select` of `crossbeam-channel` satisfies the contract of [`Channels`].

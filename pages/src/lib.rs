@@ -6,7 +6,7 @@
 //! - [`Part::ready`] populates the pages of a part by one system call, on the thread that then writes to it.
 //! - It uses huge pages (2 MiB) where they are measured to be faster ([`PageChoice`]). On a virtual machine that
 //!   returns free memory to its host they can be several times slower than small pages.
-//! - Freed blocks of 4 MiB and more are reused. Until then the kernel may reclaim their pages, but for those of
+//! - Freed blocks of 4 MiB and more are reused. Until then the kernel may reclaim their pages, but for the pages of
 //!   the last 64 MiB. They still count
 //!   toward limits on address space and committed memory; [`release_freed_memory`] frees them.
 //!

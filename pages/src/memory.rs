@@ -17,7 +17,7 @@ use crate::system::SMALL_PAGE;
 
 /// Memory for the bytes of a tensor.
 ///
-/// Its initial contents are unspecified: zeros, or those of a freed block.
+/// Its initial contents are unspecified: zeros, or the contents of a freed block.
 ///
 /// ```
 /// let mut memory = tinderbox_pages::Memory::new(8 << 20, 4).ok_or("not enough memory")?;

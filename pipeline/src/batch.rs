@@ -187,7 +187,7 @@ impl<const AXIS: usize, B: Batch> Batch for Along<AXIS, B> {
 /// returns their new values by [`Outputs::carry`](crate::Outputs::carry).
 ///
 /// [`Pipeline::evaluate_with`](crate::Pipeline::evaluate_with) keeps them on the ranks from call to call, and
-/// reads those of the batch in the first call alone. Elsewhere they are like other tensors of a batch.
+/// reads the values of the batch in the first call alone. Elsewhere they are like other tensors of a batch.
 #[derive(Clone, Debug)]
 pub struct Carried<B>(pub B);
 
@@ -530,7 +530,7 @@ mod tests {
         assert!(parts.iter().all(|p| p.0.1.0.dims() == [1, 2]));
     }
 
-    /// Names, dtypes and shapes are those of the parts of a larger batch.
+    /// Names, dtypes and shapes are the same as in the parts of a larger batch.
     #[test]
     fn a_batch_may_have_another_number_of_samples() {
         let batch = |samples: usize| {

@@ -1,6 +1,6 @@
 //! The work of an operation, from its shapes and dtypes alone.
 //!
-//! - **FLOPs** are those of products, which are nearly all of the arithmetic of a model: matrix products,
+//! - **FLOPs** are the floating point operations of products, which are nearly all of the arithmetic of a model: matrix products,
 //!   linear layers, convolutions and attention, each by its textbook formula. A multiplication and an
 //!   addition are two. A bias adds none, since it is the initial value of a sum. Every other operation
 //!   counts by its bytes.

@@ -45,7 +45,7 @@ impl<V: Clone> Kept<V> {
         Some((value, true))
     }
 
-    /// Takes a value of a micro-batch from those of some stages that keep it, if any does.
+    /// Takes a value of a micro-batch from each of some stages that keeps it, if any does.
     pub(crate) fn take_all(
         &mut self,
         k: MicroBatchIndex,

@@ -72,7 +72,7 @@ impl Groups {
         (after.div_ceil(self.micro_batches.max(1) as u128) - 1) as usize
     }
 
-    /// The micro-batches of a replica: those of its share of the groups.
+    /// The micro-batches of a replica: the micro-batches of its share of the groups.
     pub(crate) fn of_replica(self, replica: usize, replicas: usize) -> Range<usize> {
         let first = |replica: usize| self.start(replica * self.groups / replicas);
         first(replica)..first(replica + 1)

@@ -77,7 +77,7 @@ impl Parameter {
         self.bytes.saturating_add(self.cast_bytes)
     }
 
-    /// Returns the bytes of its gradient between stages: that of the copy, if there is one.
+    /// Returns the bytes of its gradient between stages: of the copy's gradient, if there is a copy.
     pub fn gradient_bytes(&self) -> u64 {
         match self.cast_bytes {
             0 => self.bytes,

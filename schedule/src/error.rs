@@ -63,7 +63,7 @@ pub enum Rule {
     /// The optimizer needs the sums over all replicas.
     #[display("parameters are updated after the gradients of all replicas are summed")]
     UpdateAfterSum,
-    /// Norms are those of the sums over all replicas.
+    /// Norms are computed of the sums over all replicas.
     #[display("norms are exchanged after all gradients of the rank are summed over the replicas")]
     NormsAfterSums,
     /// A rank that waits for the updates of other replicas has sent its own.

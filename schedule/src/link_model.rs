@@ -31,7 +31,7 @@ pub enum LinkModel {
     #[display("rendezvous")]
     Rendezvous,
     /// The sends and receives between two ranks, in both directions, are one queue on each of them. Operations are
-    /// transferred in the order of the queues, each when both ranks have queued it, as those of an NCCL communicator.
+    /// transferred in the order of the queues, each when both ranks have queued it, as the operations of an NCCL communicator.
     /// A send is queued without waiting.
     #[display("queue")]
     Queue,

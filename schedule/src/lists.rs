@@ -165,7 +165,7 @@ impl Schedule {
         }
     }
 
-    /// Creates the schedule of a step without micro-batches: that of a replica for which a batch has no sample.
+    /// Creates the schedule of a step without micro-batches: the schedule of a replica for which a batch has no sample.
     #[must_use]
     pub fn idle(mode: ScheduleMode, stage_to_rank: &[RankIndex]) -> Self {
         Self {

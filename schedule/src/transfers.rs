@@ -17,7 +17,7 @@ use crate::verify::{verify, verify_over};
 ///
 /// The order of `lower` is kept if the model allows it. Otherwise every message is entered in the lists of both its ranks
 /// at one moment of a common order, when both are between two programs: then no rank waits for one that waits for it, on
-/// links of any model. The order is that of a step in which a forward, an `I` and a `W` take equal times and messages
+/// links of any model. The order is the order of a step in which a forward, an `I` and a `W` take equal times and messages
 /// none; a rank with a program to run does not wait for a receiver. So every schedule that [`verify`](crate::verify)
 /// accepts can run on links of every model, and its programs keep their order.
 ///
@@ -25,7 +25,7 @@ use crate::verify::{verify, verify_over};
 ///
 /// # Errors
 ///
-/// Those of [`verify`](crate::verify), for the compute actions.
+/// The errors of [`verify`](crate::verify), for the compute actions.
 pub fn lower_over(
     schedule: &Schedule,
     dependencies: &Dependencies,

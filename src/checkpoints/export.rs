@@ -11,8 +11,8 @@ use super::saved::{RankSnapshot, writes};
 use crate::CheckpointsError;
 
 /// Writes the current parameters of a pipeline to files of another library in a new directory, as
-/// [`tools::export`](tinderbox_checkpoint::tools::export) does those of a checkpoint. The types of the modules are those of
-/// the pipeline's model, unless the options contain others.
+/// [`tools::export`](tinderbox_checkpoint::tools::export) does with the parameters of a checkpoint. The types of the modules
+/// are from the pipeline's model, unless the options contain others.
 ///
 /// Memory: on the CPU no copy of the parameters; a host copy of one parameter that is on another device.
 ///

@@ -140,9 +140,9 @@ impl Checkpoints {
         self
     }
 
-    /// Names settings that may differ from those of the checkpoint that [`resume`](Self::resume) restores: those of
-    /// [`Pipeline::run_settings`], and `learning_rates`. Others that differ are an error, because the losses would not be those
-    /// of a training without an interruption.
+    /// Names settings that may differ from the settings of the checkpoint that [`resume`](Self::resume) restores: the settings
+    /// of [`Pipeline::run_settings`], and `learning_rates`. Others that differ are an error, because the losses would not be the
+    /// losses of a training without an interruption.
     #[must_use]
     pub fn allow_changes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.settings.allowed.extend(names.into_iter().map(S::into));

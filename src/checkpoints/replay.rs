@@ -8,12 +8,12 @@ use super::scalars::{is_averaged, micro_batches_of, scale_of};
 use super::settings::warn_of_numerics;
 use crate::CheckpointsError;
 
-/// The name of the setting of a replay that has to be that of the run.
+/// The name of the setting of a replay that has to be the same as in the run.
 const PRECISION: &str = "precision";
 
 /// Runs the programs of the step after a checkpoint again, alone, one after the other in this process, with the values that the
-/// run had: see [`PipelineBuilder::replay`]. Step, parameters and loss scale are those of the checkpoint; seed, precision, number
-/// of micro-batches and batch have to be those of the run; plan and number of replicas may be others. A stage is read before its
+/// run had: see [`PipelineBuilder::replay`]. Step, parameters and loss scale are the checkpoint's; seed, precision, number
+/// of micro-batches and batch have to be the run's; plan and number of replicas may be others. A stage is read before its
 /// programs, so the model does not have to fit memory.
 ///
 /// # Errors

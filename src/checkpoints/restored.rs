@@ -141,7 +141,7 @@ impl State {
     }
 
     /// Whether a name of a parameter's state is its own: the path of another parameter may begin with this
-    /// one's, as those of LoRA adapters begin with the path of the weight.
+    /// one's, as the paths of LoRA adapters begin with the path of the weight.
     fn is_own(&self, path: &ParameterPath, prefix: &str, name: &str) -> bool {
         let fields = name.strip_prefix(prefix).unwrap_or_default();
         let mut dots = fields.match_indices('.');

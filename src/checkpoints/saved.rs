@@ -27,8 +27,8 @@ pub(crate) fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<V
     ranks
 }
 
-/// The parameters that each rank writes, each with its other paths. Copies of a shared parameter, and those of replicas,
-/// are equal between two steps, so one of them is written.
+/// The parameters that each rank writes, each with its other paths. Copies of a shared parameter, and the copies of
+/// replicas, are equal between two steps, so one of them is written.
 type Writes = Vec<BTreeMap<ParameterPath, Vec<String>>>;
 
 pub(super) fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Writes {

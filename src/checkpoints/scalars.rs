@@ -14,7 +14,7 @@ const SCALE_STEPS: &str = "loss_scale.steps";
 /// The number of micro-batches of a step.
 const MICRO_BATCHES: &str = "micro_batches";
 
-/// The learning rate of the last step, and the prefix of those of parameters that have another one.
+/// The learning rate of the last step, and the prefix of the rates of parameters that have another one.
 const LEARNING_RATE: &str = "learning_rate";
 const LEARNING_RATE_OF: &str = "learning_rate.";
 

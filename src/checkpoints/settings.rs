@@ -1,4 +1,4 @@
-//! Compares the settings of a training with those of the checkpoint that it continues.
+//! Compares the settings of a training with the settings of the checkpoint that it continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 

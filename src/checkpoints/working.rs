@@ -37,10 +37,10 @@ const KEEP: usize = 2;
 /// newest checkpoint is the last step, with the parameters that are trained and the state of the optimizer. The parameters that it
 /// lacks, which are not trained, come from the source.
 ///
-/// Each step is written while it runs, stage by stage, and published at its end: a process that is killed loses the step that it was
-/// in. The last two steps stay, so the directory needs three times the bytes of what is trained, and in a step those of the
-/// activations that do not fit in memory. Checkpoints of other programs in the same directory stay too; training may continue from the
-/// newest of them, if it has no parameters that are not trained.
+/// Each step is written while it runs, stage by stage, and published at its end: a process that is killed loses the step that it
+/// was in. The last two steps stay, so the directory needs three times the bytes of what is trained, and in a step the bytes of
+/// the activations that do not fit in memory. Checkpoints of other programs in the same directory stay too; training may continue
+/// from the newest of them, if it has no parameters that are not trained.
 #[derive(Clone)]
 pub struct WorkingDir {
     inner: Arc<Inner>,
@@ -166,7 +166,7 @@ impl WorkingDir {
         })
     }
 
-    /// Names settings of the training that may differ from those of the last step, as in
+    /// Names settings of the training that may differ from the settings of the last step, as in
     /// [`Checkpoints::allow_changes`](crate::Checkpoints::allow_changes).
     #[must_use]
     pub fn allow_changes<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> Self {

@@ -52,15 +52,15 @@ impl VerifyOptions {
         self
     }
 
-    /// Sets the number of micro-batches, limited by the number of samples. The default is that of the plan; 1 for
-    /// a model that updates running states, such as batch norm, whose statistics are those of a micro-batch.
+    /// Sets the number of micro-batches, limited by the number of samples. The default is the number of the plan; 1 for
+    /// a model that updates running states, such as batch norm, whose statistics are per micro-batch.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.micro_batches = Some(count);
         self
     }
 
-    /// Sets the schedule of the pipeline. The default is that of the plan.
+    /// Sets the schedule of the pipeline. The default is the schedule of the plan.
     #[must_use]
     pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
         self.schedule = Some(schedule.into());
@@ -84,11 +84,11 @@ impl VerifyOptions {
 }
 
 /// Trains one step in plain Burn and one in the pipeline of a plan, from the same initial values, and
-/// compares the losses and the gradient of every parameter. The default settings are those of
+/// compares the losses and the gradient of every parameter. The default settings are the defaults of
 /// [`VerifyOptions`].
 ///
 /// Plain Burn processes the whole batch at once and runs `forward` without recording, so a wrong recording is
-/// detected as well as a wrong cut. `forward` must be that of the trace.
+/// detected as well as a wrong cut. `forward` must be the forward of the trace.
 ///
 /// Random operations, such as dropout, draw different values in plain Burn and in a pipeline: the report
 /// contains their number, and a comparison with any never [agrees](Verification::agrees). Trace the model

@@ -35,8 +35,8 @@ pub enum GradientComparison {
         /// gradients are 0.
         relative_difference: f64,
         /// Whether the difference is within a few roundings of the largest element of all gradients. A
-        /// gradient that would be 0 without rounding, such as that of the bias of attention keys, consists
-        /// only of such differences.
+        /// gradient that would be 0 without rounding, such as the gradient of the bias of attention keys,
+        /// consists only of such differences.
         is_rounding: bool,
         /// Whether all bits are equal.
         is_bit_equal: bool,

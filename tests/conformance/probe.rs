@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::inputs::Inputs;
 
-/// A module with a parameter added to each float input: the parameter's gradient is that of the input, so a
+/// A module with a parameter added to each float input: the parameter's gradient is the gradient of the input, so a
 /// module without parameters has gradients to compare too.
 #[derive(Module, Debug)]
 pub struct Probe<M: Module> {

@@ -73,7 +73,7 @@ impl Outcome {
 /// The expected result for the trace of a module's forward.
 #[derive(Clone, Copy)]
 pub enum Tracing {
-    /// Forward and gradients equal those of plain Burn, in inference and in training.
+    /// Forward and gradients equal plain Burn's, in inference and in training.
     Equal,
     /// As `Equal`. In training the module draws random values, for which the executor has its own generator:
     /// the recorded graph is compared as run by Burn's interpreter, with the backend's generator.

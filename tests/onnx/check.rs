@@ -46,7 +46,7 @@ fn check_loads(plan: &Plan, loads: &Mutex<Vec<Load>>) {
     assert_eq!(loads, held);
 }
 
-/// Compares outputs with those of ONNX's own evaluator.
+/// Compares outputs with the outputs of ONNX's own evaluator.
 pub fn check_close(found: &TensorData, expected: &[f32]) {
     assert_eq!(found.num_elements(), expected.len());
     for (found, expected) in found.iter::<f32>().zip(expected) {

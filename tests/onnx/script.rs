@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::models::{file, floats};
 
-/// The outputs of one version of `onnx` and those of another.
+/// The outputs of one version of `onnx` and the outputs of another.
 const TOLERANCE: f32 = 1e-6;
 
 #[test]

@@ -54,7 +54,7 @@ pub fn batch(step: u64) -> Batch {
 }
 
 /// A pipeline whose steps have every kind of action: backwards in two parts, a value of two stages, a norm of all, and with
-/// replicas what these exchange. `ranks` are those of all replicas.
+/// replicas what these exchange. `ranks` is the number of ranks of all replicas.
 pub fn start(program: &Program, ranks: usize, world: &World) -> Result<Training, PipelineError> {
     let replicas = program.replicas.max(1);
     let micro_batches = match program.micro_batches {

@@ -44,7 +44,7 @@ fn interrupted(signal: &str, arguments: &[&str]) -> (Option<i32>, String, String
     interrupted_by(signal, "train_lm", arguments)
 }
 
-/// The same, with a program to start whose arguments end with those of the training.
+/// The same, with a program to start whose arguments end with the arguments of the training.
 #[cfg(unix)]
 fn interrupted_by(
     signal: &str,

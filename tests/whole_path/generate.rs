@@ -53,7 +53,7 @@ fn scores_of(scores: Tensor<2>) -> Vec<f32> {
     scores.into_data().try_to_vec().unwrap()
 }
 
-/// The prompt and all generated tokens, and the scores of each step, are those of a loop in plain Burn.
+/// The prompt and all generated tokens, and the scores of each step, are the same as in a loop in plain Burn.
 #[test]
 fn stages_generate_what_plain_burn_does() {
     let config = small(false);
@@ -334,7 +334,7 @@ fn add(x: &mut [f64], y: &[f64]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
 }
 
-/// Names and layouts of the file, the rotary encoding, the groups of heads and the caches are those of the definition.
+/// Names and layouts of the file, the rotary encoding, the groups of heads and the caches are the same as in the definition.
 #[test]
 fn weights_of_hugging_face_give_the_scores_of_their_definition() {
     for is_tied in [false, true] {

@@ -38,8 +38,8 @@ fn newest(saves: &Checkpoints) -> Checkpoint {
     saves.latest().unwrap().unwrap()
 }
 
-/// Step, parameters and loss scale are those of the checkpoint. The gradients of all micro-batches are those of the step,
-/// times the loss scale.
+/// Step, parameters and loss scale are the checkpoint's. The gradients of all micro-batches are the step's, times the loss
+/// scale.
 #[test]
 fn a_step_is_replayed_from_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn a_step_is_replayed_from_its_checkpoint() {
     let bf16 =
         MixedPrecision::bf16(&model).trace(&batch(0), |model, batch| CASE.forward(model, batch));
     let found = refused(&saves, builder_of(&model, &bf16.unwrap(), 2).seed(SEED));
-    insta::assert_snapshot!(found, @"the precision of the run is `that of the parameters`, and that of the replay `bf16 in the forward`, which gives other values: trace the model with the precision of the run");
+    insta::assert_snapshot!(found, @"the precision of the run is `the parameters' own`, and the replay has `bf16 in the forward`, which gives other values: trace the model with the precision of the run");
     let found = refused(&saves, of_run().micro_batches(2)).to_string();
     assert!(found.ends_with("set `micro_batches(4)`"), "{found}");
 }

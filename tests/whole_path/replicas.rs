@@ -169,7 +169,7 @@ fn processes_save_and_resume_replicas() {
     }
 }
 
-/// The gradients of replicas, put together, are those of plain Burn.
+/// The gradients of replicas, put together, are plain Burn's gradients.
 #[test]
 fn verify_compares_a_step_of_replicas() {
     let model = model();

@@ -116,7 +116,7 @@ fn other_settings_are_refused_by_name_and_nothing_changes() {
     `loss_scale` was `none` and is now `doubled after 2000 finite steps`
     `stop_on_non_finite` was `false` and is now `true`
     `gradient_hook` was `false` and is now `true`
-    `precision` was `that of the parameters` and is now `bf16 in the forward`
+    `precision` was `the parameters' own` and is now `bf16 in the forward`
     `frozen` was `none` and is now `tokens.weight`
     "#);
 }
@@ -170,7 +170,7 @@ fn the_error_lists_every_difference_and_what_to_do() {
         .resume(&mut start());
     let place = dir.path().display().to_string();
     let text = error.unwrap_err().to_string().replace(&place, "run");
-    insta::assert_snapshot!(text, @"run/step-00000001 was saved with other settings, and the losses would not be those of a training without an interruption: `learning_rates` was `1e-2 for ever` and is now `1e-3 for ever`; `micro_batches` was `4` and is now `2`; continue with the saved ones, or name those that may differ in `allow_changes`");
+    insta::assert_snapshot!(text, @"run/step-00000001 was saved with other settings, and the losses would differ from a training without an interruption: `learning_rates` was `1e-2 for ever` and is now `1e-3 for ever`; `micro_batches` was `4` and is now `2`; continue with the saved ones, or name those that may differ in `allow_changes`");
     let saves = Checkpoints::open(dir.path()).unwrap();
     let error = saves.allow_changes(["batch"]).resume(&mut start());
     insta::assert_snapshot!(error.unwrap_err(), @"`batch` is no setting of a training, so it can't be allowed to change: the settings are average_decay, clipping, frozen, gradient_hook, gradient_sum, learning_rates, loss_scale, micro_batches, optimizer, precision, stop_on_non_finite");

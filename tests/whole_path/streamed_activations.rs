@@ -31,8 +31,8 @@ fn tower(layers: usize) -> Deferred<Tower> {
     Deferred::new(move |device: &Device| (0..layers).map(|_| layer(device)).collect()).unwrap()
 }
 
-/// The input of each layer is also that of its backward; what the first one makes is read by all that are even. Each has a half of
-/// a view for its backward.
+/// The input of each layer is also the input of its backward; what the first one makes is read by all that are even. Each has a
+/// half of a view for its backward.
 fn forward(layers: &Tower, x: Tensor<2>) -> Outputs {
     let first = layers[0].forward(x);
     let x = first.clone();

@@ -1,4 +1,4 @@
-//! Streamed models with a second memory, that of the host, between a device and the source.
+//! Streamed models with a second memory, the host's, between a device and the source.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

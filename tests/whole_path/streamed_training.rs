@@ -133,7 +133,7 @@ pub fn working_dir<M: Module>(model: &Deferred<M>, dir: &Path) -> WorkingDir {
     WorkingDir::open(dir, model, model.replay(Seed::new(SEED))).unwrap()
 }
 
-/// All tensors, and all scalars but those of the run itself.
+/// All tensors, and all scalars but the scalars of the run itself.
 fn check_equal(expected: &Checkpoint, found: &Checkpoint) {
     let found = diff(expected, found, &()).unwrap();
     assert!(found.tensors.is_empty(), "{:?}", found.tensors);
@@ -216,7 +216,7 @@ struct Backwards {
     first: Linear,
 }
 
-/// Sums over all parameters are in the order of the model's fields, whatever that of the forward.
+/// Sums over all parameters are in the order of the model's fields, whatever the order of the forward.
 #[test]
 fn parameters_in_another_order_than_that_of_the_forward() {
     let model = Deferred::new(|device: &Device| Backwards {

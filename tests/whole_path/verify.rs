@@ -192,7 +192,7 @@ struct Normed {
     last: Linear,
 }
 
-/// Statistics of micro-batches are not those of the batch: without a number, one micro-batch is compared.
+/// Statistics of micro-batches are not the statistics of the batch: without a number, one micro-batch is compared.
 #[test]
 fn a_model_with_batch_norm_agrees_in_one_micro_batch() {
     let model = Deferred::new(|device| Normed {

@@ -1,5 +1,5 @@
-//! The two networks of a GAN, trained in alternation as two pipelines: that of the generator contains a frozen copy of
-//! the discriminator, which is replaced after each step of the discriminator.
+//! The two networks of a GAN, trained in alternation as two pipelines: the pipeline of the generator contains a frozen
+//! copy of the discriminator, which is replaced after each step of the discriminator.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -170,7 +170,7 @@ fn start<M: Module + Sync + 'static, B: Batch>(
         .unwrap()
 }
 
-/// The pipeline of the generator, and that of the discriminator.
+/// The pipeline of the generator, and the pipeline of the discriminator.
 struct Pair {
     deceiver: Pipeline<Adversaries, Tensor<2>>,
     judging: Pipeline<Discriminator, (Tensor<2>, Tensor<2>)>,

@@ -1,4 +1,4 @@
-//! Models as Burn's users write them: five steps of each, and an evaluation, are those of plain Burn bit for bit.
+//! Models as Burn's users write them: five steps of each, and an evaluation, equal plain Burn's bit for bit.
 
 mod check;
 mod copies;

@@ -109,7 +109,7 @@ fn values(prefix: &str, module: &impl Module) -> Values {
         .collect()
 }
 
-/// Moves the values of a module towards those of another one, which are in its order.
+/// Moves the values of a module towards the values of another one, which are in its order.
 struct Blend<'a> {
     towards: std::slice::Iter<'a, DynTensor>,
     fraction: f64,

@@ -12,7 +12,7 @@ use crate::EndSignal;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignalError {
-    /// The name is not that of a signal after which a training can end.
+    /// The name is not the name of a signal after which a training can end.
     #[error(
         "`{name}` is no signal that a program can end after: expected one of {}",
         names(known)
@@ -72,7 +72,7 @@ pub enum StrategyError {
     /// A step or an evaluation has failed.
     #[error("a step or an evaluation has failed")]
     Pipeline(#[from] PipelineError),
-    /// The outputs of a step are not those of the item.
+    /// The outputs of a step do not fit the item.
     #[error("the outputs of the forward do not fit the item that the metrics get")]
     Output(#[from] OutputError),
     /// The run can't be saved or resumed.
@@ -84,7 +84,7 @@ pub enum StrategyError {
     /// A batch can't be loaded.
     #[error("a batch can't be loaded")]
     Dataset(#[from] DatasetError),
-    /// The data loader has another number of items than that of the run that is resumed.
+    /// The data loader has another number of items than the data loader of the run that is resumed.
     #[error(
         "the data loader has {found} items, and that of the run that is resumed had {saved}: an epoch would not continue \
          where it was interrupted"

@@ -15,7 +15,7 @@
 //! - The optimizer is the pipeline's.
 //! - With `grads_accumulation(n)`, the `n` batches of a step are weighted by their samples, so that the gradient is that
 //!   of one large batch. burn-train adds them up: its gradient is `n` times as large.
-//! - Checkpoints are those of [`tinderbox::Checkpoints`], which each rank writes for itself.
+//! - Checkpoints come from [`tinderbox::Checkpoints`], which each rank writes for itself.
 //!   `with_default_checkpointers` is refused; together with `checkpoint`, burn-train itself panics before.
 //! - `gradient_checkpointing` does nothing: plan stages that recompute.
 //!

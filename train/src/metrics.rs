@@ -144,7 +144,7 @@ fn flops_per_s(plan: &PlanFile) -> Option<f64> {
         .rank_models()
         .iter()
         .map(|rank| rank.speed_permille as f64 / 1000.0);
-    // The machine is that of one replica.
+    // The machine is one replica's.
     let replicas = plan.step.replicas.max(1) as f64;
     is_calibrated.then(|| machine.rates.flops_per_s as f64 * speeds.sum::<f64>() * replicas)
 }

@@ -29,8 +29,8 @@ const VALIDATED: &str = "validated_epochs";
 type Input<M> = <M as TrainStep>::Input;
 
 /// Returns a learner and a strategy with which burn-train trains a pipeline: the pipeline updates its parameters with
-/// its own optimizer, at the rate of the scheduler. The batch of the model's `TrainStep` and `InferenceStep` is that of
-/// the pipeline.
+/// its own optimizer, at the rate of the scheduler. The batch of the model's `TrainStep` and `InferenceStep` is the batch
+/// of the pipeline.
 ///
 /// The steps of the model itself are not called, nor is [`TrainStep::optimize`].
 pub fn learner<M>(
@@ -44,7 +44,7 @@ where
     learner_with(pipeline, scheduler, |batch| batch)
 }
 
-/// As [`learner`], for a data loader whose batches are converted to those of the pipeline: of a type that can't
+/// As [`learner`], for a data loader whose batches are converted to the batches of the pipeline: of a type that can't
 /// implement [`Batch`], because it is of another crate.
 pub fn learner_with<M, B>(
     pipeline: Pipeline<M, B>,
@@ -549,7 +549,7 @@ fn metadata(items: usize, validated: usize) -> Value {
     json!({ ITEMS: items, VALIDATED: validated })
 }
 
-/// Stops the training with an error. burn-train's errors have no variant for those of a strategy, so it gets the text.
+/// Stops the training with an error. burn-train's errors have no variant for the errors of a strategy, so it gets the text.
 fn fail(interrupter: &Interrupter, error: StrategyError) {
     let error = match error {
         StrategyError::Dataset(error) => return interrupter.fail(error),

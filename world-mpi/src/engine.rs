@@ -17,7 +17,7 @@ use tinderbox_world::{
 
 const NAME: &str = "MPI";
 
-/// The tag of all messages: those of two ranks arrive in their order.
+/// The tag of all messages: the messages of two ranks arrive in their order.
 const TAG: i32 = 1;
 
 /// The most bytes of a message. A larger frame is several, so that one is copied while another is carried.
@@ -35,7 +35,7 @@ const LONG_NAP: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 ///
-/// When MPI can't be initialized, or its ranks are not those of the launcher.
+/// When MPI can't be initialized, or its ranks are not the launcher's.
 pub fn world() -> Result<World, WorldError> {
     let environment = Environment::from_env()?;
     let options = WorldOptions::from_env()?;

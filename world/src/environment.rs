@@ -46,7 +46,7 @@ pub struct Meeting {
     pub port: u16,
 }
 
-/// The ports of [`Meeting::on_this_machine`] begin here: above those of services, and below those that Linux gives to
+/// The ports of [`Meeting::on_this_machine`] begin here: above the ports of services, and below those that Linux gives to
 /// connections unless it is configured otherwise.
 const FIRST_PORT: u16 = 16_384;
 
@@ -111,7 +111,7 @@ pub fn machine() -> String {
     name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
-/// The position of a process among those of its machine.
+/// The position of a process among the processes of its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Local {
     /// The index of the process on its machine.

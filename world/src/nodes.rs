@@ -5,8 +5,8 @@ use crate::error::NodeListError;
 /// The most names that a list may have: the most nodes of a cluster of Slurm.
 const MOST_NODES: usize = 65_536;
 
-/// Returns the names of a list, in the order of Slurm: those of the first name first, and of several brackets in a name, the
-/// last varies fastest. A number has as many digits as the first of its range is written with.
+/// Returns the names of a list, in the order of Slurm: what the first name stands for comes first, and of several brackets in
+/// a name, the last varies fastest. A number has as many digits as the first of its range is written with.
 ///
 /// # Errors
 ///

@@ -259,7 +259,7 @@ impl Engine for Threads {
     }
 }
 
-/// Delivers what arrives for a rank, each item at its time and those of one sender in order.
+/// Delivers what arrives for a rank, each item at its time and the items of one sender in order.
 fn carry(inbox: &Receiver<Item>, events: &dyn Events, size: usize) {
     let mut waiting: Vec<VecDeque<(Instant, Item)>> = (0..size).map(|_| VecDeque::new()).collect();
     let mut next: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();

@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
     let json_bytes = bytes.len() as u64;
     let sized = [&json_bytes.to_le_bytes()[..], bytes].concat();
     check(&sized, size);
-    // The size is that of the data here, so that any tiling of it can be accepted.
+    // The size is the size of the data here, so that any tiling of it can be accepted.
     check(&sized, size.saturating_add(sized.len() as u64));
 });
 

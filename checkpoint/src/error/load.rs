@@ -40,7 +40,7 @@ pub enum LoadError {
         /// The target, as the link contains it.
         target: PathBuf,
     },
-    /// The directory of a step was given as that of a run.
+    /// The directory of a step was given as the directory of a run.
     #[error("{} is a checkpoint, not the directory of a run: use the directory that contains it", .path.display())]
     NotARun {
         /// The directory.
@@ -355,7 +355,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Returns the message with those of all sources, on one line.
+    /// Returns the message with the messages of all sources, on one line.
     pub fn chain(&self) -> String {
         chain(self)
     }

@@ -46,7 +46,7 @@ pub enum SaveError {
         /// The cause.
         source: Box<super::LoadError>,
     },
-    /// The directory of a step was given as that of a run.
+    /// The directory of a step was given as the directory of a run.
     #[error("{} is a checkpoint, not the directory of a run: use the directory that contains it", .path.display())]
     NotARun {
         /// The directory.
@@ -58,7 +58,7 @@ pub enum SaveError {
         /// The file or directory.
         path: PathBuf,
     },
-    /// A name is neither that of a step nor that of a checkpoint that was set aside.
+    /// A name belongs neither to a step nor to a checkpoint that was set aside.
     #[error(
         "`{name}` is neither the directory of a step (step-00000100) nor one that was set aside (damaged-00000100)"
     )]

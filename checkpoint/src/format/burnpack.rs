@@ -237,7 +237,7 @@ struct RawTensor {
 
 impl RawTensor {
     fn check(self, name: String) -> Result<HeaderTensor, HeaderError> {
-        // Booleans of four bytes have the dtype of those of one.
+        // Booleans of four bytes have the dtype of booleans of one.
         let is_wide = matches!(self.dtype, DType::Bool(BoolStore::U32));
         match StoredDType::of(self.dtype).filter(|_| !is_wide) {
             Some(dtype) => HeaderTensor::of_range(name, dtype, self.shape, self.data_offsets),

@@ -256,7 +256,7 @@ impl RawTensor {
 }
 
 impl HeaderTensor {
-    /// Creates a tensor of a range of bytes, which has to be that of its shape and dtype.
+    /// Creates a tensor of a range of bytes, which has to fit its shape and dtype.
     pub(super) fn of_range(
         name: String,
         dtype: StoredDType,

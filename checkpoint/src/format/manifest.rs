@@ -192,7 +192,7 @@ pub struct FileEntry {
     pub role: Role,
     /// The rank that wrote it.
     pub rank: u32,
-    /// Index of the file among those of this role and rank, from 0.
+    /// Index of the file among the files of this role and rank, from 0.
     pub number: u32,
     /// Size of the file.
     pub size_bytes: u64,

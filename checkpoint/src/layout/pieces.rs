@@ -3,7 +3,7 @@
 use tinderbox_fake::Region;
 
 /// Divides a region into boxes of at most `limit` elements (at least one each), whose concatenated elements
-/// are those of the region in row-major order.
+/// are the elements of the region in row-major order.
 pub(crate) fn pieces(region: &Region, limit: u64) -> Vec<Region> {
     let mut all = Vec::new();
     cut(region.offset(), region.size(), 0, limit.max(1), &mut all);

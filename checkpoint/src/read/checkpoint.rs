@@ -398,8 +398,8 @@ impl Checkpoint {
             .try_for_each(|some| load(self, some, reading, &()).map(drop))
     }
 
-    /// Reads a region of a tensor in boxes of at most 8 MiB, cast, whose concatenated elements are those of the region in
-    /// row-major order; none for an empty region.
+    /// Reads a region of a tensor in boxes of at most 8 MiB, cast, whose concatenated elements are the elements of the region
+    /// in row-major order; none for an empty region.
     pub(crate) fn read_in_pieces(
         &self,
         tensor: &TensorEntry,

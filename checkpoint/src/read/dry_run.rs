@@ -30,7 +30,7 @@ pub struct RankLoad {
     /// Size of the values in the files.
     pub stored_bytes: u64,
     /// Bytes that are read: whole digest blocks, and the headers of the files; of a parameter that was saved under several of its
-    /// paths, those of each.
+    /// paths, the bytes of each.
     pub read_bytes: u64,
     /// Number of files that are opened.
     pub files: usize,

@@ -41,7 +41,7 @@ impl ShardFile {
     /// Opens a file listed in the manifest; checks its size, the digest of its header, and that the header
     /// lists exactly the chunks that the manifest assigns to the file.
     ///
-    /// Memory: the header, whose size is bounded by that of the file.
+    /// Memory: the header, whose size is bounded by the size of the file.
     pub(super) fn open(checkpoint: &Checkpoint, position: usize) -> Result<Self, LoadError> {
         let (store, manifest) = (&*checkpoint.store, checkpoint.manifest());
         let entry = &manifest.files[position];

@@ -32,7 +32,7 @@ pub struct CheckpointSource {
 pub(super) struct Found<'a> {
     /// Those that are loaded, in the order of the requests.
     pub(super) wanted: Vec<Wanted<'a>>,
-    /// Those of other paths of the same parameters, in the same order.
+    /// The saved tensors of other paths of the same parameters, in the same order.
     pub(super) others: Vec<Alias<'a>>,
 }
 

@@ -139,7 +139,7 @@ impl<'out> Transposed<'out> {
         }
     }
 
-    /// Converts those of the elements that are in the matrix to `element` bytes each, and writes them to their positions. The scratch
+    /// Converts the elements that are in the matrix to `element` bytes each, and writes them to their positions. The scratch
     /// memory is at most 272 KiB.
     pub(super) fn put(
         &self,

@@ -33,7 +33,7 @@ fn reason(found: &Found) -> Option<&'static str> {
         true if parse_step_dir_name(name).is_some() => {
             "it has the name of a step, and is not a directory"
         }
-        true => "its name is not that of a step, such as step-00000100",
+        true => "it does not have the name of a step, such as step-00000100",
         false => "it is not part of the run",
     })
 }

@@ -58,7 +58,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// See [`latest`](Self::latest); the reasons include those of the check.
+    /// See [`latest`](Self::latest); the reasons include the reasons of the check.
     pub fn latest_that(
         &self,
         test: impl Fn(&Checkpoint) -> Result<(), LoadError>,

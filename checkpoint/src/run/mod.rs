@@ -184,7 +184,7 @@ impl Run {
     /// Removes directories that are not checkpoints: of attempts that died before publication, and of
     /// checkpoints that were replaced or removed.
     ///
-    /// The directory of an attempt is removed only if its name is that of an attempt, the marker in it has
+    /// The directory of an attempt is removed only if its name is the name of an attempt, the marker in it has
     /// the same step and id, and the marker is not locked (the operating system releases the lock of a killed
     /// process); or if the directory is empty or contains only an unlocked, incomplete marker; or if it
     /// contains the checkpoint that the attempt of this name has replaced, or is the link to it. A directory whose removal was

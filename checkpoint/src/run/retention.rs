@@ -63,7 +63,7 @@ impl Run {
     /// be opened are neither counted nor removed. If none of the kept ones is intact, the newest intact one
     /// is kept as well.
     ///
-    /// Time: if something is removed, a pass over the files of the newest kept checkpoint, and over those of
+    /// Time: if something is removed, a pass over the files of the newest kept checkpoint, and over the files of
     /// others only while damage is found.
     ///
     /// # Errors

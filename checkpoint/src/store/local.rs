@@ -115,7 +115,7 @@ impl Store for LocalStore {
 
     fn link_target(&self, path: &str) -> io::Result<Option<PathBuf>> {
         let path = self.at(path);
-        // With a separator at its end, a path is that of the target.
+        // With a separator at its end, a path is the path of the target.
         let path = path.components().as_path();
         match fs::symlink_metadata(path)?.is_symlink() {
             true => fs::read_link(path).map(Some),

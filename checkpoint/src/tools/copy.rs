@@ -25,7 +25,7 @@ pub struct CopyOptions {
 }
 
 /// Copies a checkpoint to a run, which may be in another store; returns the directory. Every file has the
-/// bytes of the original, except the manifest: its id is that of the copy, since ids are unique, so that a copy is
+/// bytes of the original, except the manifest: its id is the copy's own, since ids are unique, so that a copy is
 /// published, replaced and cleaned up like any other save; and unknown fields of files, tensors and chunks are left
 /// out.
 ///

@@ -70,7 +70,7 @@ pub enum ToolError {
         /// The checkpoint, or the target of an export of tensors.
         path: PathBuf,
     },
-    /// The types of the modules are those of another model.
+    /// The types of the modules belong to another model.
     #[error("the modules of these parameters of {} are not in the model whose types were given, use the model that was saved: {}", .path.display(), .tensors.join(", "))]
     OtherModel {
         /// The checkpoint, or the target of an export of tensors.
@@ -80,7 +80,7 @@ pub enum ToolError {
     },
     /// A burnpack file is for Burn.
     #[error(
-        "a burnpack file has the names and layouts of Burn: use the format `safetensors` for those of PyTorch"
+        "a burnpack file has the names and layouts of Burn: use the format `safetensors` for PyTorch's"
     )]
     PyTorchFormat,
     /// Two tensors would have one name.

@@ -100,7 +100,7 @@ pub struct Attempt {
     handle: AttemptHandle,
     meta: CheckpointMeta,
     plan: Option<DocumentEntry>,
-    /// Whether its directory is, or may be, that of a checkpoint.
+    /// Whether its directory is, or may be, the directory of a checkpoint.
     kept: bool,
     // The lock identifies the attempt as alive, also after a kill.
     _lock: Lock,
@@ -159,7 +159,7 @@ impl Attempt {
         self.handle.clone()
     }
 
-    /// Returns the store and the directory for files that are not those of a rank.
+    /// Returns the store and the directory for files that do not belong to a rank.
     pub(crate) fn place_to_write(&self) -> (&dyn Store, &str) {
         (&*self.handle.store, &self.handle.dir)
     }

@@ -138,7 +138,7 @@ fn leftover(
         };
     }
     let (step, attempt) =
-        parse_attempt_dir_name(name).ok_or("its name is not that of an attempt")?;
+        parse_attempt_dir_name(name).ok_or("it does not have the name of an attempt")?;
     let gone = |lock| Ok(Some(Leftover::Attempt(attempt, step, lock)));
     if empty {
         return gone(None);
@@ -286,7 +286,7 @@ fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
     existing(store.remove_file(&join(dir, MARKER_FILE))).map(drop)
 }
 
-/// Renames a directory to that of a removal, so that a delayed writer can't find it, and removes it.
+/// Renames a directory to the name of a removal, so that a delayed writer can't find it, and removes it.
 fn remove_as(store: &dyn Store, name: &str, step: u64, attempt: AttemptId) -> io::Result<()> {
     let trash = removed_dir_name(step, attempt);
     remove_trash(store, &trash)?;

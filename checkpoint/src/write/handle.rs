@@ -152,7 +152,7 @@ impl AttemptHandle {
         let path = join(&self.dir, &claim_file_name(rank));
         let claimed = (|| {
             let mut file = self.store.create(&path)?;
-            // Unique contents, to distinguish them from those of another call.
+            // Unique contents, to distinguish them from the contents of another call.
             file.write_all(AttemptId::fresh().to_string().as_bytes())?;
             file.finish()
         })();

@@ -50,7 +50,7 @@ pub enum SaveData {
         tensor: Box<TensorEntry>,
         /// The region of that.
         region: Region,
-        /// The dtype to cast to: that of the tensor, or another float of a float.
+        /// The dtype to cast to: the dtype of the tensor, or another float of a float.
         dtype: StoredDType,
     },
     /// Of a source, such as a replay of a model's initialization: read or computed when it is written, in pieces of 64 MiB if

@@ -407,7 +407,7 @@ fn block_sizes_that_are_none() {
     }
     check_json(set("/block_bytes", json!(-64)), "");
     check_json(set("/block_bytes", json!(64.0)), "");
-    // A valid size, but not that of the digests.
+    // A valid size, but not the block size of the digests.
     let error = set("/block_bytes", json!(128));
     assert!(
         matches!(&error, FormatError::ChunkSize { tensor, .. } if tensor == "embed.weight"),

@@ -268,7 +268,7 @@ fn regions_are_compared() {
     }
 }
 
-/// The files of T5 and BART, and those of `save_model`, have one of the names.
+/// The files of T5 and BART, and the files of `save_model`, have one of the names.
 #[test]
 fn left_out_names_are_in_the_metadata() {
     let dir = tempfile::tempdir().unwrap();
@@ -294,7 +294,7 @@ fn left_out_names_are_in_the_metadata() {
     let source = weights.source(LoadOptions::default()).unwrap();
     let net = untied().materialize(&Device::flex(), &source).unwrap();
     assert_eq!(tables_of(&net), [1.0, 1.0, 2.0].map(filled));
-    // The names of a file are those of its tensors, not of its metadata.
+    // The names of a file are the names of its tensors, not of its metadata.
     let renamed = LoadOptions::default().rename(Regex::new("^shared.*").unwrap(), ENCODER);
     let source = weights.source(renamed.allow_missing()).unwrap();
     let first = untied().materialize_tensor(ENCODER, &Device::flex(), &source);
@@ -324,7 +324,7 @@ fn left_out_names_are_in_the_metadata() {
     assert_eq!(tables_of(&net), [1.0, 1.0, 2.0].map(filled));
 }
 
-/// Each block is read once for each name, and those of other names only until they were compared.
+/// Each block is read once for each name, and the blocks of other names only until they were compared.
 #[test]
 fn a_comparison_reads_each_name_once() {
     let store = Volatile::default();

@@ -480,7 +480,7 @@ fn large_ranks_write_several_files() {
     let checkpoint = Checkpoint::open(&dir).unwrap();
     checkpoint.verify().unwrap();
     assert_eq!(load(&checkpoint).unwrap(), small_contents(1));
-    // Every file except that of a larger tensor is within the limit.
+    // Every file except the file of a larger tensor is within the limit.
     for file in &checkpoint.manifest().files {
         assert!(file.size_bytes - file.header_bytes <= 150, "{}", file.name);
     }

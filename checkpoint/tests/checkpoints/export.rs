@@ -391,7 +391,7 @@ fn what_can_not_be_exported_is_refused() {
         &["a.gamma"],
         &norm,
         burnpack,
-        "use the format `safetensors` for those of PyTorch",
+        "use the format `safetensors` for PyTorch's",
     );
 
     // A part of a tensor, which only a checkpoint can contain.

@@ -1,4 +1,4 @@
-//! The format is stable: checkpoints of earlier versions can still be read, and those of the newest version
+//! The format is stable: checkpoints of earlier versions can still be read, and checkpoints of the newest version
 //! can still be written.
 //!
 //! After a deliberate change of the format, add a new minor version, and new directories, which this test

@@ -435,7 +435,7 @@ fn what_is_not_understood_is_listed() {
     fs::write(dir.path().join(latin), "").unwrap();
     symlink(STEP_2, dir.path().join("latest")).unwrap();
     let other = "it is not part of the run";
-    let form = "its name is not that of a step, such as step-00000100";
+    let form = "it does not have the name of a step, such as step-00000100";
     let expected = [
         (".attempt-mine", other),
         ("caf\u{fffd}", other),

@@ -252,7 +252,7 @@ fn positions_are_checked() {
         r#"{"w":{"saved_offsets":[0,0],"more":1}}"#,
     );
     Pretrained::open(dir.path()).unwrap();
-    // Names that are not those of shards are no shards.
+    // Files without a shard's name are no shards.
     for name in [
         "shard-1-model-1-of-1.safetensors",
         "shard-00001-model-00001-of-00001.bin",

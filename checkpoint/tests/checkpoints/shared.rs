@@ -23,7 +23,7 @@ fn it_is_a_store_without_locks() {
     check_store(&store).unwrap();
 }
 
-/// Copies an attempt's directory: its lock is not visible, like that of a live attempt on another machine.
+/// Copies an attempt's directory: its lock is not visible, like the lock of a live attempt on another machine.
 #[test]
 fn an_attempt_is_kept_until_no_process_saves() {
     let dir = tempfile::tempdir().unwrap();

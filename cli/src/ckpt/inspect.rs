@@ -135,7 +135,7 @@ impl<'a> Contents<'a> {
         }
         let differing = NumericFingerprint::of_process().differences(&self.numerics);
         match differing.is_empty() {
-            true => "those of this machine".to_owned(),
+            true => "the same as on this machine".to_owned(),
             false => format!(
                 "other bits than on this machine in {}",
                 differing.join(", ")

@@ -54,7 +54,7 @@ fn is_step(dir: &Path) -> bool {
 
 /// Returns whether a path is a symbolic link, whatever it leads to.
 pub(super) fn is_link(dir: &Path) -> bool {
-    // With a separator at its end, a path is that of the target.
+    // With a separator at its end, a path is the path of the target.
     dir.components().as_path().is_symlink()
 }
 

@@ -15,7 +15,7 @@ pub(super) const PASSED_ON: [i32; 8] = [
     SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH,
 ];
 
-/// Those of them that ask the launcher to end.
+/// The signals among them that ask the launcher to end.
 pub(super) const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
 /// Those that end no program.

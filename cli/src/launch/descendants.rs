@@ -25,8 +25,8 @@ pub(super) fn adopt() -> io::Result<()> {
     Ok(())
 }
 
-/// Held while children are started, waited for or signalled: the id of one that another thread has waited for may be that of
-/// another process.
+/// Held while children are started, waited for or signalled: the id of one that another thread has waited for may be the
+/// id of another process.
 static CHILDREN: Mutex<()> = Mutex::new(());
 
 fn hold() -> MutexGuard<'static, ()> {
@@ -48,7 +48,7 @@ pub(super) fn ended() -> Option<(Pid, ExitStatus)> {
 
 /// Ends all descendants but some, if this process [adopts](adopt) them.
 ///
-/// It signals its children only, again and again: those of a child that has ended are its own then.
+/// It signals its children only, again and again: the children of a child that has ended are its own then.
 pub(super) fn end_all_but(kept: &[Pid]) {
     let began = Instant::now();
     loop {

@@ -33,7 +33,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "restarts")]
     pub(super) restart_ranks: Option<u16>,
     /// Let the others continue when processes are lost, for a program whose pipeline has a recovery. Exit code 0 if at least one
-    /// process succeeds, else that of the last one that failed; --restarts starts all again only then
+    /// process succeeds, else the exit code of the last one that failed; --restarts starts all again only then
     #[arg(long)]
     survive: bool,
     /// More processes on this machine, which wait until others are lost and take their place; the others continue as with

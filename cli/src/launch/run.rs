@@ -63,7 +63,7 @@ enum End {
 pub(crate) fn supervise(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
     flags.check()?;
     if json {
-        anyhow::bail!("the output is that of the program: leave out --json");
+        anyhow::bail!("the output is the program's: leave out --json");
     }
     descendants::adopt().context("descendants can't be adopted")?;
     let control = Control::listen()?;
@@ -318,7 +318,7 @@ fn is_done(rank: &Rank) -> bool {
 }
 
 impl Rank {
-    /// The id of its process, which is that of its group.
+    /// The id of its process, which is the id of its group.
     fn group(&self) -> Option<Pid> {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }

@@ -23,7 +23,7 @@ pub(crate) struct Flags {
     /// (LoadOptions::pytorch)
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
-    /// Step to save as [default: that of the checkpoint, or 0]
+    /// Step to save as [default: the step of the checkpoint, or 0]
     #[arg(long, value_name = "STEP")]
     step: Option<u64>,
     /// Rename tensors: in every name, the first match of a regular expression is replaced; `$1` refers to a group. May be

@@ -28,7 +28,7 @@ pub(crate) struct Flags {
     /// Float parameters have this dtype [default: their own]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
-    /// The optimizer: its state is a multiple of the trainable parameters [default: adam, or that of the plan]
+    /// The optimizer: its state is a multiple of the trainable parameters [default: adam, or the optimizer of the plan]
     #[arg(long, value_enum)]
     optimizer: Option<Optimizer>,
     /// Of a plan: another schedule, by name or alias (`tinderbox schedule list`)

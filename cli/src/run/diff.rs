@@ -21,10 +21,10 @@ pub(super) const SHOWN: usize = 10;
 pub(crate) struct Flags {
     /// The digests of a run: a file with what `Pipeline::digest` returned after each step, as a line of JSON. Of a step that
     /// was done again after a resume, the last line counts; steps that only one run has are counted, and are no difference. Or
-    /// those of a replay: a line for each program
+    /// the digests of a replay: a line for each program
     #[arg(value_name = "A")]
     first: PathBuf,
-    /// Those of another run
+    /// The digests of another run
     #[arg(value_name = "B")]
     second: PathBuf,
 }

@@ -25,7 +25,7 @@ pub(crate) struct Flags {
 #[derive(Serialize)]
 struct Found<'a> {
     numerics: &'a BTreeMap<String, String>,
-    /// The classes that differ from those of the other machine.
+    /// The classes that differ from the classes of the other machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     differences: Option<Vec<String>>,
 }

@@ -82,7 +82,7 @@ fn inspect_shows_how_a_checkpoint_was_trained() {
     ];
     check_contains(&ckpt(&inspect).ends(0), &lines);
     let of_first = ckpt(&[&inspect[..], &["--step", "1"]].concat()).ends(0);
-    check_contains(&of_first, &["numerics       those of this machine\n"]);
+    check_contains(&of_first, &["numerics       the same as on this machine\n"]);
     // The command that compares machines compares checkpoints too.
     let json = ckpt(&[&inspect[..], &["--json"]].concat()).ends(0);
     let file = dir.path().join("inspected.json");
@@ -500,7 +500,7 @@ fn export_for_pytorch() {
     };
     check(
         &["--format", "burnpack"],
-        "use the format `safetensors` for those of PyTorch",
+        "use the format `safetensors` for PyTorch's",
     );
     check(
         &["--rename", "a.b"],

@@ -193,7 +193,7 @@ fn what_is_not_understood_is_listed() {
         &ran.out,
         &["notes.txt: it is not part of the run\n\
            step-00000040: it has the name of a step, and is not a directory\n\
-           step-abc: its name is not that of a step, such as step-00000100\n"],
+           step-abc: it does not have the name of a step, such as step-00000100\n"],
     );
     let json = ckpt(&["-q", "ls", text(&run_dir), "--json"]).json(0);
     assert_eq!(json["foreign"].as_array().unwrap().len(), 3);

@@ -328,7 +328,7 @@ fn conversion_refuses_to_lose_values() {
     let error = convert(&run, &run, &["--replace"]).fails(2);
     check_contains(&error, &["has a state of the optimizer"]);
     convert(&run, &run, &["--step", "1"]).ends(0);
-    // So would that of another step, wherever the parameters are from.
+    // So would the state of another step, wherever the parameters are from.
     let error = convert(&other, &run, &["--step", "0", "--replace"]).fails(2);
     check_contains(&error, &["has a state of the optimizer"]);
     convert(&other, &run, &["--step", "1", "--replace"]).ends(0);

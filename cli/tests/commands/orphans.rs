@@ -127,7 +127,7 @@ fn orphans_leave_no_zombies() {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The orphan's exit code is not that of a rank.
+    // The orphan's exit code is not the exit code of a rank.
     send("TERM", launched.id().into());
     assert_eq!(launched.end().0, Some(143));
 }

@@ -160,7 +160,7 @@ fn what_is_shown_has_its_directory() {
     check_contains(&broken, &[SHOWN]);
 }
 
-/// The name of a schedule is that of its file.
+/// The name of a schedule is the name of its file.
 #[test]
 fn a_schedule_in_a_file() {
     let latin = Latin::new();

@@ -105,7 +105,7 @@ fn the_files_of_pytorch_can_run() {
             "{verified}"
         );
         let shown = run(&["schedule", "show", file]);
-        // Backwards from the last micro-batch on: the numbers are not those of the file.
+        // Backwards from the last micro-batch on: the numbers are not the numbers of the file.
         let notes = match name.starts_with("LoopedBFS") {
             true => format!(
                 "note: {name} runs forwards and backwards in different orders of micro-batches: they are numbered in \
@@ -174,7 +174,7 @@ fn auto_finds_a_schedule_within_a_memory_limit() {
     assert_eq!((schedule.world_size(), schedule.micro_batches), (4, 8));
     let peaks = tinderbox_schedule::peak_activations(&schedule);
     assert!(peaks.iter().all(|peak| *peak <= 3), "{peaks:?}");
-    // The times of the answer are those of `verify`.
+    // The times of the answer are the times of `verify`.
     let verify = ["schedule", "verify", "-", "--times", "100,150,70", "--json"];
     let ticks = run_with(&file, &verify).json(0)["step_ticks"].clone();
     let drawn = auto(&["--memory", "3,3,3,3"]).ends(0);
@@ -224,7 +224,7 @@ fn pictures_are_written_to_files() {
     assert!(trace["traceEvents"].as_array().unwrap().len() > 100);
 }
 
-/// The committed drawings are those of this build.
+/// The committed drawings are the drawings of this build.
 #[test]
 fn the_pictures_of_the_documentation_are_current() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

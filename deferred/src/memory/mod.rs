@@ -83,7 +83,7 @@ fn host_bytes() -> Option<u64> {
     Some(available.min(address_space_left().unwrap_or(u64::MAX)))
 }
 
-/// Returns the bytes of memory that this process has now, those of its program and of mapped files among them; `None` if
+/// Returns the bytes of memory that this process has now, the bytes of its program and of mapped files among them; `None` if
 /// unknown. Only Linux reports them, in a file.
 pub fn process_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

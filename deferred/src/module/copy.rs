@@ -103,7 +103,7 @@ impl ModuleMapper for NewIds {
     }
 }
 
-/// Separates the running states at some positions from those of the original. Only a change between training and
+/// Separates the running states at some positions from the states of the original. Only a change between training and
 /// validation does so, which would initialize parameters and set flags: meanwhile, these are replaced.
 fn with_own_states<M: Module>(copy: M, states: &BTreeSet<usize>) -> M {
     let mut put_aside = PutAside {
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// The gradient of a loss that reads both is that of each.
+    /// A loss that reads both has a gradient of its own for each.
     #[test]
     fn gradients_of_copies_are_separate() {
         let device = Device::flex().autodiff();

@@ -6,7 +6,7 @@ use tinderbox_fake::{DynTensor, FakeError, TensorKind};
 
 use crate::ParameterPath;
 
-/// Parameters of a model under their original paths, such as those of one rank. It is a Burn module, so
+/// Parameters of a model under their original paths, such as the parameters of one rank. It is a Burn module, so
 /// Burn's visitors, stores, gradient clipping and parameter groups work on it.
 #[derive(Clone, Debug, Default)]
 pub struct PartialModule {

@@ -35,7 +35,7 @@ pub struct Placeholders<M> {
 /// are on. Whether they are in autodiff makes a difference where a forward asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlainStates {
-    /// Those of batch norms, which move them.
+    /// The running states of batch norms, which move them.
     OfBatchNorms,
     /// All.
     All,
@@ -116,7 +116,7 @@ impl<M: Module> Placeholders<M> {
         states.filter(is_updated).collect()
     }
 
-    /// Returns the running states that are not those of Burn's batch norms.
+    /// Returns the running states that do not belong to Burn's batch norms.
     pub fn own_states(&self) -> impl Iterator<Item = usize> {
         let running = self.running.iter().copied();
         running.filter(|position| !self.batch_norms.parameters.contains(position))

@@ -42,7 +42,7 @@ impl Declared {
         }
     }
 
-    /// Whether a record contains the value, of this shape, transposed: that of a linear layer in column layout.
+    /// Whether a record contains the value, of this shape, transposed: the value of a linear layer in column layout.
     pub(crate) fn is_transposed(&self, value: &Shape) -> bool {
         self.is_mapped || (self.lazy && self.shape.num_dims() == 2 && self.shape != *value)
     }

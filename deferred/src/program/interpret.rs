@@ -158,7 +158,7 @@ impl<V: Clone> Held<V> {
 
     /// Reads a value.
     fn read(&self, tensor: &TensorIr, reader: impl FnOnce() -> String) -> Result<V, ProgramError> {
-        let value = ValueId::of_tensor(tensor).expect("ids of a program are those of a graph");
+        let value = ValueId::of_tensor(tensor).expect("the ids of a program are ids of a graph");
         match self.0.get(value.index()) {
             Some(Slot::Held(held)) => Ok(held.clone()),
             Some(Slot::Freed) => Err(ProgramError::Freed {

@@ -45,7 +45,7 @@ pub struct RandomKey {
     pub domain: Domain,
     /// The parameter whose recipe contains it, or the operation's ordinal in the forward.
     pub owner: String,
-    /// Index of the random operation among those of its owner.
+    /// Index of the random operation among the random operations of its owner.
     pub draw: u64,
 }
 
@@ -142,7 +142,7 @@ struct RandomStep {
 /// Operations of a graph in order, with inputs and outputs.
 ///
 /// Every value is freed, or its memory reused, at its last use; outputs are kept. Constants of the
-/// graph are not inputs. The operations are those of the graph, which all of its programs share: a program needs
+/// graph are not inputs. The operations are the graph's, and all of its programs share them: a program needs
 /// about 16 bytes for each.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -177,7 +177,7 @@ impl IrVisitorMut for LastUses<'_> {
 }
 
 impl Program {
-    /// Returns the program with the dtypes that its tensors have on a device. Those of its operations are looked up
+    /// Returns the program with the dtypes that its tensors have on a device. The dtypes of its operations are looked up
     /// when they run.
     fn for_device(mut self: Arc<Self>, device: &Device) -> Arc<Self> {
         if is_host(device) {

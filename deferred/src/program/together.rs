@@ -36,9 +36,9 @@ const MOST_BYTES_EARLY: usize = 1 << 20;
 /// The fewest multiplications for which products are brought together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Worthwhile {
-    /// Those of each product.
+    /// The fewest multiplications of each product.
     pub(super) product: usize,
-    /// Those of all products but the largest.
+    /// The fewest multiplications of all products but the largest.
     pub(super) others: usize,
 }
 

@@ -24,7 +24,7 @@ use super::stream::Stream;
 /// | `Normal(mean, std)` | mean and standard deviation | the same, truncated to an integer |
 ///
 /// The bounds of `Uniform` are first rounded to the element type (the nearest float, through `f32` for
-/// those of 16 bits; for integers towards zero), and if they are then equal, every value is that bound. For integers
+/// floats of 16 bits; for integers towards zero), and if they are then equal, every value is that bound. For integers
 /// `high` may be one more than the largest value of the type, so that every value can be generated. Mean and standard
 /// deviation are rounded to `f32` for the floats of up to 32 bits.
 ///
@@ -32,7 +32,7 @@ use super::stream::Stream;
 /// `Normal` on a float type is infinite where the value is beyond its range: in `f16`, from 65520 on.
 ///
 /// Runs on this thread, with the widest vector instructions of the machine. Needs no memory
-/// beyond `out` and time in proportion to its length, plus that of up to two chunks of 128 elements
+/// beyond `out` and time in proportion to its length, plus the time of up to two chunks of 128 elements
 /// if the ends are not aligned. For the highest speed, split work at multiples of 128 elements.
 ///
 /// # Errors

@@ -4,7 +4,7 @@
 //! Annals of Mathematical Statistics 29, 1958: for independent uniform u and v in (0, 1),
 //! `sqrt(-2 ln u) cos(2 pi v)` and `sqrt(-2 ln u) sin(2 pi v)` are independent standard normals.
 //!
-//! The logarithm, sine and cosine are polynomials of this crate, because those of the system's library
+//! The logarithm, sine and cosine are polynomials of this crate, because the functions of the system's library
 //! differ between systems. There is no branch, and explicitly fused multiply-adds
 //! are rounded once, at every level of vector instructions.
 

@@ -1,4 +1,4 @@
-//! Standard normal values in `f64` arithmetic. The method is that of `normal_f32`, with words of 64
+//! Standard normal values in `f64` arithmetic. This is the method of `normal_f32`, with words of 64
 //! bits, a division in the logarithm instead of a longer polynomial, and more terms.
 
 /// 2^-64, the width of the interval of one word.
@@ -63,7 +63,7 @@ pub(super) fn radius(word: u64) -> f64 {
     (-2.0 * log).sqrt()
 }
 
-/// Evaluates a polynomial with these coefficients, that of the constant term first.
+/// Evaluates a polynomial with these coefficients, the constant term's first.
 #[inline(always)]
 fn polynomial<const N: usize>(coefficients: &[f64; N], z: f64) -> f64 {
     let lower = coefficients[..N - 1].iter().rev();

@@ -47,8 +47,8 @@ pub fn generate_on_device(
 }
 
 /// Runs the generator without writing its values: each of `units` computes `blocks_per_unit` blocks of four words
-/// and keeps one word. Compared with [`generate_on_device`] it separates the time of the arithmetic from that of the
-/// memory. `None` for devices without kernels.
+/// and keeps one word. Compared with [`generate_on_device`] it separates the time of the arithmetic from the time of
+/// the memory. `None` for devices without kernels.
 #[doc(hidden)]
 #[cfg_attr(
     not(feature = "cubecl"),

@@ -1,7 +1,7 @@
 //! Philox 4x32-10: a counter-based generator.
 //!
 //! Source: J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel Random Numbers: As Easy
-//! as 1, 2, 3", SC 2011. The constants are those of the paper and of its library, Random123.
+//! as 1, 2, 3", SC 2011. The constants are from the paper and from its library, Random123.
 
 use fearless_simd::prelude::*;
 

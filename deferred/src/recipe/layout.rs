@@ -1,7 +1,7 @@
 //! The memory layout of the results of operations, as `flex` runs them.
 //!
 //! The result of an operation that is not sliceable may depend on more than values: `flex` sums the
-//! elements of a tensor in row-major order in another order than those of a view. Whether a value is a
+//! elements of a tensor in row-major order in another order than the elements of a view. Whether a value is a
 //! view depends on its other uses, which differ from region to region. In a recipe such an
 //! operation therefore reads row-major values only.
 

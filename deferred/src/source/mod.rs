@@ -235,7 +235,7 @@ pub trait Source: Send + Sync {
     }
 }
 
-/// Implements methods of a source by those of another source.
+/// Implements methods of a source by the methods of another source.
 macro_rules! forward {
     ($self:ident => $to:expr; $($method:ident)*) => { $(forward!(@$method $self, $to);)* };
     (@load $self:ident, $to:expr) => {

@@ -52,7 +52,7 @@ impl Parameter {
         self.modules.rsplit('.').next().unwrap_or("")
     }
 
-    /// Returns the path under which its value is loaded and saved: that of the first of its clones, or its own.
+    /// Returns the path under which its value is loaded and saved: the path of the first of its clones, or its own.
     pub fn original(&self) -> &ParameterPath {
         self.clone_of.as_ref().unwrap_or(&self.path)
     }

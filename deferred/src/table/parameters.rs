@@ -116,8 +116,8 @@ impl ParameterTable {
             .sum()
     }
 
-    /// Returns the paths of the clones of a parameter, which have one value with it, in visiting order: those of the
-    /// first of them, which is [`original`](Parameter::original).
+    /// Returns the paths of the clones of a parameter, which have one value with it, in visiting order: the clones of
+    /// the first of them, which is [`original`](Parameter::original).
     pub fn clones(&self, original: &ParameterPath) -> &[ParameterPath] {
         let clones = self.clones.get_or_init(|| {
             let mut clones: BTreeMap<ParameterPath, Vec<ParameterPath>> = BTreeMap::new();

@@ -7,7 +7,7 @@ use super::{Origin, Parameter, ParameterTable};
 /// The modules and parameters of a model, with totals: structured data, and by
 /// [`width`](Self::width) or its `Display` a table.
 ///
-/// Its JSON form is that of the outermost module: its path, type and totals, and in its entries the
+/// Its JSON form is the form of the outermost module: its path, type and totals, and in its entries the
 /// modules and parameters in it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]

@@ -153,7 +153,7 @@ struct Computed {
     doubled: Tensor<2>,
 }
 
-/// The field has the values that the closure's own parameter had: those of plain Burn, with the backend's
+/// The field has the values that the closure's own parameter had: the values of plain Burn, with the backend's
 /// generator.
 #[test]
 fn tensors_computed_from_a_parameter() {

@@ -144,7 +144,7 @@ fn the_table_lists_every_parameter() {
         .filter_map(|p| p.clone_of.as_ref().map(|of| (&p.path, of)));
     assert_eq!(clones.collect::<Vec<_>>(), [(&path("again"), &path("own"))]);
     assert_eq!(table.distinct().count(), table.len() - 1);
-    // Shape, dtype and order are those of the real module.
+    // Shape, dtype and order are as in the real module.
     let real = parameter_values(&Zoo::new(&flex()));
     let real: Vec<_> = real
         .iter()

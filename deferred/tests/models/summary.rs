@@ -185,7 +185,7 @@ fn the_full_form_lists_every_parameter() {
     assert_eq!(rows(llama.summary().width(120).to_string()), 1 + 8 + 2);
 }
 
-/// The totals of a module are those of the parameters under its path, counted by hand.
+/// The totals of a module are the totals of the parameters under its path, counted by hand.
 #[test]
 fn totals_are_sums() {
     fn check(module: &ModuleSummary, table: &ParameterTable) {

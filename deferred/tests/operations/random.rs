@@ -1,4 +1,4 @@
-//! Random operations: a program's values are those of the counter-based generator, by the operation's key.
+//! Random operations: a program's values are the values of the counter-based generator, by the operation's key.
 
 use std::collections::BTreeSet;
 

@@ -118,7 +118,7 @@ impl Graph {
         }
     }
 
-    /// Returns the first difference between the recipe of `value` and that of a value of a later recording;
+    /// Returns the first difference between the recipe of `value` and the recipe of a value of a later recording;
     /// `None` when both are computed by the same operations from the same constants, floats bit by
     /// bit. The positions of the recipes in their graphs do not matter.
     ///
@@ -229,7 +229,7 @@ fn compare(before: &mut Side<'_>, now: &mut Side<'_>) -> Option<Difference> {
 
 /// Appends an operation, or an attribute of one, as CBOR. Two operations have the same bytes only if they are equal.
 ///
-/// Bytes are compared because equality of Burn's operations is that of floats, for which -0 equals 0 and NaN differs
+/// Bytes are compared because equality of Burn's operations is the equality of floats, for which -0 equals 0 and NaN differs
 /// from NaN, and because their hash ignores the arguments of distributions.
 pub fn encode(value: &impl Serialize, bytes: &mut Vec<u8>) {
     ciborium::into_writer(value, bytes).expect("operations and their attributes can be encoded");

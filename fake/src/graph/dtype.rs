@@ -12,7 +12,7 @@ use super::{Graph, GraphBuilder, NodeId, ValueId};
 /// A graph some of whose operations have another dtype than in the graph that it was made of.
 #[derive(Clone, Debug)]
 pub struct Retyped {
-    /// The graph. Values have the ids that they had; those of the casts come after them.
+    /// The graph. Values have the ids that they had; the ids of the casts come after them.
     pub graph: Graph,
     /// The id of each operation of the original graph.
     pub nodes: Vec<NodeId>,

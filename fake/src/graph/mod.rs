@@ -107,7 +107,7 @@ impl Value {
     }
 }
 
-/// One recorded operation. Its tensor ids are those of [`ValueId`], and every status is
+/// One recorded operation. Its tensor ids are the ids of [`ValueId`], and every status is
 /// `ReadOnly` or `NotInit`: the executor of the graph decides which memory is reused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {

@@ -88,7 +88,7 @@ fn owner(name: &str, place: Option<&str>) -> Owner {
     }
 }
 
-/// Returns the paths whose crates may own a name: `<A as B>::c` is code of the crate of `A` or of that of `B`.
+/// Returns the paths whose crates may own a name: `<A as B>::c` is code of the crate of `A` or of the crate of `B`.
 fn paths(name: &str) -> Vec<&str> {
     match name.strip_prefix('<').and_then(inside) {
         Some(inner) => parts(inner, " as "),
@@ -154,7 +154,7 @@ fn package(place: &str) -> Option<(&str, &str)> {
     Some((name.map_or(folder, |(name, _)| name), file))
 }
 
-/// Returns `Type::method`. If the name has no path, the type is that of the file, or its module.
+/// Returns `Type::method`. If the name has no path, the type is the type of the file, or its module.
 fn operation(name: &str, place: Option<&str>) -> Option<String> {
     let mut segments = parts(name, "::").into_iter().rev();
     let method = segments.find(|segment| !segment.starts_with(['{', '<']))?;
@@ -207,7 +207,7 @@ fn parts<'a>(text: &'a str, separator: &str) -> Vec<&'a str> {
     parts
 }
 
-/// Returns by how much a character changes the nesting depth; that of an arrow does not.
+/// Returns by how much a character changes the nesting depth; the `>` of an arrow does not.
 fn step(text: &str, at: usize, c: char) -> i32 {
     match c {
         '<' => 1,

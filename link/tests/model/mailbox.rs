@@ -27,7 +27,7 @@ fn faulty_machine(ranks: usize, fault: Fault) -> (Model, Abort<&'static str, Mod
     (model, abort, ends)
 }
 
-/// Two ranks send to a third under the same keys, in another order than that of the polls.
+/// Two ranks send to a third under the same keys, in another order than the order of the polls.
 #[test]
 fn messages_are_matched_in_any_order_of_arrival() {
     try_orders(2, 1000, || {

@@ -24,7 +24,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// [`calibrate`] measures, of every process while all others run too, and the latency and the rate of the links between
 /// processes of one machine and of two. All processes call this, and get the same. Takes some ten seconds.
 ///
-/// The speed of a rank is that of its matrix products, in units of the first rank's.
+/// The speed of a rank is the speed of its matrix products, in units of the first rank's.
 ///
 /// # Errors
 ///

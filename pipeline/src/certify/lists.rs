@@ -69,7 +69,7 @@ pub(super) struct ListRun<'a> {
     /// The parameters to whose gradient any micro-batch of any replica adds.
     pub(super) added: &'a BTreeSet<usize>,
     pub(super) lists: &'a StepLists,
-    /// Its first micro-batch among those of all replicas.
+    /// Its first micro-batch among the micro-batches of all replicas.
     pub(super) first: usize,
     pub(super) micro_batches: &'a [&'a CertifiedPrograms],
     /// The sums of the gradients of each parameter in progress, and those that are complete.

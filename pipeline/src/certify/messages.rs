@@ -217,7 +217,7 @@ impl ListRun<'_> {
         Ok(())
     }
 
-    /// Whether the gradients of a stage are those of all replicas.
+    /// Whether the gradients of a stage are the gradients of all replicas.
     fn is_summed(&self, stage: StageIndex) -> bool {
         let copies = &self.copies[stage.index()];
         copies.is_reduced && copies.is_summed == self.has_replicas()
@@ -281,7 +281,7 @@ impl ListRun<'_> {
         Ok(())
     }
 
-    /// Gives the parameters of a stage their updated values, and those of the copies on stages of the same rank.
+    /// Gives the parameters of a stage, and their copies on stages of the same rank, their updated values.
     fn settle(&mut self, stage: StageIndex) {
         let owned: Vec<usize> = self.copies[stage.index()].added.keys().copied().collect();
         for position in owned {

@@ -305,7 +305,7 @@ impl Interpreter for ProgramRun<'_, '_> {
             .operation(operation, inputs.iter().copied(), outputs);
         for (tensor, found) in operation.outputs().zip(outputs.iter()) {
             let value = ValueId::of_tensor(tensor);
-            let value = value.expect("ids of a program are those of a graph");
+            let value = value.expect("the ids of a program are ids of a graph");
             if self.reference.find(value) != Some(*found) {
                 return Err(self.other_operation(value, describe_operation(operation)));
             }
@@ -316,7 +316,7 @@ impl Interpreter for ProgramRun<'_, '_> {
     fn random(&mut self, random: RandomValues<'_>) -> Result<Fingerprint, Refused> {
         let found = self.hasher.random(random, self.draws);
         let value = ValueId::of_tensor(random.out);
-        let value = value.expect("ids of a program are those of a graph");
+        let value = value.expect("the ids of a program are ids of a graph");
         match self.reference.find(value) == Some(found) {
             true => Ok(found),
             false => {

@@ -12,7 +12,7 @@ use crate::trace::{ForwardOperations, JointGraph};
 /// The stages of a plan. Every parameter of the table has exactly one owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    /// The owner of each parameter; of a clone, that of its original.
+    /// The owner of each parameter; of a clone, the owner of its original.
     owners: Vec<StageIndex>,
     /// The parameters that each stage owns, in the order of the plan.
     owned: Vec<Vec<usize>>,
@@ -163,7 +163,7 @@ impl Layout {
         self.rank_count
     }
 
-    /// The rank that runs a stage in a replica: the ranks of a replica follow those of the one before.
+    /// The rank that runs a stage in a replica: the ranks of a replica follow the ranks of the one before.
     pub(crate) fn rank_in(&self, replica: usize, stage: StageIndex) -> RankIndex {
         RankIndex::new(replica * self.rank_count + self.ranks[stage.index()].index())
     }

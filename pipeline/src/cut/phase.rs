@@ -132,7 +132,7 @@ impl<'a> Sources<'a> {
     }
 
     /// Builds a program for its outputs, for the gradients of some parameters, for the new values of some
-    /// running states and for those of carried tensors.
+    /// running states and for the new values of carried tensors.
     pub(super) fn phase(
         &self,
         compute: Compute,

@@ -64,7 +64,7 @@ pub(crate) fn place_gradients(
 /// of its inputs and holds the parameters that it reads. What depends on parameters alone, as a transposed
 /// weight, runs where it is read, if its parameters are held there.
 ///
-/// No operation runs above the stage that a plan gives it: those of its inputs are not above theirs, and the
+/// No operation runs above the stage that a plan gives it: the operations of its inputs are not above theirs, and the
 /// planned stage holds its parameters. What reads or replaces a carried tensor runs on the stage that the tensor has in
 /// the planned forward, if its parameters are held there.
 fn by_flow(joint: &JointGraph, layout: &Layout) -> Vec<usize> {

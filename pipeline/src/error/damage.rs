@@ -25,7 +25,7 @@ pub enum DamageError {
     },
     /// Replicas hold different values, each the same since the last step.
     #[error(
-        "since step {step}, {} hold different values of `{path}`, and no value is that of most of them: test the memory and \
+        "since step {step}, {} hold different values of `{path}`, and no value is the same on most of them: test the memory and \
          the links of their machines, and resume from a checkpoint",
         numbered(ranks)
     )]

@@ -255,7 +255,7 @@ pub enum PlanError {
         /// The parameter.
         path: ParameterPath,
     },
-    /// The forward reads a stage's parameters before those of an earlier stage.
+    /// The forward reads a stage's parameters before the parameters of an earlier stage.
     #[error(
         "stage {stage} would need parameters that the forward reads first after those of a later \
          stage: stages must follow the order of the forward"

@@ -160,7 +160,7 @@ pub enum PipelineError {
         rank: RankIndex,
         /// The stage.
         stage: Option<StageIndex>,
-        /// The micro-batch, among those of all replicas.
+        /// The micro-batch, among the micro-batches of all replicas.
         micro_batch: Option<MicroBatchIndex>,
         /// The action in the notation of schedules, whose micro-batches count from the first of the replica.
         action: String,
@@ -474,7 +474,7 @@ pub enum PipelineError {
     NothingCounts,
     /// Some micro-batches have means and others have sums or means over something else.
     #[error(
-        "the loss of micro-batch {micro_batch} is over something else than that of micro-batch 0: use the same one of \
+        "the loss of micro-batch {micro_batch} is over something else than the loss of micro-batch 0: use the same one of \
          `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch"
     )]
     MixedLosses {

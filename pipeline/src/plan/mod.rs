@@ -27,7 +27,7 @@ use crate::trace::Trace;
 /// A plan: which stage owns, runs and sends what, and the predicted time and memory of a step.
 ///
 /// Ownership is by path, so a plan is valid for every mode and batch shape of its model; boundaries and
-/// predictions are those of the traced micro-batch, or of the chosen one. The same inputs produce the same file.
+/// predictions belong to the traced micro-batch, or to the chosen one. The same inputs produce the same file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Plan {
@@ -79,15 +79,15 @@ impl Plan {
     }
 
     /// Sets the number of replicas, a power of two: every stage is run by so many ranks, each with its share of the
-    /// micro-batches, and their gradients are summed before the update. The ranks of a replica follow those of the one
+    /// micro-batches, and their gradients are summed before the update. The ranks of a replica follow the ranks of the one
     /// before. Each replica keeps the state of the optimizer for its share of the parameters.
     ///
     /// A step has the same bits with any number of replicas that divides the groups of the
     /// [sum](crate::GradientSum).
     ///
-    /// Each replica has as many micro-batches as were planned, so a step has as many times more; the prediction is that of
-    /// one replica, also if its micro-batches are smaller then. [`Planner::replicas`] divides the ranks and the micro-batches of a plan instead, and predicts the
-    /// exchange.
+    /// Each replica has as many micro-batches as were planned, so a step has as many times more; the prediction is for one
+    /// replica, also if its micro-batches are smaller then. [`Planner::replicas`] divides the ranks and the micro-batches of a
+    /// plan instead, and predicts the exchange.
     #[must_use]
     pub fn replicas(mut self, replicas: usize) -> Self {
         let step = &mut self.file.step;

@@ -68,7 +68,7 @@ pub struct Planner<'a, B> {
     replicas: Option<usize>,
     /// The batch of a step, to choose the number of micro-batches.
     batch: Option<B>,
-    /// The samples of a micro-batch; `None` for those of the example.
+    /// The samples of a micro-batch; `None` for the samples of the example.
     samples: Option<usize>,
 }
 
@@ -85,7 +85,7 @@ struct Attempt {
 struct Choosing {
     /// The first of the shortest steps, with its numbers.
     best: Option<(u64, (usize, usize))>,
-    /// The error of most micro-batches, and of those of the fewest replicas, with its number of micro-batches.
+    /// The error of most micro-batches, of several the one with the fewest replicas, with its number of micro-batches.
     error: Option<PlanError>,
     error_at: usize,
     reasons: Vec<String>,
@@ -158,9 +158,9 @@ impl<'a, B: Batch> Planner<'a, B> {
         self
     }
 
-    /// Chooses the number of replicas, and so that of stages, with the shortest predicted step of those that fit the memory
-    /// of the ranks; one for a model with running states. The prediction counts the exchange of gradients, over the machine's
-    /// links, and the optimizer's state, which replicas divide.
+    /// Chooses the number of replicas, and so the number of stages, with the shortest predicted step of those that fit the
+    /// memory of the ranks; one for a model with running states. The prediction counts the exchange of gradients, over the
+    /// machine's links, and the optimizer's state, which replicas divide.
     #[must_use]
     pub fn choose_replicas(mut self) -> Self {
         self.replicas = None;
@@ -183,16 +183,16 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// What a forward computes over its micro-batch, such as the statistics of batch norm, depends on the number. The bits of
     /// a run do too: set it for a run that is resumed with other ranks.
     ///
-    /// [Measured](Self::times) times are those of the traced micro-batch: an operation takes as many times longer or shorter
-    /// for another one as its time from shapes, so the [rates](Machine::rates) have to be those of the measured device. Cost:
-    /// a recording and a plan for each number.
+    /// [Measured](Self::times) times are the times of the traced micro-batch: an operation takes as many times longer or
+    /// shorter for another one as its time from shapes, so the [rates](Machine::rates) have to be the rates of the measured
+    /// device. Cost: a recording and a plan for each number.
     #[must_use]
     pub fn choose_micro_batches(mut self, batch: &B) -> Self {
         self.batch = Some(batch.clone());
         self
     }
 
-    /// Plans micro-batches of so many samples instead of those of the traced one.
+    /// Plans micro-batches of so many samples instead of the samples of the traced one.
     #[must_use]
     pub(crate) fn samples(mut self, samples: Option<usize>) -> Self {
         self.samples = samples;
@@ -281,7 +281,7 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// When there are fewer operations than stages, no plan fits the memory of the ranks, a manual cut
     /// is at no module, the schedule does not fit the stages, the ranks can't be divided among the replicas, the graph
     /// can't be cut, or the batch of [`choose_micro_batches`](Self::choose_micro_batches) can't be split. If no number fits
-    /// that is to be chosen, the error is that of most micro-batches.
+    /// that is to be chosen, it returns the error of most micro-batches.
     pub fn plan(self) -> Result<Plan, PlanError> {
         let rates = &self.machine.rates;
         if let Some(batch) = &self.batch {
@@ -332,7 +332,7 @@ impl<'a, B: Batch> Planner<'a, B> {
                         is_faster |= choice.add(self.attempt(&planning, (replicas, count)));
                     }
                 }
-                // Such as that of a forward that compares samples with each other.
+                // Such as the error of a forward that compares samples with each other.
                 Err(error) => {
                     let replicas = self.replicas.unwrap_or(1);
                     choice.add(self.attempted((replicas, count), Err(error)));

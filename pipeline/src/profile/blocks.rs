@@ -46,7 +46,7 @@ pub(super) fn divide(
 }
 
 /// The block of a module: its path cut off at a depth, or after the first module of a type that is not
-/// divided. `types` are the types along the path, that of the model first.
+/// divided. `types` are the types along the path, the model's first.
 fn block_of<'a>(module: &'a str, types: &str, depth: usize, whole: &[String]) -> &'a str {
     let is_whole = |name: &str| whole.iter().any(|known| known == name);
     let mut types = types.split('.');

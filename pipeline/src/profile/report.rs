@@ -45,7 +45,7 @@ impl Spread {
     }
 }
 
-/// The time and memory of one block per micro-batch. Times are measured; bytes are those of the values,
+/// The time and memory of one block per micro-batch. Times are measured; the bytes of the values are
 /// counted along the program, without the workspace of kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockProfile {
@@ -100,7 +100,7 @@ pub struct Profile {
     pub warm_up: usize,
     /// The number of measured runs of each thread.
     pub repetitions: usize,
-    /// Whether the parameters were in no cache of a core, as those of a streamed model that were just read.
+    /// Whether the parameters were in no cache of a core, as the parameters of a streamed model that were just read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub streamed: bool,
     /// The blocks in the order of the forward.

@@ -23,7 +23,7 @@ pub(super) struct Runner<'a> {
 
 /// The bytes of the copies of parameters: more than is in the caches of the cores.
 const COLD_BYTES: u64 = 128 << 20;
-/// The most copies: those of small parameters have fewer bytes.
+/// The most copies: the copies of small parameters have fewer bytes.
 const MAX_COPIES: u64 = 64;
 
 /// Times of one run: forward, whole backward, and the two halves of a split backward.
@@ -117,7 +117,7 @@ impl<'a> LoadedBlock<'a> {
             for compute in *computes {
                 if let Some((executable, phase)) = &self.phases[compute.slot()] {
                     let time = self.time(executable, phase, &mut kept, &mut sums)?;
-                    // That of the first forward.
+                    // The time of the first forward.
                     times[compute.slot()].get_or_insert(time);
                 }
             }

@@ -1,4 +1,4 @@
-//! Computes the times of operations from those of their blocks.
+//! Computes the times of operations from the times of their blocks.
 
 use std::collections::BTreeMap;
 

@@ -232,8 +232,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Sets the number of micro-batches of a batch, at least 1, and at least one for each replica. Default: that of the schedule if it is
-    /// for a fixed number, else that of the plan.
+    /// Sets the number of micro-batches of a batch, at least 1, and at least one for each replica. Default: the number of the
+    /// schedule if it is for a fixed number, else the number of the plan.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.micro_batches = Some(count);
@@ -263,8 +263,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Sets the factor of a dynamic [loss scale](Self::loss_scale), and the number of finite steps since it changed, to those of
-    /// an earlier run. Does nothing if the loss is not scaled, or has a fixed scale.
+    /// Sets the factor of a dynamic [loss scale](Self::loss_scale), and the number of finite steps since it changed, to the
+    /// values of an earlier run. Does nothing if the loss is not scaled, or has a fixed scale.
     #[must_use]
     pub fn resume_loss_scale(mut self, factor: f64, steps: u64) -> Self {
         self.loss_scale = self.loss_scale.map(|scale| scale.resumed(factor, steps));
@@ -372,7 +372,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     }
 
     /// Before every so many steps, checks that what the ranks hold has not changed in memory since the step before: a bit that
-    /// flips would train the model silently wrong. A changed parameter is replaced by that of another
+    /// flips would train the model silently wrong. A changed parameter is replaced by the parameter of another
     /// [replica](Plan::replicas), and [reported](Pipeline::repaired); without another one, and for a change of the optimizer's
     /// state, the step fails with [`PipelineError::Damaged`]. Replicas are also compared with each other: one that differs
     /// from most is repaired, and two that differ are such an error. 0, the default, checks nothing.
@@ -388,7 +388,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     }
 
     /// Sets the number of programs that are kept, one for each mode and shape of a micro-batch: the
-    /// most recently used, and always those of the current step. Default: 16.
+    /// most recently used, and always the programs of the current step. Default: 16.
     ///
     /// A batch of a shape that is not kept is recorded, cut and loaded first, like every new shape. A
     /// kept program needs memory for its operations (about a kilobyte each), and for its constants on
@@ -519,7 +519,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         })
     }
 
-    /// The same settings for another plan, to start again what has run before: without links, which are those of one process,
+    /// The same settings for another plan, to start again what has run before: without links, which belong to one process,
     /// and without an observer of the initialization.
     pub(super) fn for_plan(&self, plan: &Plan) -> Self {
         Self {

@@ -16,7 +16,7 @@ use crate::trace::{Given, JointGraph};
 /// The carried values of a sequence of evaluations, such as the caches of a text that is generated token by token.
 ///
 /// [`Pipeline::carry`](crate::Pipeline::carry) creates it without values,
-/// [`Pipeline::evaluate_with`](crate::Pipeline::evaluate_with) uses it. Its values are on the ranks: those of a dropped
+/// [`Pipeline::evaluate_with`](crate::Pipeline::evaluate_with) uses it. Its values are on the ranks: the values of a dropped
 /// carry are freed there in the next step or evaluation, or with the pipeline.
 pub struct Carry {
     /// Its number in the pipeline.
@@ -185,7 +185,7 @@ impl Carries {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundCarry {
     pub(super) number: u64,
-    /// Whether the values are those of the batch.
+    /// Whether the values are the batch's.
     pub(super) is_first: bool,
 }
 
@@ -317,7 +317,7 @@ mod tests {
             addresses.extend(address.unwrap().concat());
         }
         assert_eq!(addresses.len(), 4);
-        // The first is a copy of that of the batch.
+        // The first is a copy of the value of the batch.
         let first = addresses[0];
         assert!(addresses.iter().all(|address| *address == first));
     }

@@ -79,7 +79,7 @@ impl Stage {
     }
 }
 
-/// A parameter that had changed in the memory of a rank, or differed from that of most replicas, and was repaired.
+/// A parameter that had changed in the memory of a rank, or differed from its value in most replicas, and was repaired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     /// The number of training steps done then.
@@ -167,7 +167,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// The ranks and positions of parameters that were recorded with another value than that of most replicas.
+    /// The ranks and positions of parameters that were recorded with another value than in most replicas.
     fn minority(&mut self) -> Result<BTreeSet<(usize, usize)>, PipelineError> {
         let table = self.model.parameters().clone();
         let recorded = self.on_ranks(move |rank, stages| {
@@ -201,7 +201,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(bad)
     }
 
-    /// Replaces parameters of ranks, by position in the table, by those of ranks at the same place of other replicas.
+    /// Replaces parameters of ranks, by position in the table, by the parameters of ranks at the same place of other
+    /// replicas.
     fn repair(&mut self, bad: &BTreeSet<(usize, usize)>) -> Result<(), PipelineError> {
         let ranks = self.plan.ranks().max(1);
         let mut donors = BTreeSet::new();
@@ -246,7 +247,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 rank,
                 step = self.step,
                 parameter = %path,
-                "a value was wrong in memory, and was replaced by that of another replica"
+                "a value was wrong in memory, and was replaced by the value of another replica"
             );
             self.repaired.push(Repaired {
                 step: self.step,
@@ -268,7 +269,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         changed.into()
     }
 
-    /// The error of replicas that hold different values, none of which is that of most.
+    /// The error of replicas that hold different values, none of which most of them hold.
     fn differs(&mut self, ranks: BTreeSet<usize>, position: usize) -> PipelineError {
         self.condition = Condition::Stopped;
         let differs = DamageError::Differs {
@@ -482,7 +483,7 @@ mod tests {
         pipeline.step(1e-2, batch()).unwrap();
         assert!(flip_recorded(&mut pipeline, 2, "1.weight", true));
         let error = pipeline.step(1e-2, batch()).unwrap_err();
-        insta::assert_snapshot!(error, @"since step 1, ranks 0, 2 hold different values of `1.weight`, and no value is that of most of them: test the memory and the links of their machines, and resume from a checkpoint");
+        insta::assert_snapshot!(error, @"since step 1, ranks 0, 2 hold different values of `1.weight`, and no value is the same on most of them: test the memory and the links of their machines, and resume from a checkpoint");
         assert!(matches!(
             pipeline.step(1e-2, batch()),
             Err(PipelineError::Stopped)
@@ -500,7 +501,7 @@ mod tests {
         pipeline.step(1e-2, batch()).unwrap();
         assert!(flip_recorded(&mut pipeline, 2, "0.weight", true));
         let error = pipeline.step(1e-2, batch()).unwrap_err();
-        insta::assert_snapshot!(error, @"since step 1, ranks 0, 2 hold different values of `0.weight`, and no value is that of most of them: test the memory and the links of their machines, and resume from a checkpoint");
+        insta::assert_snapshot!(error, @"since step 1, ranks 0, 2 hold different values of `0.weight`, and no value is the same on most of them: test the memory and the links of their machines, and resume from a checkpoint");
     }
 
     /// A process is lost in the step before which a value was repaired: those that are left go back to the repaired value.

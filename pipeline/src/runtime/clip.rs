@@ -256,7 +256,7 @@ mod tests {
         sums.iter().map(|sums| sums.iter().sum()).collect()
     }
 
-    /// The parts of a tensor that is cut between two sums are those of the whole.
+    /// The parts of a tensor that is cut between two sums are the parts of the whole.
     #[test]
     fn sums_of_rows_are_those_of_the_whole() {
         let mi = SUM_ELEMENTS as u64;

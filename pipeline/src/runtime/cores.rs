@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(cores("a-b"), None);
     }
 
-    /// Processes that are bound to cores of their own share none; those of a container share all.
+    /// Processes that are bound to cores of their own share none; the processes of a container share all.
     #[test]
     fn those_that_may_use_the_same_cores_share_them() {
         let place = |machine: &str, list: &str| Place {

@@ -138,8 +138,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Gives a value and tensors to all processes, or to the first, and returns those of all that give to this one, in the
-    /// order of the ranks. Without other processes, returns the own ones.
+    /// Gives a value and tensors to all processes, or to the first, and returns the values and tensors of all that give to this
+    /// one, in the order of the ranks. Without other processes, returns the own ones.
     pub(super) fn exchange<T: Serialize + DeserializeOwned>(
         &mut self,
         to: To,
@@ -174,7 +174,7 @@ impl Crew {
         error
     }
 
-    /// Returns the position of a rank among those of this process.
+    /// Returns the position of a rank among the ranks of this process.
     fn position(&self, rank: RankIndex) -> usize {
         rank.index() - self.own().map_or(0, RankIndex::index)
     }

@@ -74,7 +74,7 @@ impl StateDigest {
     }
 }
 
-/// The digests of some rows of a tensor. The rows of a replica are divided where those of a digest are.
+/// The digests of some rows of a tensor. The rows of a replica are divided where the rows of a digest are.
 #[derive(Serialize, Deserialize)]
 struct Rows {
     name: String,
@@ -150,7 +150,7 @@ impl Rows {
     }
 }
 
-/// The digest of each tensor, from those of its rows on all ranks.
+/// The digest of each tensor, from the digests of its rows on all ranks.
 fn joined(all: impl Iterator<Item = Rows>) -> BTreeMap<String, u64> {
     let mut by_name: BTreeMap<String, BTreeMap<u64, Rows>> = BTreeMap::new();
     for rows in all {

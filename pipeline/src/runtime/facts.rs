@@ -28,7 +28,7 @@ pub(super) struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    /// Compares them with those of all other processes of a world.
+    /// Compares them with the facts of all other processes of a world.
     pub(super) fn compare(&self, crew: &mut Crew) -> Result<(), PipelineError> {
         if crew.own().is_none() {
             return Ok(());

@@ -39,7 +39,7 @@ pub enum LinkMessage {
     Parameters {
         /// The stage.
         stage: StageIndex,
-        /// The number of the message among those of the sender.
+        /// The number of the message among the messages of the sender.
         bucket: usize,
     },
 }

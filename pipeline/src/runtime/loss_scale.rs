@@ -8,7 +8,7 @@
 /// scale stays between 2^-24 and 2^24.
 ///
 /// Source: P. Micikevicius et al., "Mixed Precision Training", ICLR 2018; the initial scale and the
-/// interval are close to those of PyTorch's `GradScaler`.
+/// interval are close to the values of PyTorch's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScale {
     factor: f64,

@@ -21,7 +21,7 @@ pub enum OutputsOn {
     /// All processes: every output is sent to each of them.
     #[default]
     All,
-    /// The process whose rank computes them, without a copy: with [replicas](crate::Plan::replicas), it gets those of the
+    /// The process whose rank computes them, without a copy: with [replicas](crate::Plan::replicas), it gets the outputs of the
     /// micro-batches of its replica.
     Own,
 }
@@ -116,7 +116,7 @@ impl NamedOutput {
         }
     }
 
-    /// Those of some micro-batches, counted from the first of them; `None` if there are none.
+    /// The output of some micro-batches, counted from the first of them; `None` if there are none.
     fn of(&self, range: &Range<usize>) -> Option<Self> {
         let place = |end: usize| self.micro_batches.partition_point(|k| *k < end);
         let places = place(range.start)..place(range.end);
@@ -135,7 +135,7 @@ pub type Evaluation = StepOutput<Option<f64>>;
 /// The result of a training step, or of an [evaluation](Evaluation).
 #[derive(Clone, Debug)]
 pub struct StepOutput<Loss = f64> {
-    /// The loss of the batch: the weighted mean of those of its micro-batches, or their sum
+    /// The loss of the batch: the weighted mean of the losses of its micro-batches, or their sum
     /// ([`Outputs::sum`](crate::Outputs::sum)).
     pub loss: Loss,
     /// The loss of each micro-batch, in order.

@@ -270,7 +270,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Adds a change of parameters to the digest that processes compare in each step.
     fn note_change(&mut self, kind: u64, positions: impl Iterator<Item = usize>) {
-        // In any order: it may be that of a map.
+        // In any order: it may be the order of a map.
         let of_change = positions.map(|position| {
             let mut hasher = XxHash3_64::with_seed(kind);
             hasher.write_usize(position);

@@ -99,7 +99,7 @@ pub(super) fn owned_by(setup: &RankSetup, owned: &PartialModule) -> Vec<Owned> {
 /// A parameter, or some of its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// The index of the parameter among those of its stage.
+    /// The index of the parameter among the parameters of its stage.
     pub(super) place: usize,
     /// The shape of the parameter.
     pub(super) shape: Vec<u64>,
@@ -317,8 +317,8 @@ mod tests {
         );
     }
 
-    /// Any sizes: every row has one replica, and a boundary differs from that of equal parts by at most half of what can't be
-    /// cut.
+    /// Any sizes: every row has one replica, and a boundary differs from the boundary of equal parts by at most half of what
+    /// can't be cut.
     #[test]
     fn every_row_belongs_to_one_replica() {
         let sizes = [

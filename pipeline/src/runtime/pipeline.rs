@@ -261,7 +261,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         training.named()
     }
 
-    /// Returns the learning rates of the last step. `None` before the first one, unless those of an earlier run were
+    /// Returns the learning rates of the last step. `None` before the first one, unless the rates of an earlier run were
     /// [given](Self::resume_learning_rates).
     pub fn last_learning_rates(&self) -> Option<StepRates> {
         match self.last_rates.as_ref()? {
@@ -337,8 +337,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns the dependencies and the costs of a step with batches like `example`, for the simulator
     /// and for [`auto`](crate::schedule::auto): its edges and ties, and the bytes of parameters,
     /// gradients and values of micro-batches, without optimizer state and transient memory of programs. With
-    /// [replicas](Plan::replicas), those of one of them, without the sums that a rank holds in addition.
-    /// Times are zero; set them from a measured step with [`Costs::with_times`].
+    /// [replicas](Plan::replicas), the dependencies and the costs of one of them, without the sums that a rank holds
+    /// in addition. Times are zero; set them from a measured step with [`Costs::with_times`].
     ///
     /// # Errors
     ///

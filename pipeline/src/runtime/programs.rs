@@ -142,7 +142,7 @@ impl<B: Batch> Programs<B> {
     }
 
     /// Loads the programs of micro-batches, checks their indices, and computes what they count. `first` is the index of the
-    /// first of them among those of all replicas.
+    /// first of them among the micro-batches of all replicas.
     pub(super) fn prepare(
         &mut self,
         mode: Mode,
@@ -241,7 +241,7 @@ impl<B: Batch> Programs<B> {
             let share = groups.of_replica(replica, self.replicas);
             let key = (mode, share.len(), edges.clone(), states.clone());
             let lists = self.lists_of(key).map_err(|error| match error {
-                // A written schedule is that of a replica.
+                // A written schedule is the schedule of a replica.
                 PipelineError::MicroBatches {
                     schedule, expected, ..
                 } => PipelineError::MicroBatches {
@@ -276,7 +276,7 @@ impl<B: Batch> Programs<B> {
             (_, Mode::Inference) => StepLists::new(&forward_only_on(ranks, count), &dependencies)?,
         });
         self.lists.insert(key, lists.clone());
-        // Those of all replicas.
+        // The lists of all replicas.
         self.lists.trim(self.replicas);
         Ok(lists)
     }

@@ -143,7 +143,8 @@ impl Rank {
         }
     }
 
-    /// Gives a streamed stage its parameters and activations, after those of the stage before were taken.
+    /// Gives a streamed stage its parameters and activations, after the parameters and activations of the stage before
+    /// were taken.
     pub(super) fn enter(
         &mut self,
         round: &Round,

@@ -1,6 +1,6 @@
 //! Ranks that are other processes.
 //!
-//! A process has the mailboxes of all ranks. Its own is polled by the thread of its rank; those of the others are held
+//! A process has the mailboxes of all ranks. Its own is polled by the thread of its rank; the mailboxes of the others are held
 //! here, and filled with what arrives from their processes. So a rank of another process is a rank whose mailbox somebody
 //! else fills, and the protocol of `tinderbox-link` stays as it is.
 
@@ -153,7 +153,7 @@ impl Notice {
 #[derive(Debug, Default)]
 struct Notices {
     own: Option<Notice>,
-    /// Those of others that this process has not made yet, and the last of each.
+    /// The calls of others that this process has not made yet, and the last of each.
     others: BTreeMap<(u64, RankIndex), Notice>,
     last: BTreeMap<RankIndex, u64>,
     /// The gift that this process waits for.
@@ -163,7 +163,7 @@ struct Notices {
 }
 
 impl Notices {
-    /// Compares this process' call with those of the others.
+    /// Compares this process' call with the calls of the others.
     fn check(&self) -> Option<(RankIndex, String)> {
         let own = self.own.as_ref()?;
         self.last.iter().find_map(|(rank, last)| {
@@ -304,7 +304,7 @@ struct ProcessLink {
 /// first, and name it better.
 const CALL_TIMEOUTS: u32 = 3;
 
-/// Connects the rank of this process with those of all others.
+/// Connects the rank of this process with the ranks of all others.
 pub(super) fn join(
     world: &World,
     abort: &Abort,
@@ -312,7 +312,8 @@ pub(super) fn join(
     backups: Option<Arc<Backups>>,
 ) -> (Box<dyn Link>, Remote) {
     let (own, size) = (world.rank(), world.size());
-    // All mailboxes have the senders of all, so that of this rank can be taken out and replaced by one that is not used.
+    // All mailboxes have the senders of all, so the mailbox of this rank can be taken out and replaced by one that is
+    // not used.
     let take = own.index();
     let mut messages = mailboxes(size, abort, timeout);
     let mut gifts = mailboxes(size, abort, timeout.saturating_mul(CALL_TIMEOUTS));
@@ -436,8 +437,8 @@ impl Remote {
         self.inbox.refuse(&notices);
     }
 
-    /// Gives a value and tensors to other processes, and returns those of all that give to this one, in the order of the
-    /// ranks, its own among them. All processes call this in the same order.
+    /// Gives a value and tensors to other processes, and returns the values and tensors of all that give to this one, in the
+    /// order of the ranks, its own among them. All processes call this in the same order.
     pub(super) fn exchange<T: Serialize + DeserializeOwned>(
         &mut self,
         to: To,

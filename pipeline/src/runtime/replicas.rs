@@ -40,7 +40,7 @@ impl Running<'_> {
         }
     }
 
-    /// The messages of gradients that a stage waits for, with their senders; those of norms, if an update needs them.
+    /// The messages of gradients that a stage waits for, with their senders; the messages of norms, if an update needs them.
     pub(super) fn awaited_sums(&mut self, stage: StageIndex) -> Vec<(RankIndex, Tag)> {
         let own = self.rank.setup.replica;
         let buckets = self.pieces(stage).buckets(own).len();

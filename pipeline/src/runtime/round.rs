@@ -43,13 +43,13 @@ pub(super) struct Round {
     pub(super) parts: Vec<Part>,
     /// The micro-batches, in groups.
     pub(super) groups: Groups,
-    /// The micro-batches that this process has: those of all replicas, or of a share those of its own.
+    /// The micro-batches that this process has: the micro-batches of all replicas, or its own if it passes a share.
     pub(super) micro_batches: Vec<MicroInput>,
-    /// The index of the first of them among those of all replicas.
+    /// The index of the first of them among the micro-batches of all replicas.
     pub(super) first: usize,
     /// Whether the loss of the batch is a sum.
     pub(super) is_sum: bool,
-    /// The numbers of the cuts that ranks keep loaded, those of the micro-batches among them.
+    /// The numbers of the cuts that ranks keep loaded, among them the cuts of the micro-batches.
     pub(super) kept: BTreeSet<u64>,
     /// The carried values that it reads and replaces.
     pub(super) carry: Option<RoundCarry>,
@@ -62,7 +62,7 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// A micro-batch by its index among those of all replicas; this process has it.
+    /// A micro-batch by its index among the micro-batches of all replicas; this process has it.
     pub(super) fn micro_batch(&self, index: usize) -> &MicroInput {
         &self.micro_batches[index - self.first]
     }
@@ -78,7 +78,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The index of a micro-batch of the lists among those of all replicas.
+    /// The index of a micro-batch of the lists among the micro-batches of all replicas.
     pub(super) fn index(&self, micro_batch: MicroBatchIndex) -> usize {
         self.first + micro_batch.index()
     }

@@ -62,10 +62,10 @@ impl Training<'_> {
     }
 }
 
-/// Says in which dtype a forward computes: that of mixed precision, if there is one.
+/// Says in which dtype a forward computes: the dtype of mixed precision, if there is one.
 pub(super) fn precision_in_text(compute: Option<FloatDType>) -> String {
     match compute {
-        None => "that of the parameters".to_owned(),
+        None => "the parameters' own".to_owned(),
         Some(dtype) => format!("{dtype:?} in the forward").to_lowercase(),
     }
 }

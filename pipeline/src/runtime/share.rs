@@ -30,8 +30,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// [replicas](crate::Plan::replicas), all of them. Empty if the batch has fewer samples than there are replicas, and none
     /// for this one.
     ///
-    /// A loader that counts the samples of all replicas, and reads at this position those of its share, continues with the
-    /// same samples when a run is resumed with another number of replicas.
+    /// A loader that counts the samples of all replicas, and reads at this position the samples of its share, continues
+    /// with the same samples when a run is resumed with another number of replicas.
     pub fn share(&self, samples: usize) -> Range<usize> {
         let count = self.micro_batches.min(samples);
         let own = self.own_micro_batches(count);
@@ -56,7 +56,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Runs one training step as [`step`](Self::step) does, over a batch of this many samples of which each process passes only
-    /// its [share](Self::share), so that none loads what it does not use. Losses and outputs are those of the whole batch.
+    /// its [share](Self::share), so that none loads what it does not use. Losses and outputs are the whole batch's.
     ///
     /// The ranks of a replica pass the same share; its shapes are compared, and its values with
     /// [`check_batches`](crate::PipelineBuilder::check_batches). A share without samples may be any batch.

@@ -62,7 +62,7 @@ impl RoundState {
         self.kept.put(location, id, value, uses);
     }
 
-    /// Takes a value from those of some stages that keep it; `None` if none does.
+    /// Takes a value from all given stages that keep it; `None` if none does.
     pub(super) fn take_all(
         &mut self,
         (k, id): Activation,

@@ -32,16 +32,16 @@ const EQUAL_RATES: u32 = 3;
 pub(super) struct Work<B> {
     /// Those that this process has, each with its samples; or why it has none.
     pub(super) own: Result<Vec<(B, usize)>, PipelineError>,
-    /// The index of the first of them among those of all replicas.
+    /// The index of the first of them among the micro-batches of all replicas.
     pub(super) first: usize,
-    /// The samples of those of all replicas.
+    /// The samples of the micro-batches of all replicas.
     pub(super) sizes: Vec<usize>,
     /// The samples of all shares, if this process has only its own.
     pub(super) of_share: Option<usize>,
 }
 
 impl<B> Work<B> {
-    /// Those of a batch that this process has whole.
+    /// The micro-batches of a batch that this process has whole.
     fn whole(parts: Vec<(B, usize)>) -> Self {
         Self {
             sizes: parts.iter().map(|(_, samples)| *samples).collect(),
@@ -294,7 +294,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Runs the forward alone, as [`evaluate`](Self::evaluate) does, with [carried](crate::Carried) values that stay on
     /// the ranks: the first evaluation with a carry reads them from the batch, each later one reads what the evaluation
     /// before it has computed ([`Outputs::carry`](crate::Outputs::carry)). The carried tensors of a later batch
-    /// only give names, shapes and dtypes, which must be those of the first; its other tensors may have any shapes, such
+    /// only give names, shapes and dtypes, which must be the same as in the first; its other tensors may have any shapes, such
     /// as a prompt of many tokens and then one token at a time.
     ///
     /// Values depend on the parameters with which they were computed: use a new carry after a training step.
@@ -494,7 +494,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         hasher.finish()
     }
 
-    /// Reads the reports of the ranks of this process, and returns those of all.
+    /// Reads the reports of the ranks of this process, and returns the reports of all.
     fn reports_of_all(
         &mut self,
         reports: Vec<RoundReport>,

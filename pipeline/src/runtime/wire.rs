@@ -95,7 +95,7 @@ pub(super) fn copied(tensor: DynTensor) -> Result<DynTensor, FakeError> {
     Ok(copied.unwrap_or(tensor))
 }
 
-/// Returns the bytes of tensors in row-major order. Those of a tensor on the CPU that is not a view are not copied.
+/// Returns the bytes of tensors in row-major order. The bytes of a tensor on the CPU that is not a view are not copied.
 ///
 /// # Errors
 ///

@@ -100,7 +100,7 @@ impl JointGraph {
     }
 
     /// Returns the module of an operation; for one that no plan assigns, such as a backward operation,
-    /// that of a forward operation whose value it reads.
+    /// the module of a forward operation whose value it reads.
     pub(crate) fn module_of(&self, node: NodeId) -> Option<&str> {
         let graph = self.graph();
         let mut inputs = graph.node(node).inputs().iter();

@@ -116,7 +116,7 @@ impl JointGraph {
     }
 
     /// Returns the weight of the micro-batch, one f32, or one f64 if the loss is f64: the gradients are
-    /// those of `loss * weight`.
+    /// the gradients of `loss * weight`.
     pub fn weight(&self) -> ValueId {
         self.weight
     }
@@ -175,7 +175,7 @@ impl JointGraph {
         &self.running
     }
 
-    /// The positions of the running states that are not those of Burn's batch norms.
+    /// The positions of the running states that do not belong to Burn's batch norms.
     pub(super) fn own_states(&self) -> &BTreeSet<usize> {
         &self.own_states
     }

@@ -10,7 +10,8 @@ use crate::TraceError;
 use crate::batch::Batch;
 
 impl JointGraph {
-    /// Whether the forward converts integers or booleans to floats that are computed from those of the batch alone.
+    /// Whether the forward converts integers or booleans to floats that are computed from the integers or booleans of the batch
+    /// alone.
     pub(super) fn converts_batch(&self) -> bool {
         let graph = self.graph();
         let is_float = |value: &ValueId| {

@@ -94,7 +94,7 @@ pub struct Trace<B> {
     programs: Arc<Mutex<Recent<String, Arc<JointGraph>>>>,
     /// Whether the forward moves tensors to the device that they are on.
     is_moving: Arc<AtomicBool>,
-    /// The digest of every recorded program by that of its name: 32 bytes for each shape, even if the
+    /// The digest of every recorded program by the digest of its name: 32 bytes for each shape, even if the
     /// program is no longer kept.
     digests: Arc<Mutex<HashMap<u128, u128>>>,
 }
@@ -433,8 +433,8 @@ impl<B: Batch> Trace<B> {
         })
     }
 
-    /// Records a program with the skipped fields of another batch, if it has any: those of the example may have had
-    /// their defaults.
+    /// Records a program with the skipped fields of another batch, if it has any: the skipped fields of the example
+    /// may have had their defaults.
     pub(crate) fn check_skipped(&self, program: &JointGraph, batch: &B) -> Result<(), TraceError> {
         if without_skipped(batch).is_none() {
             return Ok(());

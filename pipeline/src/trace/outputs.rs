@@ -8,7 +8,7 @@ use crate::batch::{Batch, leaves};
 
 /// The loss and the named outputs of a forward.
 ///
-/// A pipeline computes the loss of a batch from those of its micro-batches, so it needs to know the
+/// A pipeline computes the loss of a batch from the losses of its micro-batches, so it needs to know the
 /// reduction of the loss:
 ///
 /// | the loss is | write | loss of the batch |
@@ -17,7 +17,7 @@ use crate::batch::{Batch, leaves};
 /// | a mean over something else, such as the tokens that are not padding | [`Outputs::loss`] and [`weighted_by`](Self::weighted_by) | each weighted by its share of the count |
 /// | a sum | [`Outputs::sum`] | the sum |
 ///
-/// The loss and the gradients of a step are then those of the whole batch in plain Burn, up to the
+/// The loss and the gradients of a step then equal the loss and the gradients of the whole batch in plain Burn, up to the
 /// order of additions.
 ///
 /// Each of several terms must be a mean or a sum over the same items. A term that depends on the
@@ -33,7 +33,7 @@ use crate::batch::{Batch, leaves};
 /// - a sum of a mean over the samples and a mean over something else.
 ///
 /// Train such losses with one micro-batch per step, or define them over a micro-batch, which is another
-/// loss: the negatives of a sample are then those of its own micro-batch.
+/// loss: the negatives of a sample are then the negatives of its own micro-batch.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     pub(crate) loss: Option<Tensor<1>>,

@@ -91,7 +91,7 @@ impl JointGraph {
         })
     }
 
-    /// The positions of the running states that the forward updates and that are not those of Burn's batch norms.
+    /// The positions of the running states that the forward updates and that do not belong to Burn's batch norms.
     pub(super) fn own_updates(&self) -> Vec<usize> {
         let updated = self.updates().keys().copied();
         let own = updated.filter(|state| self.own_states().contains(state));

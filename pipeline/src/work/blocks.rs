@@ -49,9 +49,9 @@ pub(crate) fn work_of(
     })
 }
 
-/// The position of each parameter of the table: that of its first reader; for a running state that the
-/// forward only writes, that of its new value; for another that it does not read, that of the nearest
-/// parameter in the tree that it reads.
+/// The position of each parameter of the table: the position of its first reader; for a running state that the
+/// forward only writes, the position of its new value; for another that it does not read, the position of the
+/// nearest parameter in the tree that it reads.
 pub(crate) fn parameter_positions(joint: &JointGraph) -> Vec<usize> {
     let table = joint.table();
     let first_read = |parameter: usize| joint.forward().first_read(parameter);

@@ -122,7 +122,7 @@ fn the_fastest_number_of_replicas_is_chosen() {
     assert_eq!(chosen(8, &small), 2);
 }
 
-/// The choice is that of a user who traces each size of micro-batch and plans each number of replicas.
+/// A user who traces each size of micro-batch and plans each number of replicas makes the same choice.
 #[test]
 fn the_fastest_number_of_micro_batches_is_chosen() {
     const SAMPLES: usize = 24;

@@ -224,7 +224,7 @@ fn replicas_carry_the_values_of_their_samples() {
     }
 }
 
-/// The caches of a text are read by its own calls alone, and those of a dropped carry are freed.
+/// The caches of a text are read by its own calls alone, and the caches of a dropped carry are freed.
 #[test]
 fn carries_are_independent_and_freed_when_they_are_dropped() {
     let model = model();

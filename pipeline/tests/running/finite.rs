@@ -121,13 +121,13 @@ fn values_that_are_not_finite_are_named() {
         full_text(&pipeline.step(LR, batch).unwrap_err())
     };
     insta::assert_snapshot!(stopped(with(f32::NAN, 0.0)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is NaN, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and resume from a checkpoint");
-    // The gradients are those of the other part of the loss.
+    // The gradients are the gradients of the other part of the loss.
     insta::assert_snapshot!(stopped(with(0.5, f32::NEG_INFINITY)), @"step 0 was stopped before the update, and no parameter has changed: the loss of micro-batch 1 is -inf; skip the batch, or lower the learning rate and resume from a checkpoint");
     let (x, y, added) = with(0.5, 0.0);
     insta::assert_snapshot!(stopped((x * f32::NAN, y, added)), @"step 0 was stopped before the update, and no parameter has changed: the losses of micro-batches 0, 1, 2 and 1 more are not finite, and the gradients of `layers.0.weight`, `layers.0.bias`, `layers.1.weight` and 9 more are not finite; skip the batch, or lower the learning rate and resume from a checkpoint");
 }
 
-/// A finite loss whose gradient is infinite: that of a square root at zero.
+/// A finite loss whose gradient is infinite: the gradient of a square root at zero.
 fn root_of_zero() -> PipelineBuilder<Net, Batch> {
     let model = CASE.model();
     let forward = |net: &Net, (x, _, _): Batch| {

@@ -290,8 +290,8 @@ fn bits(averages: &BTreeMap<String, Vec<f32>>) -> Bits {
     averages.collect()
 }
 
-/// Averages are those of plain Burn's parameters, evaluated and gathered by all stages, resumed with other numbers of
-/// stages, and training is not changed by them.
+/// Averages equal the averages of plain Burn's parameters, evaluated and gathered by all stages, resumed with other
+/// numbers of stages, and training is not changed by them.
 #[test]
 fn averages_of_the_parameters() {
     let averaging = |stages| {

@@ -227,7 +227,7 @@ fn a_scale_changes_no_bit_of_bf16() {
     }
 }
 
-/// The norm for clipping, which is returned, is that of the gradients without the loss scale.
+/// The norm for clipping, which is returned, is the norm of the gradients without the loss scale.
 #[test]
 fn clipping_sees_unscaled_gradients() {
     let run = |scale: Option<f64>| {

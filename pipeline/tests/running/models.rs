@@ -297,7 +297,7 @@ fn one_value_is_the_gradient_of_parameters_on_several_stages() {
 }
 
 /// `p` belongs to the first stage, which reads it without a gradient; its gradient is computed where
-/// the last stage adds it, and is that of an activation too.
+/// the last stage adds it, and is the gradient of an activation too.
 #[test]
 fn a_gradient_for_others_is_not_computed_at_a_lower_stage() {
     check(rows, |net, (x, y)| {

@@ -1,4 +1,4 @@
-//! The loss and the gradients of a step are those of one backward over the whole batch in plain Burn,
+//! A step has the loss and the gradients of one backward over the whole batch in plain Burn,
 //! for every reduction of the loss.
 
 use std::collections::BTreeMap;
@@ -295,7 +295,7 @@ fn not_padding(batch: &Batch) -> f64 {
     tokens.filter(|token| *token != PAD as i64).count() as f64
 }
 
-/// Bit for bit those of plain Burn that accumulates with the same weights: the counts are computed on
+/// Bit for bit the gradients of plain Burn that accumulates with the same weights: the counts are computed on
 /// the host here.
 #[test]
 fn a_weighted_mean_has_the_bits_of_plain_burn_that_accumulates() {
@@ -458,7 +458,7 @@ fn losses_of_different_kinds_in_one_step_are_refused() {
         3 => Outputs::loss(net.scores(x).mean()),
         _ => Outputs::sum(net.scores(x).sum()),
     };
-    insta::assert_snapshot!(step_error(forward, 2, 5), @"the loss of micro-batch 1 is over something else than that of micro-batch 0: use the same one of `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch");
+    insta::assert_snapshot!(step_error(forward, 2, 5), @"the loss of micro-batch 1 is over something else than the loss of micro-batch 0: use the same one of `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch");
 }
 
 #[test]

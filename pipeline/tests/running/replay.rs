@@ -234,7 +234,7 @@ fn check(model: &Deferred<Net>, trace: &Trace<Pair>, batches: &[Pair], updates: 
     }
 }
 
-/// Losses and summed gradients of replays equal those of the step, bit for bit, under any plan.
+/// Losses and summed gradients of replays equal the step's, bit for bit, under any plan.
 #[test]
 fn values_are_those_of_the_step() {
     let model = model();

@@ -91,7 +91,7 @@ fn check<M: Module + Sync + 'static, B: Batch + Split>(
     }
 }
 
-/// Gradients, statistics and evaluation are those of plain Burn over the same micro-batches.
+/// Gradients, statistics and evaluation are the same as in plain Burn over the same micro-batches.
 #[test]
 fn batch_norm_trains_as_in_plain_burn() {
     for micro_batches in [1, 3, 4] {
@@ -535,7 +535,7 @@ fn states_whose_updates_are_not_known_are_refused() {
     "#);
 }
 
-/// Batches of integers, by whose device the forward decides: it is that of the model, as in plain Burn.
+/// Batches of integers, by whose device the forward decides: it is the device of the model, as in plain Burn.
 #[test]
 fn integers_are_in_autodiff_unless_they_are_moved() {
     type Words = (Tensor<2, Int>, Tensor<2>);
@@ -560,7 +560,7 @@ fn integers_are_in_autodiff_unless_they_are_moved() {
     check(case, [1, 2], 2);
 }
 
-/// Micro-batches of three samples update the state, those of two read it, forward and backward.
+/// Micro-batches of three samples update the state, micro-batches of two read it, forward and backward.
 #[test]
 fn a_state_that_some_micro_batches_update() {
     let case = Case {
@@ -762,7 +762,7 @@ fn statistics_of_mixed_precision_are_f32() {
     let trace = MixedPrecision::bf16(&model)
         .trace(&pair(0, &Device::flex()), forward)
         .unwrap();
-    // With a momentum of 1 the running statistics are those of the last batch.
+    // With a momentum of 1 the running statistics are the statistics of the last batch.
     let [mut mean, mut var] = [
         Tensor::<1>::zeros([WIDTH], &Device::flex()),
         Tensor::<1>::ones([WIDTH], &Device::flex()),

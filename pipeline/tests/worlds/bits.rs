@@ -118,7 +118,7 @@ fn processes_compute_what_plain_burn_computes() {
 }
 
 /// Values that cross as views: a permutation, a part of a larger value, and one element for all. Burn adds the elements of
-/// each in another order than those of a copy.
+/// each in another order than the elements of a copy.
 fn views(layers: &[Linear], (x, y): crate::model::Batch) -> Computed {
     let [samples, _] = x.dims();
     let mut x = x.reshape([samples, SIDE, SIDE]);
@@ -138,7 +138,7 @@ fn views(layers: &[Linear], (x, y): crate::model::Batch) -> Computed {
     (squared(x.reshape([samples, SIDE * SIDE]), y), None)
 }
 
-/// A sum depends on the order of its operands, and Burn adds those of a view as they are in memory.
+/// A sum depends on the order of its operands, and Burn adds the elements of a view as they are in memory.
 #[test]
 fn views_cross_as_they_are() {
     let case: Case<Vec<Linear>, crate::model::Batch> = Case {

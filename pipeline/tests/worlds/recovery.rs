@@ -239,7 +239,7 @@ fn a_rank_may_be_lost_before_new_keepers_have_the_state() {
         let builder = recovering(2, 2, ScheduleKind::OneFOneB).world(&world);
         let mut pipeline = builder.start().unwrap();
         let mut seen = losses(&mut pipeline, 0..3);
-        // Then all keepers have the state after step 1 at least: that of 1 is with 0, that of 3 with 2.
+        // Then all keepers have the state after step 1 at least: the state of 1 is with 0, the state of 3 with 2.
         pipeline.all_gather(()).unwrap();
         net.set_busy(true);
         trained.wait();

@@ -442,7 +442,7 @@ fn one_replica_stops_all() {
     }
 }
 
-/// A restored state is that of any number of replicas.
+/// A restored state is the state of any number of replicas.
 #[test]
 fn the_state_is_restored_under_other_numbers_of_replicas() {
     let start = |replicas| wide(replicas, AdamWConfig::new()).start().unwrap();
@@ -710,7 +710,7 @@ fn own_outputs_are_those_of_their_batch() {
     assert!(found[1] == [vec![], expected[1].clone()]);
 }
 
-/// An error names the micro-batch among those of all replicas.
+/// An error names the micro-batch among the micro-batches of all replicas.
 #[test]
 fn a_failing_micro_batch_is_named_by_its_number() {
     let mut pipeline = wide(2, AdamWConfig::new())

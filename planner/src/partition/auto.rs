@@ -7,7 +7,7 @@ use crate::{Machine, PlannerError, Step, Work};
 /// Runs all partitioners and chooses the fastest partition that fits; ties are broken by fewer crossing
 /// bytes, then by the order of [`Partitioner::ALL`].
 ///
-/// By [`predict()`](crate::predict()), the result is never slower than that of any partitioner. The
+/// By [`predict()`](crate::predict()), the result is never slower than the result of any partitioner. The
 /// time is the sum of their times.
 pub(super) fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planned, PlannerError> {
     // What each partitioner found, or why it found nothing.

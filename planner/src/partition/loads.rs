@@ -470,7 +470,7 @@ mod tests {
             prop_assert_eq!(fine.score(), coarse.score());
         }
 
-        /// Bytes, times and memory equal those of the simulator, except for waiting messages.
+        /// Bytes, times and memory equal the simulator's, except for waiting messages.
         #[test]
         fn loads_match_the_prediction(shape in 0..4_u64, seed in any::<u64>(), zb in any::<bool>()) {
             let work = work(shape, 24, seed);

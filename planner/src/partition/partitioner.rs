@@ -77,8 +77,8 @@ pub struct Planned {
     pub partition: Partition,
     /// Schedule, times and memory.
     pub predicted: Predicted,
-    /// The partitioner that found it, and one sentence for each that was tried, that of the chosen one
-    /// first.
+    /// The partitioner that found it, and one sentence for each that was tried, the sentence of the
+    /// chosen one first.
     pub choice: Choice,
 }
 

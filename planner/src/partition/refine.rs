@@ -4,7 +4,7 @@
 //! earlier, so stages stay numbered in an order in which they can run, without a check for cycles. No
 //! stage loses its last block.
 //!
-//! The moves are those of Moreira, Popp and Schulz (arXiv 1704.00705): *simple* ones to an adjacent
+//! The moves are from Moreira, Popp and Schulz (arXiv 1704.00705): *simple* ones to an adjacent
 //! stage, *global* ones to any stage in the range, and walks of *Fiduccia and Mattheyses* (1982), in
 //! which each block moves once, even if that makes the score worse, and the moves after the best score
 //! are undone.

@@ -144,7 +144,7 @@ pub struct TieGroup {
 /// A plan: which stage owns, runs and sends what, and the predicted time and memory of a step.
 ///
 /// Ownership is by path, so a plan is valid for every mode and batch shape of its model; operations,
-/// boundaries and predictions are those of the planned micro-batch. The same inputs produce the same bytes.
+/// boundaries and predictions belong to the planned micro-batch. The same inputs produce the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanFile {
     /// [`PLAN_VERSION`].
@@ -153,7 +153,7 @@ pub struct PlanFile {
     pub model: String,
     /// A digest of the traced program: its operations, their shapes and what they read.
     pub graph: String,
-    /// A digest of the traced forward without shapes: programs that share it, such as those of other
+    /// A digest of the traced forward without shapes: programs that share it, such as programs of other
     /// batch sizes, are cut at the same operations.
     pub structure: String,
     /// The number of samples of the planned micro-batch; `None` if its batch has no samples.

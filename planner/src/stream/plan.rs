@@ -36,12 +36,12 @@ pub struct StreamVisit {
 
 /// Which values stay in memory from one visit to their next one.
 ///
-/// The visits repeat: the first follows the last. A value that is not in memory is read, and while a visit runs, the values
-/// of the next visit that reads any are read, if there is room for them. The rest of the memory is for values that stay: small ones
-/// first, such as biases and adapters, because to read each takes as long as to read many of their bytes; then those of most visits,
-/// of these the largest, whose own visits need the memory anyway (a value that a pass makes saves a write and a read, as one of two
-/// visits saves two reads), and of equal ones those that are far apart, so that the reader does
-/// not idle while one visit after the other has its values. Last, values stay for single gaps between two visits, the shortest first.
+/// The visits repeat: the first follows the last. A value that is not in memory is read, and while a visit runs, the values of
+/// the next visit that reads any are read, if there is room for them. The rest of the memory is for values that stay: small ones
+/// first, such as biases and adapters, because to read each takes as long as to read many of their bytes; then the values of most
+/// visits, of these the largest, whose own visits need the memory anyway (a value that a pass makes saves a write and a read, as
+/// one of two visits saves two reads), and of equal ones those that are far apart, so that the reader does not idle while one
+/// visit after the other has its values. Last, values stay for single gaps between two visits, the shortest first.
 ///
 /// With values of one size, in one pass after the other as in an evaluation, or forth and back as in training, the best choice
 /// reads at most one value less, as a search over all choices shows for up to six values. For an order that is known, the best is
@@ -100,7 +100,7 @@ impl Room {
         }
     }
 
-    /// The visits between two uses, and that of the second.
+    /// The visits between two uses, and the visit of the second.
     fn of(&self, gap: &Gap) -> (impl Iterator<Item = usize> + use<>, usize) {
         let (first, count) = (gap.visit, self.own.len());
         let between = (1..gap.length).map(move |after| (first + after) % count);
@@ -151,7 +151,7 @@ fn apart(visit: usize) -> usize {
 }
 
 impl StreamPlan {
-    /// Chooses what stays for a memory limit in bytes. Cost: the number of values times that of visits.
+    /// Chooses what stays for a memory limit in bytes. Cost: the number of values times the number of visits.
     ///
     /// # Errors
     ///

@@ -210,7 +210,7 @@ impl Run<'_> {
     }
 
     /// Returns whether all micro-batches that a rank has begun can still end, oldest first, after it allocates
-    /// some more bytes for one of them, of which `ran` bytes are those of a forward.
+    /// some more bytes for one of them, of which `ran` bytes are the bytes of a forward.
     fn is_safe(
         &self,
         rank: usize,

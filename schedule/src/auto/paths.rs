@@ -85,7 +85,7 @@ impl Paths {
         })
     }
 
-    /// Returns the minimum ticks from the start of a stage's forward to that of its backward.
+    /// Returns the minimum ticks from the start of a stage's forward to the start of its backward.
     pub fn round_trip(&self, stage: usize) -> u64 {
         let [forward, input, _] = self.heads[stage];
         input.saturating_sub(forward)

@@ -68,7 +68,7 @@ const STARTS: usize = 3;
 
 /// Finds a schedule for stages on ranks, at least as fast as every named one that fits.
 ///
-/// The costs are those of [`simulate`](crate::simulate()), bytes included, on links whose sends never wait: the
+/// The costs are the costs of [`simulate`](crate::simulate()), bytes included, on links whose sends never wait: the
 /// [model](crate::LinkCosts::model) of the links is ignored. The same inputs return the
 /// same schedule. Time and memory grow with stages times micro-batches, and time with the effort.
 ///

@@ -46,7 +46,7 @@ pub(super) type Lists = Vec<Vec<Turn>>;
 /// An edge from the point of view of its reader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Read {
-    /// The first of the edge's messages; that of micro-batch `k` is `k` further.
+    /// The first of the edge's messages; the message of micro-batch `k` is `k` further.
     pub message: usize,
     /// Whether the values come from another rank.
     pub is_received: bool,
@@ -279,7 +279,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// A stage updates after its own last backward, and after those of the stages of its rank
+    /// A stage updates after its own last backward, and after the last backwards of the stages of its rank
     /// that share its parameters.
     fn enter_updates(&mut self) {
         for stage in 0..self.stages() {

@@ -50,7 +50,7 @@ pub enum ScheduleKind {
     /// `zb-h2`: ZB-H1 with a longer warm-up. Bubble (p-1)(F+I-2W), or (p-1)(I-F) if that is more, or
     /// 0 if both are negative, for m >= 2p-1; peak 2p-1 (arXiv 2401.10241).
     ZbH2,
-    /// `interleaved-zb`: ZB-H1 over several chunks. Its bubble is that of ZB-H1 divided by v, its
+    /// `interleaved-zb`: ZB-H1 over several chunks. Its bubble is ZB-H1's divided by v, its
     /// peak p, and more as for interleaved 1F1B if m is not a multiple of p.
     InterleavedZb,
     /// `zbv`: two chunks in a V with split backwards. No bubble at F = I = W for m >= 2p-1, peak p

@@ -220,7 +220,7 @@ impl Costs {
         }
     }
 
-    /// Returns the costs of the link between two ranks of a replica, of `ranks`: of several replicas, those of the slowest.
+    /// Returns the costs of the link between two ranks of a replica, of `ranks`: of several replicas, the costs of the slowest.
     #[must_use]
     pub fn link_between(&self, from: RankIndex, to: RankIndex, ranks: usize) -> LinkCosts {
         let replicas = (0..self.replicas).map(|replica| replica * ranks);

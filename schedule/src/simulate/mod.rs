@@ -26,7 +26,7 @@ use crate::verify::{Need, bytes_of, verify, visit};
 ///
 /// A compute-only schedule is lowered first, for links of the costs' [model](LinkCosts::model). A send waits as the model
 /// says, then passes its message to the link; the link transfers the messages from one rank to another one after the other,
-/// those of a [queue](crate::LinkModel::Queue) in both directions. In a rendezvous the sender waits until the message is
+/// the messages of a [queue](crate::LinkModel::Queue) in both directions. In a rendezvous the sender waits until the message is
 /// transferred. A receive waits for its message. Linear in actions, times the logarithm of the number of messages, and with a
 /// [network](Costs::network) in messages times replicas.
 ///

@@ -32,7 +32,7 @@ impl Schedule {
     /// every schedule, and PyTorch's `LoopedBFS` runs the backwards of each stage from the last micro-batch to the first.
     /// If all stages end their backwards in one order, and it is not ascending, the n-th micro-batch of that order becomes
     /// micro-batch n in forwards and backwards. The schedule is otherwise the same. If stages have different orders, the
-    /// numbers are those of the text, and [`verify`](crate::verify) rejects them.
+    /// numbers are the text's, and [`verify`](crate::verify) rejects them.
     ///
     /// Stages, counts and mode are inferred as by [`Schedule::parse`]. Linear in the text, times the logarithm
     /// of the number of stages.
@@ -256,7 +256,7 @@ mod tests {
         );
     }
 
-    /// The order of the backwards is that of the gradients, which are added from micro-batch 0 on.
+    /// The order of the backwards is the order of the gradients, which are added from micro-batch 0 on.
     #[test]
     fn backwards_from_the_last_micro_batch_on() {
         check_runs(
@@ -270,7 +270,7 @@ mod tests {
             "0F0,0F1,0I0,0I1,0W1,0W0\n1F0,1F1,1I0,1B1,1W0\n",
             "0F1 0F0 0I1 0I0 0W0 0W1\n1F1 1F0 1I1 1B0 1W1",
         );
-        // Without one order of all stages, or without every micro-batch, the numbers are those of the text.
+        // Without one order of all stages, or without every micro-batch, the numbers are the text's.
         for (csv, expected) in [
             (
                 "0F0,0F1,0B1,0B0\n1F0,1F1,1B0,1B1",

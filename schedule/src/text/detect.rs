@@ -17,7 +17,7 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// Those of the detected form.
+    /// The errors of the detected form.
     pub fn parse_any(name: &str, text: &str) -> Result<Self, ParseError> {
         if without_mark(text).trim_start().starts_with('{') {
             return Self::from_json(text);

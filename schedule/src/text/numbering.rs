@@ -34,7 +34,7 @@ fn numbers(schedule: &Schedule) -> Option<Vec<MicroBatchIndex>> {
     }
     let order = orders.values().next()?;
     let is_one = orders.len() == schedule.stages && orders.values().all(|other| other == order);
-    // A number from a file may be arbitrary: the memory is that of the words.
+    // A number from a file may be arbitrary: only the words decide the memory.
     if !is_one || order.len() != schedule.micro_batches {
         return None;
     }

@@ -1,4 +1,4 @@
-//! The waits that a link model adds to those of the messages themselves.
+//! The waits that a link model adds to the waits of the messages themselves.
 
 use std::collections::BTreeMap;
 

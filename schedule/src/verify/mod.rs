@@ -382,7 +382,7 @@ impl Table<'_> {
         })
     }
 
-    /// Checks that of two actions of a stage's rank the first is before the second.
+    /// Checks that the first of two actions of a stage's rank is before the second.
     fn order(
         &self,
         stage: StageIndex,

@@ -19,9 +19,9 @@ const ABSENT: u32 = u32::MAX;
 pub(super) struct Table<'a> {
     pub(super) schedule: &'a Schedule,
     pub(super) dependencies: &'a Dependencies,
-    /// Those of programs, then those of sends and receives of values, by [`Table::index`].
+    /// The positions of programs, then of sends and receives of values, by [`Table::index`].
     positions: Vec<u32>,
-    /// Those of the actions that run once per step.
+    /// The positions of the actions that run once per step.
     once: BTreeMap<Action, usize>,
     /// The lowest stage of each rank that has one.
     lowest: BTreeMap<RankIndex, StageIndex>,

@@ -42,7 +42,7 @@ fn log(dir: &Path, split: &str, name: &str) -> Vec<f64> {
             std::fs::read_to_string(&log).unwrap_or_else(|e| panic!("{}: {e}", log.display()));
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     });
-    // A line is the value of a step, its number of items, and "final" for that of an epoch.
+    // A line is the value of a step, its number of items, and "final" for the value of an epoch.
     let steps = lines.filter(|line| !line.contains("final"));
     steps
         .filter_map(|line| line.split(',').next()?.parse().ok())
@@ -68,7 +68,7 @@ fn train(
         .launch(learner)
 }
 
-/// Parameters, running states, losses and accuracies are those of burn-train on one device.
+/// Parameters, running states, losses and accuracies are the same as in burn-train on one device.
 #[test]
 fn a_pipeline_trains_as_burn_train_does() {
     let plain_dir = tempfile::tempdir().unwrap();

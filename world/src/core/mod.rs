@@ -259,7 +259,7 @@ impl Core {
         }
     }
 
-    /// Makes the next call: gives a value to all other ranks, if there is one, and waits for those of some.
+    /// Makes the next call: gives a value to all other ranks, if there is one, and waits for the values of some.
     pub(crate) fn call(
         &self,
         call: &'static str,

@@ -42,7 +42,7 @@ pub enum FrameError {
         /// The limit.
         limit: u64,
     },
-    /// The lengths of the pieces are not those of all together.
+    /// The lengths of the pieces do not add up to the length of all together.
     #[error("a frame announces {announced} bytes of pieces, and pieces of {found} bytes")]
     Lengths {
         /// The bytes of all pieces.

@@ -74,7 +74,7 @@ impl Queue {
 }
 
 impl QueueSender {
-    /// Does nothing after the queue was closed, as that of a rank that is lost.
+    /// Does nothing after the queue was closed, as the queue of a rank that is lost.
     pub(super) fn send(&self, frame: Frame) {
         let _ = self.frames.send(frame);
     }

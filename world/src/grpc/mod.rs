@@ -3,9 +3,9 @@
 //! The first rank listens where the ranks meet. Every other one calls `Join` there with its rank and the port that it
 //! listens on itself, and is answered when all have come: with the addresses of all. Then every rank calls `Carry` at
 //! every rank below it; the two streams of that call carry frames in both directions, in gRPC messages of at most 1 MiB,
-//! whose bytes are those of the tensors, without a copy.
+//! whose bytes are the tensors' own, without a copy.
 //!
-//! Framing, flow control and TLS are those of `tonic` and `hyper`; the messages are not protobuf.
+//! Framing, flow control and TLS come from `tonic` and `hyper`; the messages are not protobuf.
 
 mod body;
 mod call;

@@ -1,4 +1,4 @@
-//! The files of a model: one file, those of an index, or the shards of a directory.
+//! The files of a model: one file, the files of an index, or the shards of a directory.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

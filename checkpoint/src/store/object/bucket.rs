@@ -78,7 +78,7 @@ const PART_BYTES: usize = 8 << 20;
 /// concurrently. Services accept up to 10,000 parts per file, so a file or tensor of more than 78 GiB
 /// requires larger parts: see [`part_bytes`](Self::part_bytes). Memory of a read: an additional copy of the
 /// bytes that are read, in a load 8 MiB or a block per thread. A store and its clones have up to 4 threads,
-/// which run the requests; the caller blocks, on any thread, including those of an asynchronous runtime. A
+/// which run the requests; the caller blocks, on any thread, including the threads of an asynchronous runtime. A
 /// file of one part needs one write request. Opening a checkpoint needs three requests, whatever its
 /// contents, if one listing has all its files. A coordinator that waits for ranks lists the attempt up to 20
 /// times a second.

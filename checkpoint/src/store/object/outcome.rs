@@ -4,7 +4,7 @@ use std::io;
 
 use object_store::Error;
 
-/// Distinguishes errors of this crate from those of a service.
+/// Distinguishes errors of this crate from errors of a service.
 pub(super) const STORE: &str = "bucket";
 
 /// Converts an error to the kind that [`Store`](crate::store::Store) specifies, with the error itself as its

@@ -27,14 +27,14 @@ pub enum ExportFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExportLayout {
-    /// Those of the model, unchanged.
+    /// The names and layouts of the model, unchanged.
     #[default]
     Burn,
-    /// Those of PyTorch's modules, the reverse of [`LoadOptions::pytorch`](crate::LoadOptions::pytorch): the weight of a
-    /// `Linear` is transposed to `[out, in]`, `gamma` and `beta` of a `BatchNorm`, `GroupNorm`, `InstanceNorm`,
+    /// The names and layouts of PyTorch's modules, the reverse of [`LoadOptions::pytorch`](crate::LoadOptions::pytorch): the
+    /// weight of a `Linear` is transposed to `[out, in]`, `gamma` and `beta` of a `BatchNorm`, `GroupNorm`, `InstanceNorm`,
     /// `LayerNorm` or `RmsNorm` are `weight` and `bias`. A `BatchNorm` also gets the number of batches that it has seen,
-    /// `num_batches_tracked`, which a model of PyTorch has: always 0, because Burn does not count them. PyTorch uses the
-    /// number only with `momentum=None`.
+    /// `num_batches_tracked`, which a model of PyTorch has: always 0, because Burn does not count them. PyTorch uses the number
+    /// only with `momentum=None`.
     PyTorch,
 }
 
@@ -43,7 +43,7 @@ pub enum ExportLayout {
 pub struct ExportOptions {
     /// The files. By default `safetensors`.
     pub format: ExportFormat,
-    /// Names and layouts. By default those of the model.
+    /// Names and layouts. By default the model's.
     pub layout: ExportLayout,
     /// The types of the model's modules, which determine [`ExportLayout::PyTorch`]. By default those that the checkpoint
     /// contains.

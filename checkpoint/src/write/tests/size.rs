@@ -1,4 +1,4 @@
-//! Compares the estimate with encoded manifests, up to that of a model of a trillion parameters.
+//! Compares the estimate with encoded manifests, up to the manifest of a model of a trillion parameters.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use super::super::{Interpreter, Program, RandomKeys, RandomValues, Step};
 use super::value_of;
 use crate::ProgramError;
 
-/// Counts the operations that a value depends on, those of a shared operand as often as it is read.
+/// Counts the operations that a value depends on, the operations of a shared operand as often as it is read.
 struct Count;
 
 impl Interpreter for Count {

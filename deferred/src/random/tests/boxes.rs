@@ -45,8 +45,7 @@ fn check(shape: &[usize], offset: &[u64], size: &[u64]) {
             assert_eq!(part.dtype(), dtype);
             let sizes: Vec<usize> = region.size().iter().map(|s| *s as usize).collect();
             assert_eq!(*part.shape(), Shape::from(sizes));
-            let values =
-                |data: &TensorData| data.try_to_vec::<E>().expect("the dtype is that of E");
+            let values = |data: &TensorData| data.try_to_vec::<E>().expect("the dtype is E's");
             let context = format!("{dtype:?} {distribution:?} {shape:?} {region}");
             assert_eq!(
                 values(&part),

@@ -41,7 +41,7 @@ fn every_schedule_is_certified() {
     assert_eq!(certified, 4 * 14 * 2 * 2 * 2);
 }
 
-/// Two replicas whose sums are joined in another order than that of one rank.
+/// Two replicas whose sums are joined in another order than on one rank.
 #[test]
 fn other_orders_of_replicas_are_refused() {
     let model = tied(2);
@@ -160,7 +160,7 @@ fn the_wrong_micro_batch_is_sent() {
 #[test]
 fn a_message_in_another_order() {
     let mut case = Case::new(tied(2), GPIPE);
-    // The gradient of the sent value, and that of the shared parameter.
+    // The gradient of the sent value, and the gradient of the shared parameter.
     let receives = case.stages[0].receives.values_mut();
     let mut messages = receives.filter(|values| values.len() > 1);
     messages.next().unwrap().swap(0, 1);

@@ -191,7 +191,7 @@ impl Optimizer for AnyPrecisionAdamW {
         state: Option<AnyPrecisionState<D>>,
     ) -> (Tensor<D>, Option<AnyPrecisionState<D>>) {
         let own = tensor.dtype();
-        // The order of operations is that of Burn's AdamW.
+        // The operations have the order of Burn's AdamW.
         let wide = match own {
             DType::F64 => FloatDType::F64,
             _ => FloatDType::F32,

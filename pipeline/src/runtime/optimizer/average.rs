@@ -117,7 +117,7 @@ impl DynOptimizer for Averaging {
         let inner = format!("{prefix}.{INNER}");
         let inner = match src.has_under(&inner) {
             true => Some(self.inner.state_unflatten(rank, &inner, src, device)?),
-            // A parameter with an average has stepped: its state is that of an optimizer without one.
+            // A parameter with an average has stepped: its state is the state of an optimizer that keeps none.
             false if OptimizerState::keeps_state(&*self.inner, rank) => return None,
             false => None,
         };

@@ -85,8 +85,8 @@ impl Optimizers {
         format!("{}{}{others}", self.base.description, first.concat())
     }
 
-    /// Creates the optimizers: one for all parameters, and those of groups, of which the last that contains a parameter
-    /// updates it. With a decay, all of them keep averages.
+    /// Creates the optimizers: one for all parameters, and the optimizers of groups, of which the last that contains a
+    /// parameter updates it. With a decay, all of them keep averages.
     pub(crate) fn new(base: Rule, groups: Vec<(ParamGroup, Rule)>, decay: Option<f64>) -> Self {
         let rule = |rule: Rule| match decay {
             None => rule,

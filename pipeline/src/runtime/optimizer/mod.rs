@@ -39,7 +39,7 @@ pub struct SavedState {
     /// The name and value of every scalar.
     pub scalars: Vec<(String, Scalar)>,
     /// The tensors, by name, of which `tensors` has some rows only, because [replicas](crate::Plan::replicas) divide the
-    /// parameter: the shape of the whole tensor, and the first row. The scalars of such a parameter are those of the first
+    /// parameter: the shape of the whole tensor, and the first row. The scalars of such a parameter are the scalars of the first
     /// part.
     pub parts: BTreeMap<String, StatePart>,
 }

@@ -64,7 +64,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// That of the call; when the pipeline can't continue after a loss.
+    /// The error of the call; when the pipeline can't continue after a loss.
     pub fn repeatable<T, E: From<PipelineError>>(
         &mut self,
         call: impl Fn(&mut Self) -> Result<T, E> + Send + Sync + 'static,

@@ -103,7 +103,7 @@ impl Snapshot {
                     });
                     values.push(value);
                 }
-                // Those of all pieces of a parameter are the same.
+                // The scalars of all pieces of a parameter are the same.
                 let numbers = of_piece.scalars.into_iter().filter(|_| first_row == 0);
                 let numbers = numbers.map(|(name, number)| (position, name, number));
                 contents.scalars.extend(numbers);
@@ -118,7 +118,7 @@ impl Snapshot {
     }
 
     /// Whether each parameter has the same memory in an earlier state, and so the same value: that state holds it, so nothing
-    /// has been written to it. In the order of the items; those of the optimizer's state are not in the list.
+    /// has been written to it. In the order of the items; the items of the optimizer's state are not in the list.
     pub(super) fn same_as(&self, earlier: &Self) -> Vec<bool> {
         let pairs = self.values.iter().zip(&earlier.values);
         let same = pairs.map(|((_, _, own), (_, _, other))| {

@@ -19,7 +19,7 @@ use crate::trace::JointGraph;
 pub struct ProgramDigest {
     /// The number of training steps done with this one.
     pub step: u64,
-    /// The micro-batch, among those of all replicas.
+    /// The micro-batch, among the micro-batches of all replicas.
     pub micro_batch: MicroBatchIndex,
     /// The stage.
     pub stage: StageIndex,

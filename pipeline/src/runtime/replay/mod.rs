@@ -50,7 +50,7 @@ pub struct StepReplay {
     most_micro_batches: usize,
     precision: String,
     micro_batches: Vec<MicroBatch>,
-    /// Whether a forward reads what that of the micro-batch before has computed.
+    /// Whether a forward reads what the forward of the micro-batch before has computed.
     has_states: bool,
     /// Those that are replayed.
     selected: Range<usize>,
@@ -81,7 +81,7 @@ pub struct ReplayedProgram {
     pub digest: ProgramDigest,
     /// What it read, with a name for each: parameters by their paths, tensors of the batch, and what other programs computed.
     pub inputs: Vec<(String, DynTensor)>,
-    /// What it computed for other programs, for the driver, and for the update: gradients are those of the micro-batch, times its
+    /// What it computed for other programs, for the driver, and for the update: gradients are the micro-batch's, times its
     /// weight and the loss scale.
     pub outputs: Vec<(String, DynTensor)>,
 }
@@ -91,11 +91,11 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// computes. `step` is the number of training steps done before. On the CPU the values have the bits of the run, if the
     /// [source](Self::source) has the parameters that it had before the step, and model, seed, precision, loss scale, number of
     /// micro-batches and batch are the same. Plan, replicas, schedule and processes change no bit of a batch with at least as
-    /// many samples as micro-batches. The batch is that of all replicas. Sums of gradients and the update are not a part, and
-    /// nothing of the builder that is only for these or for ranks is used.
+    /// many samples as micro-batches. The batch is the batch of all replicas. Sums of gradients and the update are not a part,
+    /// and nothing of the builder that is only for these or for ranks is used.
     ///
-    /// A dynamic loss scale is that of the beginning, unless [`resume_loss_scale`](Self::resume_loss_scale) sets that of the
-    /// step.
+    /// A dynamic loss scale is the scale of the beginning, unless [`resume_loss_scale`](Self::resume_loss_scale) sets the scale
+    /// of the step.
     ///
     /// ```
     /// # extern crate tinderbox_pipeline as tinderbox;
@@ -271,8 +271,8 @@ fn prepare<B: Batch>(
 }
 
 impl StepReplay {
-    /// Replays one micro-batch alone, counted from 0 among those of all replicas. If forwards update running states, those of the
-    /// micro-batches before it are run as well, without a report.
+    /// Replays one micro-batch alone, counted from 0 among the micro-batches of all replicas. If forwards update running states,
+    /// the forwards of the micro-batches before it are run as well, without a report.
     ///
     /// # Errors
     ///

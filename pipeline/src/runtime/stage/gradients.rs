@@ -1,4 +1,4 @@
-//! The gradients of a stage, from those of a micro-batch to the update.
+//! The gradients of a stage, from the gradients of a micro-batch to the update.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl Stage {
         }
     }
 
-    /// Completes the gradients of this replica's micro-batches, and returns those of the pieces of each replica.
+    /// Completes the gradients of this replica's micro-batches, and returns the gradients of the pieces of each replica.
     pub(in crate::runtime) fn complete(&mut self) -> Vec<Vec<Option<DynTensor>>> {
         let sums = self.sums.iter_mut();
         let complete: Vec<Option<DynTensor>> = sums.map(|sum| sum.finish(|a, b| a + b)).collect();

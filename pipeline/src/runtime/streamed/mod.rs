@@ -42,12 +42,12 @@ use crate::schedule::RankIndex;
 use crate::trace::Trace;
 use crate::{PipelineError, Plan, StreamedError};
 
-/// A model whose parameters do not stay in memory: those of each stage are read before it runs, and dropped after it.
+/// A model whose parameters do not stay in memory: the parameters of each stage are read before it runs, and dropped after it.
 ///
 /// A pass runs the stages in order, each for all micro-batches, and so it reads every parameter once, whatever the number of
 /// samples. While a stage runs, the parameters of the next ones are read. The order of a pass is known before it begins and the
 /// next pass has the same one: what fits beside the stages in turn stays in memory for good
-/// ([`StreamPlan`](crate::planner::StreamPlan)). The values are those of [`Pipeline::evaluate`], bit for bit.
+/// ([`StreamPlan`](crate::planner::StreamPlan)). The values equal the values of [`Pipeline::evaluate`], bit for bit.
 ///
 /// ```
 /// # extern crate tinderbox_pipeline as tinderbox;
@@ -161,7 +161,7 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
         let store = store.ok_or(StreamedError::NoStore)?;
         let output = self.pipeline.step(lr, batch)?;
         let step = self.pipeline.steps();
-        // Until then, values in memory are of the step, and those of the store are not.
+        // Until then, values in memory are of the step, and the values of the store are not.
         self.pipeline.condition = Condition::Stopped;
         match store.commit(step) {
             Ok(()) => self.pipeline.condition = Condition::Sound,
@@ -189,8 +189,8 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
     }
 
     /// Predicts the last pass, every time but the first: what it reads and keeps, and how long it takes if the source reads
-    /// values at this rate; of a training step, the bytes alone are those of the step. The times of the stages are those of the
-    /// plan, which was made with the [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None`
+    /// values at this rate; of a training step, the bytes alone are the step's own. The times of the stages are from the plan,
+    /// which was made with the [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None`
     /// before the first evaluation of a model that was traced for training and has no [store](StreamedBuilder::store).
     pub fn predict(&self, disk: DiskRate) -> Option<StreamPrediction> {
         let stages = self.pipeline.plan.stages();
@@ -217,7 +217,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
 
     /// Sets how many bytes of parameters may stay in the memory of the host, between a device with its own memory and the source:
     /// those that do not stay on the device, and that a training step does not change. Default: none. On the CPU it is more memory
-    /// beside [that of the model](Self::memory), which serves better there.
+    /// beside [the memory of the model](Self::memory), which serves better there.
     #[must_use]
     pub fn host_memory(mut self, bytes: u64) -> Self {
         self.builder.host_bytes = bytes;
@@ -282,16 +282,16 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         self
     }
 
-    /// Sets the seed of random values of the forward, such as those of dropout, and of a replay, if no [source](Self::source) is
-    /// set. Default: 0.
+    /// Sets the seed of random values of the forward, such as the values of dropout, and of a replay, if no
+    /// [source](Self::source) is set. Default: 0.
     #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
         self.builder = self.builder.seed(seed);
         self
     }
 
-    /// Sets the number of micro-batches of a batch, at least 1. Default: that of the plan. Each stage runs all of them before the
-    /// next stage does, so smaller ones need less memory for what an operation computes, and no more reading.
+    /// Sets the number of micro-batches of a batch, at least 1. Default: the plan's number. Each stage runs all of them before
+    /// the next stage does, so smaller ones need less memory for what an operation computes, and no more reading.
     #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.builder = self.builder.micro_batches(count);

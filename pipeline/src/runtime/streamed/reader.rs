@@ -115,7 +115,7 @@ impl Streaming {
         }
     }
 
-    /// Prepares a pass: reading continues where it was if the pass is that of the last call, and changes nothing.
+    /// Prepares a pass: reading continues where it was if the pass is the last call's, and changes nothing.
     pub(in crate::runtime) fn begin(&mut self, pass: &Arc<Pass>) -> Result<(), ActionError> {
         if let Some((last, _)) = &self.current
             && Arc::ptr_eq(last, pass)

@@ -31,7 +31,7 @@ pub struct UpdatedStage {
 /// What is trained, from a start on.
 #[derive(Debug)]
 pub struct StreamedTraining<'a> {
-    /// The seed of random values of the forward, such as those of dropout.
+    /// The seed of random values of the forward, such as the values of dropout.
     pub seed: Seed,
     /// The plan.
     pub plan: &'a Plan,
@@ -64,7 +64,7 @@ pub trait StageStore: Send + Sync {
     fn source(&self) -> Arc<dyn Source>;
 
     /// Returns the bytes, as far as known, that a later source of this store temporarily needs to load some values, in addition to
-    /// them. By default those of the current one.
+    /// them. By default the bytes that the current source needs.
     fn working_bytes(&self, requests: &[Request]) -> u64 {
         self.source().working_bytes(requests)
     }

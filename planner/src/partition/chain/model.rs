@@ -28,7 +28,7 @@
 //! | V-Min | `max(F + I + W, 3F, 3I)` | `4/3 period` |
 //!
 //! With fewer micro-batches than a warm-up holds, the warm-up has fewer weight gradients, so their part
-//! in the head of ZB-H1 and ZB-H2 is smaller. For equal stages the formulas are exact where those of
+//! in the head of ZB-H1 and ZB-H2 is smaller. For equal stages the formulas are exact where the formulas of
 //! the literature are; the tests of this module record the deviation from the simulator where stages
 //! differ.
 //!
@@ -62,7 +62,7 @@ pub(super) struct StepModel {
 }
 
 impl StepModel {
-    /// The model of a step. Without a named schedule's lists, the lists of 1F1B approximate those of a
+    /// The model of a step. Without a named schedule's lists, the lists of 1F1B approximate the lists of a
     /// search.
     pub(super) fn new(step: &Step, ranks: usize, chunks: usize, lists: Option<&Schedule>) -> Self {
         let [ranks, chunks, micro_batches] =
@@ -160,7 +160,7 @@ impl StepModel {
     }
 
     /// A stage's term of the maximum, which grows with each of the times, and its term of the sum,
-    /// which is at most the sum of those of its blocks.
+    /// which is at most the sum of the same terms of its blocks.
     pub(super) fn stage(&self, times: Programs) -> (u64, u64) {
         let period = self.period(times);
         let head = self.head(times, period);

@@ -228,7 +228,7 @@ impl Ranges {
         RangeTable { positions, cells }
     }
 
-    /// A lower bound of the time that messages of a stage add to the sum, by its first block: those of
+    /// A lower bound of the time that messages of a stage add to the sum, by its first block: the messages of
     /// the values that this block reads.
     pub(super) fn links(&self, link: LinkCosts) -> Vec<u64> {
         let mut first = vec![RangeBytes::default(); self.blocks];

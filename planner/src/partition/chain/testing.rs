@@ -43,7 +43,7 @@ pub enum Times {
     Few,
 }
 
-/// Returns a chain of blocks like that of a large model: each has a parameter and a value that the next
+/// Returns a chain of blocks like the chain of a large model: each has a parameter and a value that the next
 /// block reads; every tenth has a value that a later block reads.
 #[must_use]
 pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {

@@ -1,6 +1,6 @@
 //! Groups of blocks that stay together: merged pair by pair, each merge checked for cycles.
 //!
-//! The rules and their order are those of FTPipe (Eliad, Hakimi, De Jagger, Silberstein and Schuster,
+//! The rules and their order are FTPipe's (Eliad, Hakimi, De Jagger, Silberstein and Schuster,
 //! *Fine-tuning giant neural networks on commodity hardware with automatic pipeline model parallelism*,
 //! USENIX ATC 2021): blocks of one module, values too large to send, blocks without time, the worst
 //! ratio of communication to computation, and last the smallest.
@@ -32,7 +32,7 @@ struct Groups {
 }
 
 /// Merges blocks to at most each of these numbers of groups per rank, which must descend, since merges accumulate.
-/// Returns the group of each block and the graph of the groups. Numbers of groups above that of the blocks are left out,
+/// Returns the group of each block and the graph of the groups. Numbers of groups above the number of blocks are left out,
 /// except one per rank.
 pub(super) fn levels(
     work: &Work,

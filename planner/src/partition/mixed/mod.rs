@@ -43,7 +43,7 @@ const CHAIN_EFFORT: usize = 40_000;
 /// [`auto`](tinderbox_schedule::auto). The fastest by [`predict()`] that fits is returned, or the fastest of
 /// all if none fits.
 ///
-/// Time: that of `chain`, blocks times a window of the order for the groups, a fixed number of moves per candidate, and
+/// Time: the time of `chain`, blocks times a window of the order for the groups, a fixed number of moves per candidate, and
 /// a schedule search for each candidate that is simulated. Memory: values times stages.
 ///
 /// # Errors

@@ -57,7 +57,7 @@ fn views_are_the_same_every_time() {
 }
 
 /// A file of each version that was ever written; `TINDERBOX_WRITE_GOLDEN=<directory>` makes this test write
-/// that of the current one there.
+/// the file of the current version there.
 #[test]
 fn plans_of_this_version_have_not_changed() {
     let json = samples::four_stages().to_json();

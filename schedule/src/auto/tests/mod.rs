@@ -178,7 +178,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     /// Under any policy and a limit of as little as one micro-batch, the list scheduler ends; its
-    /// lists, and those of a search from there, have the simulator's time and bytes.
+    /// lists, and the lists of a search from there, have the simulator's time and bytes.
     #[test]
     fn lists_agree_with_the_simulator(step in any_step()) {
         let limits = step.limits();

@@ -84,7 +84,7 @@ fn refused(meeting: &Meeting, path: &'static str, headers: HeaderMap, message: V
     })
 }
 
-/// Bytes that are no HTTP/2, and those of a client that goes away in the middle.
+/// Bytes that are no HTTP/2, and the bytes of a client that goes away in the middle.
 fn scan(meeting: &Meeting) {
     for bytes in [
         &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],

@@ -121,7 +121,7 @@ fn stages_that_share_a_rank_fit_it() {
         {
             assert_eq!(best, Some(found.model_ns), "{kind} {seed}");
         } else if let (Some(best), true) = (best, found.is_optimal) {
-            // Limits that hold for each stage of a rank alone leave more cuts than those of all of them.
+            // Limits that hold for each stage of a rank alone leave more cuts than limits that hold for all of them.
             assert!(found.model_ns <= best, "{kind} {seed}");
             optimal += 1;
         }
