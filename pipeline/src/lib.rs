@@ -111,10 +111,10 @@ pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
 pub use runtime::certification_time;
 pub use runtime::{
     AnyPrecisionAdamW, AnyPrecisionState, Carry, Clipping, Evaluation, Link, LinkMessage,
-    LocalLink, LossScale, MomentDType, OptimizerConfig, OptimizerSnapshot, OutputsOn, Pipeline,
-    PipelineBuilder, ProgramDigest, Recovered, Recovery, Repaired, ReplayComparison,
-    ReplayDifference, ReplayedOperation, ReplayedProgram, SavedOptimizer, SavedState, Stage,
-    StageStore, StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepRates,
+    LocalLink, LossScale, MomentDType, OnDemand, OptimizerConfig, OptimizerSnapshot, OutputsOn,
+    Pipeline, PipelineBuilder, ProgramDigest, Recovered, Recovery, Repaired, ReplayComparison,
+    ReplayDifference, ReplayedOperation, ReplayedProgram, Resident, SavedOptimizer, SavedState,
+    Stage, StageStore, StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepRates,
     StepReplay, Streamed, StreamedBuilder, StreamedTraining, Tag, UpdatedStage,
 };
 pub use sum::GradientSum;

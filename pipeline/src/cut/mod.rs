@@ -26,7 +26,6 @@ pub(crate) use layout::Layout;
 pub(crate) use phase::{Binding, Phase};
 pub(crate) use place::place_gradients;
 pub(crate) use programs::{StagePrograms, step_bytes};
-pub(crate) use takes::Takes;
 
 use crate::PlanError;
 use crate::schedule::{Compute, Edge, Endpoint, StageIndex};

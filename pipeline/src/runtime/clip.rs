@@ -28,16 +28,16 @@ pub enum Clipping {
 
 /// The number of elements in one sum of squares. Burn's CPU backend sums this many in a fixed order;
 /// from 4 Mi elements on, the order depends on the threads.
-pub(super) const SUM_ELEMENTS: usize = 1 << 20;
+pub(crate) const SUM_ELEMENTS: usize = 1 << 20;
 
 /// Returns the number of whole rows that one sum of squares covers; 1 for a row that needs several sums.
-pub(super) fn rows_per_sum(shape: &[u64]) -> u64 {
+pub(crate) fn rows_per_sum(shape: &[u64]) -> u64 {
     let row: u64 = shape.iter().skip(1).product();
     (SUM_ELEMENTS as u64 / row.max(1)).max(1)
 }
 
 /// Returns the number of sums of a gradient's squares.
-pub(super) fn sums_of(shape: &[u64]) -> usize {
+pub(crate) fn sums_of(shape: &[u64]) -> usize {
     parts(shape).count()
 }
 
@@ -57,7 +57,7 @@ fn parts(shape: &[u64]) -> impl Iterator<Item = Range<usize>> + use<> {
 const EPSILON: f64 = 1e-6;
 
 /// Wraps a float tensor in a type with a fixed rank, for operations that do not depend on the rank.
-pub(super) fn any_rank(tensor: DynTensor) -> Tensor<1> {
+pub(crate) fn any_rank(tensor: DynTensor) -> Tensor<1> {
     Tensor::from_dispatch(tensor.into())
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct SquareSums {
 
 impl SquareSums {
     /// Costs a pass over the gradients, and waits for no device.
-    pub(super) fn of(gradients: &[Option<DynTensor>]) -> Self {
+    pub(crate) fn of(gradients: &[Option<DynTensor>]) -> Self {
         let mut there = gradients.iter().flatten();
         let widest = match there.any(|gradient| gradient.dtype() == DType::F64) {
             true => DType::F64,
@@ -96,7 +96,7 @@ impl SquareSums {
 
     /// Returns the sums of each gradient, none for a missing one. All are read at once by `read`; this waits for the
     /// device.
-    pub(super) fn read(
+    pub(crate) fn read(
         self,
         read: impl FnOnce(DynTensor) -> Result<TensorData, FakeError>,
     ) -> Result<Vec<Vec<f64>>, FakeError> {
@@ -125,7 +125,7 @@ fn partial_sums(gradient: DynTensor) -> impl Iterator<Item = DynTensor> {
 
 /// The change of all gradients before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// No change.
     Keep,
     /// Multiplies all gradients by this factor.
@@ -136,7 +136,7 @@ pub(super) enum Change {
 
 impl Change {
     /// The change for gradients with this norm, after division by the loss scale.
-    pub(super) fn of(norm: f64, max: Option<f64>, loss_scale: Option<f64>) -> Self {
+    pub(crate) fn of(norm: f64, max: Option<f64>, loss_scale: Option<f64>) -> Self {
         if loss_scale.is_some() && !norm.is_finite() {
             return Self::Skip;
         }
@@ -151,7 +151,7 @@ impl Change {
 }
 
 /// A gradient times a factor.
-pub(super) fn scaled(gradient: DynTensor, factor: f64) -> DynTensor {
+pub(crate) fn scaled(gradient: DynTensor, factor: f64) -> DynTensor {
     match gradient.dtype() {
         DType::F64 => any_rank(gradient).mul_scalar(factor).into(),
         _ => any_rank(gradient).mul_scalar(factor as f32).into(),
@@ -159,7 +159,7 @@ pub(super) fn scaled(gradient: DynTensor, factor: f64) -> DynTensor {
 }
 
 /// A gradient clipped by itself.
-pub(super) fn each(
+pub(crate) fn each(
     config: &GradientClippingConfig,
     gradient: DynTensor,
 ) -> Result<DynTensor, ActionError> {
@@ -178,23 +178,23 @@ pub(super) fn each(
 
 /// The norms that a stage sends to all ranks before the update, or a replica to the others.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Norms {
+pub(crate) struct Norms {
     /// The square of the norm of each gradient; of a replica, the sums of squares of its pieces.
-    pub(super) squares: Vec<f64>,
+    pub(crate) squares: Vec<f64>,
     /// Whether the losses computed by its rank are finite; true if this is not checked.
-    pub(super) loss_is_finite: bool,
+    pub(crate) loss_is_finite: bool,
 }
 
 impl Norms {
     /// Converts the norms to a message: on the host, whatever the devices of the ranks.
-    pub(super) fn to_message(&self) -> DynTensor {
+    pub(crate) fn to_message(&self) -> DynTensor {
         let loss = if self.loss_is_finite { 0.0 } else { f64::NAN };
         let values: Vec<f64> = self.squares.iter().copied().chain([loss]).collect();
         let length = values.len();
         DynTensor::from_data(TensorData::new(values, [length]), &Device::flex())
     }
 
-    pub(super) fn from_message(data: &TensorData) -> Self {
+    pub(crate) fn from_message(data: &TensorData) -> Self {
         let mut squares: Vec<f64> = data.iter::<f64>().collect();
         let loss_is_finite = squares.pop().is_some_and(f64::is_finite);
         Self {

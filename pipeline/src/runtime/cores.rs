@@ -16,7 +16,7 @@ struct Place {
 }
 
 /// Returns how many threads a rank uses by default. In a world, all processes call this.
-pub(super) fn threads(world: Option<&World>, ranks: usize) -> Result<usize, PipelineError> {
+pub(crate) fn threads(world: Option<&World>, ranks: usize) -> Result<usize, PipelineError> {
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
     let Some(world) = world else {
         return Ok((usable / ranks).max(1));

@@ -9,16 +9,16 @@ use tinderbox_deferred::ParameterPath;
 
 /// The learning rate of each parameter.
 #[derive(Clone)]
-pub(super) struct LearningRates(pub(super) ModuleLearningRate);
+pub(crate) struct LearningRates(pub(crate) ModuleLearningRate);
 
 impl LearningRates {
-    pub(super) fn of(&self, path: &ParameterPath) -> f64 {
+    pub(crate) fn of(&self, path: &ParameterPath) -> f64 {
         // Ids are random per construction, so groups match by path.
         self.0.lr_from_param(ParamId::new(), Some(path.as_str()))
     }
 
     /// Returns the rates of some parameters, to save them.
-    pub(super) fn of_all<'a>(&self, paths: impl Iterator<Item = &'a ParameterPath>) -> StepRates {
+    pub(crate) fn of_all<'a>(&self, paths: impl Iterator<Item = &'a ParameterPath>) -> StepRates {
         let base = self.0.base();
         let rates = paths.map(|path| (path, self.of(path)));
         let others = rates.filter(|(_, rate)| *rate != base);
@@ -48,7 +48,7 @@ pub struct StepRates {
 
 /// The learning rates of the last step.
 #[derive(Clone, Debug)]
-pub(super) enum LastRates {
+pub(crate) enum LastRates {
     /// As a step of this process got them.
     Given(LearningRates),
     /// As a checkpoint has them.

@@ -73,11 +73,11 @@ mod as_received {
 
     use crate::schedule::{Action, Message};
 
-    pub(super) fn serialize<S: Serializer>(message: &Message, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(message: &Message, to: S) -> Result<S::Ok, S::Error> {
         Action::Receive(*message).serialize(to)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Message, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Message, D::Error> {
         match Action::deserialize(from)? {
             Action::Receive(message) => Ok(message),
             other => Err(D::Error::custom(format!("`{other}` is no receive"))),

@@ -63,7 +63,7 @@ impl LossScale {
     }
 
     /// Returns what decides the scales of later steps, without the current one.
-    pub(super) fn rule(self) -> String {
+    pub(crate) fn rule(self) -> String {
         match self.interval {
             None => format!("{}, fixed", self.factor),
             Some(steps) => format!("doubled after {steps} finite steps"),
@@ -89,7 +89,7 @@ impl LossScale {
     }
 
     /// Updates the scale after a step.
-    pub(super) fn after_step(&mut self, finite: bool) {
+    pub(crate) fn after_step(&mut self, finite: bool) {
         let Some(interval) = self.interval else {
             return;
         };

@@ -20,7 +20,7 @@ use crate::trace::JointGraph;
 /// and optimizer state, since a plan's figures for them are upper bounds.
 ///
 /// With `only`, the other ranks are in other processes, which check their own.
-pub(super) fn check_memory(
+pub(crate) fn check_memory(
     layout: &Layout,
     joint: &JointGraph,
     devices: &[Device],
@@ -52,7 +52,7 @@ pub(super) fn check_memory(
 }
 
 /// The device of a rank: they are assigned round-robin.
-pub(super) fn device_of(rank: RankIndex, devices: &[Device]) -> &Device {
+pub(crate) fn device_of(rank: RankIndex, devices: &[Device]) -> &Device {
     &devices[rank.index() % devices.len()]
 }
 

@@ -1,50 +1,50 @@
 //! Runs a plan: ranks, the links between them, and the handle that drives them.
+//!
+//! In order: a module uses only those before it.
+//!
+//! ```text
+//! caught wire digest loss_scale learning_rates clip pieces optimizer settings     values, and how they are updated
+//! program round link local progress streamed stage                                what a rank has
+//! executor pass execute                                                                how it runs its list
+//! snapshots recovered ranks                                                       ranks, wherever they are
+//! cores memory driver                                                             what drives them
+//! recovery pipeline                                                               what users hold
+//! ```
 
-mod builder;
-mod carry;
-mod changed;
+mod caught;
 mod clip;
 mod cores;
-mod crew;
 mod digest;
-mod facts;
-mod indices;
+mod driver;
+mod execute;
+mod executor;
 mod learning_rates;
 mod link;
 mod local;
 mod loss_scale;
 mod memory;
-mod norms;
 mod optimizer;
-mod output;
-mod parameters;
+mod pass;
 mod pieces;
 mod pipeline;
-mod prepared;
-mod programs;
+mod program;
 mod progress;
-mod rank;
+mod ranks;
+mod recovered;
 mod recovery;
-mod remote;
-mod replay;
-mod replicas;
-mod restore;
 mod round;
-mod run_settings;
 mod settings;
-mod share;
+mod snapshots;
 mod stage;
-mod step;
 mod streamed;
-mod training;
-mod weights;
+#[cfg(test)]
+mod tests;
 mod wire;
 
-pub use builder::PipelineBuilder;
-pub use carry::Carry;
-pub use changed::Repaired;
 pub use clip::Clipping;
-pub use digest::StateDigest;
+pub use driver::{
+    Carry, Evaluation, OutputsOn, Repaired, StateDigest, StepOutput, certification_time,
+};
 pub use learning_rates::StepRates;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use link::Abort;
@@ -55,16 +55,13 @@ pub(crate) use local::local_links;
 pub use loss_scale::LossScale;
 pub use optimizer::{
     AnyPrecisionAdamW, AnyPrecisionState, MomentDType, OptimizerConfig, OptimizerSnapshot,
-    SavedState, StatePart,
+    SavedOptimizer, SavedState, StateFields, StatePart, StateTensor,
 };
-pub use output::{Evaluation, OutputsOn, StepOutput};
-pub use pipeline::Pipeline;
-pub use programs::certification_time;
-pub use recovery::{Recovered, Recovery};
-pub use replay::{
-    ProgramDigest, ReplayComparison, ReplayDifference, ReplayedOperation, ReplayedProgram,
-    StepReplay,
+pub use pipeline::{
+    OnDemand, Pipeline, PipelineBuilder, ProgramDigest, ReplayComparison, ReplayDifference,
+    ReplayedOperation, ReplayedProgram, Resident, StepReplay, Streamed, StreamedBuilder,
 };
-pub use restore::{SavedOptimizer, StateFields, StateTensor};
+pub use recovered::Recovered;
+pub use recovery::Recovery;
 pub use stage::Stage;
-pub use streamed::{StageStore, Streamed, StreamedBuilder, StreamedTraining, UpdatedStage};
+pub use streamed::{StageStore, StreamedTraining, UpdatedStage};

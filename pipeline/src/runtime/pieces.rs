@@ -1,17 +1,11 @@
 //! Which replica updates which part of the parameters of a stage.
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
-use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::tensor::{DType, Device, TensorData};
-use tinderbox_deferred::{Parameter, PartialModule};
 use tinderbox_fake::{DynTensor, Region};
 
-use super::clip::{Clipping, rows_per_sum};
-use super::optimizer::OptimizerState;
-use super::rank::RankSetup;
+use super::clip::rows_per_sum;
 use crate::ActionError;
 
 /// The bytes after which a message with gradients or parameters ends.
@@ -19,16 +13,16 @@ const BUCKET_BYTES: u64 = 25 << 20;
 
 /// A parameter, as the division needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Owned {
+pub(crate) struct Owned {
     /// Its index among the parameters of its stage.
-    pub(super) place: usize,
-    pub(super) shape: Vec<u64>,
-    pub(super) dtype: DType,
+    pub(crate) place: usize,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) dtype: DType,
     /// Whether it has gradients. One without may have a saved state of the optimizer.
-    pub(super) trains: bool,
+    pub(crate) trains: bool,
     /// Whether its rows can be updated one by one: its optimizer works element by element, and nothing else reads the
     /// whole gradient.
-    pub(super) by_row: bool,
+    pub(crate) by_row: bool,
 }
 
 impl Owned {
@@ -55,67 +49,26 @@ impl Owned {
     }
 }
 
-/// The parameters that a stage owns, in the order of the table.
-pub(super) fn owned_by(setup: &RankSetup, owned: &PartialModule) -> Vec<Owned> {
-    let settings = &setup.settings;
-    let reads_whole = settings.gradient_hook.is_some()
-        || matches!(
-            &settings.clipping,
-            Some(Clipping::Each(GradientClippingConfig::Norm(_)))
-        );
-    let mut tried: HashMap<(usize, usize), bool> = HashMap::new();
-    let mut by_row = |parameter: &Parameter| {
-        let Some(optimizers) = settings
-            .optimizers
-            .as_ref()
-            .filter(|_| settings.replicas > 1)
-        else {
-            return false;
-        };
-        let rule = optimizers.of(&parameter.path);
-        let rank = parameter.shape.len();
-        let known = (Arc::as_ptr(&rule.optimizer).cast::<()>() as usize, rank);
-        let clips = matches!(&rule.clipping, Some(GradientClippingConfig::Norm(_)));
-        if reads_whole || clips || !rule.is_by_element {
-            return false;
-        }
-        // What a configuration says is tried, because wrong bits would be silent.
-        *tried
-            .entry(known)
-            .or_insert_with(|| OptimizerState::works_by_row(&*rule.optimizer, rank))
-    };
-    let parameters = setup.table.iter().filter_map(|parameter| {
-        Some(Owned {
-            place: owned.position(&parameter.path)?,
-            shape: parameter.shape.clone(),
-            dtype: parameter.dtype,
-            trains: parameter.trainable,
-            by_row: parameter.trainable && by_row(parameter),
-        })
-    });
-    parameters.collect()
-}
-
 /// A parameter, or some of its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(crate) struct Piece {
     /// The index of the parameter among the parameters of its stage.
-    pub(super) place: usize,
+    pub(crate) place: usize,
     /// The shape of the parameter.
-    pub(super) shape: Vec<u64>,
+    pub(crate) shape: Vec<u64>,
     /// The positions in the first dimension.
-    pub(super) rows: Range<u64>,
+    pub(crate) rows: Range<u64>,
     dtype: DType,
 }
 
 impl Piece {
     /// Whether it is the whole parameter.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.rows == (0..self.shape[0])
     }
 
     /// The elements of the parameter that it has.
-    pub(super) fn region(&self) -> Region {
+    pub(crate) fn region(&self) -> Region {
         let mut offset = vec![0; self.shape.len()];
         let mut size = self.shape.clone();
         (offset[0], size[0]) = (self.rows.start, self.rows.end - self.rows.start);
@@ -123,7 +76,7 @@ impl Piece {
     }
 
     /// The piece of a tensor of its parameter, without a copy on the CPU.
-    pub(super) fn of(&self, whole: DynTensor) -> DynTensor {
+    pub(crate) fn of(&self, whole: DynTensor) -> DynTensor {
         match self.is_whole() {
             true => whole,
             false => whole.slice(&self.region()),
@@ -135,14 +88,14 @@ impl Piece {
     }
 
     /// The shape of its tensors.
-    pub(super) fn size(&self) -> Vec<u64> {
+    pub(crate) fn size(&self) -> Vec<u64> {
         self.region().size().to_vec()
     }
 }
 
 /// The pieces of a stage.
 #[derive(Clone, Debug)]
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     /// Those that each replica updates, in the order of the parameters.
     of_replicas: Vec<Vec<Piece>>,
     /// The pieces of each message from or to a replica.
@@ -152,7 +105,7 @@ pub(super) struct Pieces {
 impl Pieces {
     /// Divides parameters among replicas: each gets an equal part of the bytes, in the order of the parameters, so that
     /// few parameters are cut.
-    pub(super) fn new(owned: &[Owned], replicas: usize) -> Self {
+    pub(crate) fn new(owned: &[Owned], replicas: usize) -> Self {
         let mut of_replicas = vec![Vec::new(); replicas];
         let total: u64 = owned.iter().map(|one| one.rows() * one.row_bytes()).sum();
         // At most the bytes of a machine times the number of replicas.
@@ -195,17 +148,17 @@ impl Pieces {
     }
 
     /// The number of replicas.
-    pub(super) fn replicas(&self) -> usize {
+    pub(crate) fn replicas(&self) -> usize {
         self.of_replicas.len()
     }
 
     /// The pieces that a replica updates.
-    pub(super) fn of(&self, replica: usize) -> &[Piece] {
+    pub(crate) fn of(&self, replica: usize) -> &[Piece] {
         &self.of_replicas[replica]
     }
 
     /// The messages with the pieces of a replica, by the positions of their pieces.
-    pub(super) fn buckets(&self, replica: usize) -> &[Range<usize>] {
+    pub(crate) fn buckets(&self, replica: usize) -> &[Range<usize>] {
         &self.buckets[replica]
     }
 }
@@ -227,7 +180,7 @@ fn buckets(pieces: &[Piece]) -> Vec<Range<usize>> {
 }
 
 /// Converts a value of a piece for a message; one that does not exist is a tensor without elements.
-pub(super) fn to_message(value: Option<DynTensor>) -> DynTensor {
+pub(crate) fn to_message(value: Option<DynTensor>) -> DynTensor {
     value.unwrap_or_else(|| {
         let none = TensorData::new(Vec::<f32>::new(), [0]);
         DynTensor::from_data(none, &Device::flex())
@@ -235,7 +188,7 @@ pub(super) fn to_message(value: Option<DynTensor>) -> DynTensor {
 }
 
 /// Reads a value of a piece from a message.
-pub(super) fn from_message(
+pub(crate) fn from_message(
     piece: &Piece,
     value: DynTensor,
 ) -> Result<Option<DynTensor>, ActionError> {

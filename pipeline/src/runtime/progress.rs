@@ -11,7 +11,7 @@ use crate::schedule::{Action, RankIndex};
 /// Counts the values that a rank computes or reads and the actions that it runs, for the driver, which
 /// waits as long as the counts grow.
 #[derive(Debug, Default)]
-pub(super) struct RankProgress {
+pub(crate) struct RankProgress {
     /// The number of reports since the rank started.
     reports: AtomicU64,
     /// The parameters of the request that were started.
@@ -28,23 +28,23 @@ pub(super) struct RankProgress {
 
 /// The counts of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(crate) struct Counted {
     /// The number of complete parameters.
-    pub(super) made: u64,
+    pub(crate) made: u64,
     /// The number of parameters that were started.
-    pub(super) begun: u64,
+    pub(crate) begun: u64,
     /// The bytes that were computed or read.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl RankProgress {
     /// Returns the number of reports since the rank started, which changes with every report.
-    pub(super) fn reports(&self) -> u64 {
+    pub(crate) fn reports(&self) -> u64 {
         self.reports.load(Relaxed)
     }
 
     /// Resets the counts for another request.
-    pub(super) fn restart(&self) {
+    pub(crate) fn restart(&self) {
         let counts = [
             &self.begun,
             &self.made,
@@ -54,7 +54,7 @@ impl RankProgress {
         counts.into_iter().for_each(|count| count.store(0, Relaxed));
     }
 
-    pub(super) fn counted(&self) -> Counted {
+    pub(crate) fn counted(&self) -> Counted {
         // A source reports bytes during a read, at its end, or both.
         let bytes = self.made_bytes.load(Relaxed);
         Counted {
@@ -65,35 +65,35 @@ impl RankProgress {
     }
 
     /// Reports that an action begins.
-    pub(super) fn begin_action(&self, round: u64, action: Action) {
+    pub(crate) fn begin_action(&self, round: u64, action: Action) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = Some((round, action));
         self.report();
     }
 
     /// Returns the action that was begun last, in words.
-    pub(super) fn doing(&self) -> Option<String> {
+    pub(crate) fn doing(&self) -> Option<String> {
         let doing = *self.doing.lock().unwrap_or_else(PoisonError::into_inner);
         doing.map(|(round, action)| format!("`{action}` of round {round}"))
     }
 
     /// Reports progress that has no other count.
-    pub(super) fn report(&self) {
+    pub(crate) fn report(&self) {
         self.reports.fetch_add(1, Relaxed);
     }
 }
 
 /// What all ranks do, as far as this process knows.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     /// The first rank of this process, and the progress of its ranks.
-    pub(super) own: (RankIndex, Vec<Arc<RankProgress>>),
+    pub(crate) own: (RankIndex, Vec<Arc<RankProgress>>),
     /// Has what the ranks of other processes report.
-    pub(super) others: Option<Weak<Channel>>,
+    pub(crate) others: Option<Weak<Channel>>,
 }
 
 impl Watch {
     /// Returns what every rank but one was last in.
-    pub(super) fn all_but(&self, rank: RankIndex) -> Vec<(RankIndex, String)> {
+    pub(crate) fn all_but(&self, rank: RankIndex) -> Vec<(RankIndex, String)> {
         let (first, progress) = &self.own;
         let here = progress.iter().enumerate().map(|(at, progress)| {
             let rank = RankIndex::new(first.index() + at);

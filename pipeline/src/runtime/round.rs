@@ -6,99 +6,115 @@ use std::time::Instant;
 
 use tinderbox_fake::DynTensor;
 
-use super::carry::RoundCarry;
 use super::clip::SquareSums;
 use super::learning_rates::LearningRates;
-use super::stage::CutProgram;
-use super::streamed::Pass;
+use super::program::{CutProgram, RoundCarry};
 use crate::lists::StepLists;
 use crate::schedule::{MicroBatchIndex, RankTimeline, StageIndex};
 use crate::sum::Groups;
 
 /// One micro-batch of a round.
 #[derive(Debug)]
-pub(super) struct MicroInput {
+pub(crate) struct MicroInput {
     /// The programs for its shapes.
-    pub(super) cut: Arc<CutProgram>,
+    pub(crate) cut: Arc<CutProgram>,
     /// Its tensors.
-    pub(super) inputs: Vec<DynTensor>,
+    pub(crate) inputs: Vec<DynTensor>,
     /// Its number of samples.
-    pub(super) samples: usize,
+    pub(crate) samples: usize,
     /// Its weight in the loss, times the loss scale.
-    pub(super) weight: f64,
+    pub(crate) weight: f64,
 }
 
 /// A training step or an evaluation.
 #[derive(Debug)]
-pub(super) struct Round {
+pub(crate) struct Round {
     /// The number of earlier steps and evaluations.
-    pub(super) round: u64,
+    pub(crate) number: u64,
     /// The training step of the random values.
-    pub(super) step: u32,
+    pub(crate) step: u32,
     /// The learning rates; unused in an evaluation.
-    pub(super) lr: LearningRates,
+    pub(crate) rates: LearningRates,
     /// The loss scale, which is divided out of the gradients.
-    pub(super) loss_scale: Option<f64>,
+    pub(crate) loss_scale: Option<f64>,
     /// What each replica runs.
-    pub(super) parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
     /// The micro-batches, in groups.
-    pub(super) groups: Groups,
-    /// The micro-batches that this process has: the micro-batches of all replicas, or its own if it passes a share.
-    pub(super) micro_batches: Vec<MicroInput>,
-    /// The index of the first of them among the micro-batches of all replicas.
-    pub(super) first: usize,
+    pub(crate) groups: Groups,
+    pub(crate) micro_batches: MicroBatches,
     /// Whether the loss of the batch is a sum.
-    pub(super) is_sum: bool,
+    pub(crate) is_sum: bool,
     /// The numbers of the cuts that ranks keep loaded, among them the cuts of the micro-batches.
-    pub(super) kept: BTreeSet<u64>,
-    /// The carried values that it reads and replaces.
-    pub(super) carry: Option<RoundCarry>,
-    /// The numbers of the carries that still exist.
-    pub(super) carries: BTreeSet<u64>,
-    /// What stays in memory, if the stages are streamed.
-    pub(super) pass: Option<Arc<Pass>>,
+    pub(crate) kept: BTreeSet<u64>,
+    pub(crate) carries: RoundCarries,
     /// The beginning of the round, if it is measured.
-    pub(super) epoch: Option<Instant>,
+    pub(crate) epoch: Option<Instant>,
 }
 
 impl Round {
     /// A micro-batch by its index among the micro-batches of all replicas; this process has it.
-    pub(super) fn micro_batch(&self, index: usize) -> &MicroInput {
-        &self.micro_batches[index - self.first]
+    pub(crate) fn micro_batch(&self, index: usize) -> &MicroInput {
+        &self.micro_batches.own[index - self.micro_batches.first]
     }
+
+    /// The programs of each micro-batch of a part of the round.
+    pub(crate) fn cuts(&self, part: &Part) -> impl Iterator<Item = &CutProgram> {
+        let count = part.lists.schedule.micro_batches;
+        let of_part = part.first..part.first + count;
+        of_part.map(|index| &*self.micro_batch(index).cut)
+    }
+}
+
+/// The micro-batches that a process has: the micro-batches of all replicas, or its own if it passes a share.
+#[derive(Debug)]
+pub(crate) struct MicroBatches {
+    pub(crate) own: Vec<MicroInput>,
+    /// The index of the first of them among the micro-batches of all replicas.
+    pub(crate) first: usize,
+}
+
+/// The carried values of a round.
+#[derive(Debug, Default)]
+pub(crate) struct RoundCarries {
+    /// Those that it reads and replaces.
+    pub(crate) used: Option<RoundCarry>,
+    /// The numbers of the carries that still exist.
+    pub(crate) existing: BTreeSet<u64>,
+    /// Bytes of the values of all others.
+    pub(crate) other_bytes: u64,
 }
 
 /// What a replica runs of a round.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// The lists of its ranks, whose micro-batches count from 0.
-    pub(super) lists: Arc<StepLists>,
+    pub(crate) lists: Arc<StepLists>,
     /// Its first micro-batch.
-    pub(super) first: usize,
+    pub(crate) first: usize,
 }
 
 impl Part {
     /// The index of a micro-batch of the lists among the micro-batches of all replicas.
-    pub(super) fn index(&self, micro_batch: MicroBatchIndex) -> usize {
+    pub(crate) fn index(&self, micro_batch: MicroBatchIndex) -> usize {
         self.first + micro_batch.index()
     }
 }
 
 /// The report of a rank to the driver after a round.
 #[derive(Debug, Default)]
-pub(super) struct RoundReport {
+pub(crate) struct RoundReport {
     /// The loss of each micro-batch, if this rank computes it.
-    pub(super) losses: Vec<(usize, DynTensor)>,
+    pub(crate) losses: Vec<(usize, DynTensor)>,
     /// The named outputs of each micro-batch that this rank computes.
-    pub(super) outputs: Vec<(usize, String, DynTensor)>,
+    pub(crate) outputs: Vec<(usize, String, DynTensor)>,
     /// The norm of all gradients, if ranks need it.
-    pub(super) gradient_norm: Option<f64>,
+    pub(crate) gradient_norm: Option<f64>,
     /// The squares of the gradients of the pieces of each stage that it updates, with the places of their parameters, on
     /// the CPU, if ranks do not need the norm.
-    pub(super) squares: Vec<(StageIndex, Vec<usize>, SquareSums)>,
+    pub(crate) squares: Vec<(StageIndex, Vec<usize>, SquareSums)>,
     /// The reason for stopping before the update: the positions of gradients that are not finite, in
     /// the order in which norms are added. Empty if only the loss is not finite.
-    pub(super) stopped: Option<Vec<usize>>,
+    pub(crate) stopped: Option<Vec<usize>>,
     /// The time of each action, if the round was measured.
-    pub(super) timeline: Option<RankTimeline>,
+    pub(crate) timeline: Option<RankTimeline>,
 }

@@ -10,36 +10,34 @@ use super::optimizer::Optimizers;
 use crate::sum::GradientSum;
 
 /// Changes the gradient of a parameter before the update.
-pub(super) type GradientHook = dyn Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync;
+pub(crate) type GradientHook = dyn Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync;
 
 /// Settings of the builder that the driver or the ranks use after the start.
 #[derive(Clone)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     /// The seed of initial values and of the random values of the forward.
-    pub(super) seed: Seed,
+    pub(crate) seed: Seed,
     /// The number of replicas of every stage.
-    pub(super) replicas: usize,
+    pub(crate) replicas: usize,
     /// The order in which gradients are added.
-    pub(super) sum: GradientSum,
+    pub(crate) sum: GradientSum,
     /// The clipping of all gradients.
-    pub(super) clipping: Option<Clipping>,
+    pub(crate) clipping: Option<Clipping>,
     /// Whether a training step updates nothing if the loss or a gradient is not finite.
-    pub(super) stop_on_non_finite: bool,
+    pub(crate) stop_on_non_finite: bool,
     /// Whether indices are checked against the sizes of the dimensions that they index.
-    pub(super) check_indices: bool,
+    pub(crate) check_indices: bool,
     /// Whether rounds are measured.
-    pub(super) measure: bool,
+    pub(crate) measure: bool,
     /// The optimizers; without them, the pipeline can't train.
-    pub(super) optimizers: Option<Optimizers>,
-    pub(super) gradient_hook: Option<Arc<GradientHook>>,
+    pub(crate) optimizers: Option<Optimizers>,
+    pub(crate) gradient_hook: Option<Arc<GradientHook>>,
     /// The decay of the averages of parameters, which the optimizers keep.
-    pub(super) average_decay: Option<f64>,
+    pub(crate) average_decay: Option<f64>,
     /// The memory limit that ranks are checked against.
-    pub(super) memory: MemoryCheck,
-    /// After how many steps ranks check that values have not changed in memory.
-    pub(super) check_memory: Option<u64>,
+    pub(crate) memory: MemoryCheck,
     /// Whether the gradients of the last step stay readable.
-    pub(super) keep_gradients: bool,
+    pub(crate) keep_gradients: bool,
 }
 
 impl Default for Settings {
@@ -56,7 +54,6 @@ impl Default for Settings {
             gradient_hook: None,
             average_decay: None,
             memory: MemoryCheck::default(),
-            check_memory: None,
             keep_gradients: false,
         }
     }
@@ -64,7 +61,7 @@ impl Default for Settings {
 
 impl Settings {
     /// Whether an update needs the norms of the gradients of all stages.
-    pub(super) fn needs_norms(&self, loss_scale: Option<f64>) -> bool {
+    pub(crate) fn needs_norms(&self, loss_scale: Option<f64>) -> bool {
         let clips = matches!(self.clipping, Some(Clipping::GlobalNorm(_)));
         clips || loss_scale.is_some() || self.stop_on_non_finite
     }

@@ -14,7 +14,7 @@ use tinderbox_world::Buffer;
 /// The dtype and the shape of a tensor, which is one piece of a frame: its elements in row-major order, or memory with a view,
 /// little-endian.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct TensorType {
+pub(crate) struct TensorType {
     dtype: DType,
     shape: Vec<usize>,
     view: Option<View>,
@@ -30,7 +30,7 @@ struct View {
 
 impl TensorType {
     /// The type of the elements in row-major order.
-    pub(super) fn of(tensor: &DynTensor) -> Self {
+    pub(crate) fn of(tensor: &DynTensor) -> Self {
         Self {
             dtype: tensor.dtype(),
             shape: tensor.shape().to_vec(),
@@ -39,7 +39,7 @@ impl TensorType {
     }
 
     /// The bytes of the piece; `None` if they are more than there can be.
-    pub(super) fn bytes(&self) -> Option<usize> {
+    pub(crate) fn bytes(&self) -> Option<usize> {
         let mut sizes = self.shape.iter();
         let elements = match &self.view {
             Some(view) => Some(view.elements),
@@ -65,7 +65,7 @@ impl AsRef<[u8]> for Lent {
 /// # Errors
 ///
 /// When a device can't be read.
-pub(super) fn lend(tensors: Vec<DynTensor>) -> Result<(Vec<TensorType>, Vec<Bytes>), FakeError> {
+pub(crate) fn lend(tensors: Vec<DynTensor>) -> Result<(Vec<TensorType>, Vec<Bytes>), FakeError> {
     let lent = tensors.into_iter().map(|tensor| lend_one(tensor, 2));
     Ok(lent.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
 }
@@ -75,7 +75,7 @@ pub(super) fn lend(tensors: Vec<DynTensor>) -> Result<(Vec<TensorType>, Vec<Byte
 /// # Errors
 ///
 /// When a device can't be read.
-pub(super) fn lend_compact(
+pub(crate) fn lend_compact(
     tensors: Vec<DynTensor>,
 ) -> Result<(Vec<TensorType>, Vec<Bytes>), FakeError> {
     let lent = tensors.into_iter().map(|tensor| lend_one(tensor, 1));
@@ -87,7 +87,7 @@ pub(super) fn lend_compact(
 /// # Errors
 ///
 /// When it can't be read.
-pub(super) fn copied(tensor: DynTensor) -> Result<DynTensor, FakeError> {
+pub(crate) fn copied(tensor: DynTensor) -> Result<DynTensor, FakeError> {
     let (kinds, pieces) = lend_compact(vec![tensor.clone()])?;
     let pieces = pieces.iter().map(|piece| Buffer::from(&piece[..]));
     let copied = tensors(kinds, pieces.collect());
@@ -100,7 +100,7 @@ pub(super) fn copied(tensor: DynTensor) -> Result<DynTensor, FakeError> {
 /// # Errors
 ///
 /// When a device can't be read.
-pub(super) fn lend_row_major(tensors: Vec<DynTensor>) -> Result<Vec<Bytes>, FakeError> {
+pub(crate) fn lend_row_major(tensors: Vec<DynTensor>) -> Result<Vec<Bytes>, FakeError> {
     let rows = tensors.into_iter().map(|tensor| {
         Ok(match tensor.host_bytes() {
             Some(_) => tensor,
@@ -206,7 +206,7 @@ fn packed(
 
 /// Returns the tensors of a frame, in the memory in which they arrived; `None` if there are other numbers of pieces or
 /// bytes than the types say.
-pub(super) fn tensors(types: Vec<TensorType>, pieces: Vec<Buffer>) -> Option<Vec<DynTensor>> {
+pub(crate) fn tensors(types: Vec<TensorType>, pieces: Vec<Buffer>) -> Option<Vec<DynTensor>> {
     if types.len() != pieces.len() {
         return None;
     }

@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_pack::Scalar;
 use tinderbox_fake::DynTensor;
 
-use super::OptimizerConfig;
+use super::config::OptimizerConfig;
 
 /// AdamW whose moments may have 16 bits, and whose parameters may: torchdistX's AnyPrecisionAdamW.
 ///

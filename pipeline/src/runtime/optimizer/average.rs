@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, kind::BridgeTensor};
 use burn_dispatch::DispatchTensor;
 use tinderbox_fake::DynTensor;
 
-use super::OptimizerState;
+use super::probe::keeps_state;
 use crate::runtime::clip::any_rank;
 
 /// The name of the average in a saved state.
@@ -118,7 +118,7 @@ impl DynOptimizer for Averaging {
         let inner = match src.has_under(&inner) {
             true => Some(self.inner.state_unflatten(rank, &inner, src, device)?),
             // A parameter with an average has stepped: its state is the state of an optimizer that keeps none.
-            false if OptimizerState::keeps_state(&*self.inner, rank) => return None,
+            false if keeps_state(&*self.inner, rank) => return None,
             false => None,
         };
         let average = DynTensor::from_data(average, device);

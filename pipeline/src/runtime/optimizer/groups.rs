@@ -9,8 +9,8 @@ use burn::optim::grad_clipping::GradientClippingConfig;
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use twox_hash::XxHash3_64;
 
-use super::OptimizerConfig;
 use super::average::Averaging;
+use super::config::OptimizerConfig;
 use crate::GroupError;
 
 /// Groups that are written out in a text.

@@ -2,18 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_world::World;
 
-use super::backups::Backups;
-use super::calls::Call;
-use super::driver::Driver;
-use super::report::Recovered;
-use super::settings::Recovery;
-use super::snapshot::Snapshot;
-use crate::runtime::builder::PipelineBuilder;
+use crate::runtime::driver::DriverState;
+use crate::runtime::snapshots::{Backups, KeptSnapshots, Snapshot};
 use crate::schedule::RankIndex;
 
 /// The version of which nothing is kept, because every process can make it again.
@@ -31,7 +25,7 @@ pub(super) struct Ledger {
     /// The snapshots of other ranks.
     pub(super) backups: Arc<Backups>,
     pub(super) snapshots: BTreeMap<u64, Snapshot>,
-    pub(super) drivers: BTreeMap<u64, Driver>,
+    pub(super) drivers: BTreeMap<u64, DriverState>,
     /// The newest version that all keepers have; `None` until they have the first.
     pub(super) kept: Option<u64>,
 }
@@ -63,13 +57,14 @@ impl Ledger {
         of_own.map(|(rank, _)| RankIndex::new(rank))
     }
 
-    /// The newest version that this process keeps of all ranks of which it keeps some.
-    pub(super) fn newest(&self) -> u64 {
-        let newest = self.of_others().map(|rank| {
-            let versions = self.backups.versions(rank);
-            versions.last().copied().unwrap_or(INITIAL)
-        });
-        newest.min().unwrap_or(u64::MAX)
+    /// What the driver reports to the others of it.
+    pub(super) fn kept_snapshots(&self) -> KeptSnapshots {
+        KeptSnapshots {
+            of: self.of_others().collect(),
+            backups: self.backups.clone(),
+            of_all: None,
+            renewed: None,
+        }
     }
 
     /// The newest version that this process has itself.
@@ -79,14 +74,14 @@ impl Ledger {
     }
 
     /// All keepers have a version: what is older is dropped.
-    fn keep_from(&mut self, version: u64) {
+    pub(super) fn keep_from(&mut self, version: u64) {
         self.kept = Some(version);
         self.snapshots = self.snapshots.split_off(&version);
         self.drivers = self.drivers.split_off(&version);
         self.backups.keep_from(version);
     }
 
-    fn holdings(&self) -> Holdings {
+    pub(super) fn holdings(&self) -> Holdings {
         let initial = self.kept.filter(|kept| *kept == INITIAL);
         let own = self.snapshots.keys().copied().chain(initial);
         let of_others = self
@@ -142,104 +137,6 @@ pub(super) fn newest_version(ranks: usize, left: &[&Holdings]) -> Result<u64, Ve
         true => all().filter(|rank| !is_left(*rank)).collect(),
         false => gone,
     })
-}
-
-/// What a process needs to continue without others.
-pub(in crate::runtime) struct RecoveryState<M, B> {
-    pub(super) settings: Recovery,
-    pub(super) world: World,
-    /// Builds the pipeline for another plan. Its own plan is the first.
-    pub(super) builder: PipelineBuilder<M, B>,
-    pub(super) ledger: Ledger,
-    /// The ledgers before the last losses, the newest last, until the present one has a version that all keepers have.
-    pub(super) earlier: Vec<Ledger>,
-    /// The number of calls so far that changed something.
-    pub(super) version: u64,
-    /// The calls since the oldest version.
-    pub(super) log: Vec<Call<M, B>>,
-    /// The number of calls so far in which all processes took part.
-    pub(super) calls: u64,
-    /// Whether a call runs.
-    pub(super) is_running: bool,
-    /// Whether the state of lost ranks is lost, and no restore is complete since.
-    pub(in crate::runtime) is_state_lost: bool,
-    pub(super) recovered: Vec<Recovered>,
-    /// Sends the last snapshot.
-    pub(super) sending: Option<JoinHandle<()>>,
-}
-
-impl<M, B> RecoveryState<M, B> {
-    pub(super) fn new(
-        settings: Recovery,
-        world: World,
-        builder: PipelineBuilder<M, B>,
-        ledger: Ledger,
-    ) -> Self {
-        Self {
-            settings,
-            world,
-            builder,
-            ledger,
-            earlier: Vec::new(),
-            version: INITIAL,
-            log: Vec::new(),
-            calls: 0,
-            is_running: false,
-            is_state_lost: false,
-            recovered: Vec::new(),
-            sending: None,
-        }
-    }
-
-    /// All keepers have a version, if it is newer than the one that they had.
-    pub(super) fn all_keep(&mut self, version: u64) {
-        if version > self.ledger.kept.unwrap_or(INITIAL) {
-            self.ledger.keep_from(version);
-            self.earlier.clear();
-            self.prune();
-        }
-    }
-
-    /// Drops calls that are never repeated.
-    pub(super) fn prune(&mut self) {
-        let oldest = self.ledgers().filter_map(|ledger| ledger.kept).min();
-        let oldest = oldest.unwrap_or(INITIAL);
-        self.log.retain(|call| call.is_after(oldest));
-    }
-
-    /// The ledgers of each numbering of the processes, the newest first.
-    pub(super) fn ledgers(&self) -> impl Iterator<Item = &Ledger> {
-        std::iter::once(&self.ledger).chain(self.earlier.iter().rev())
-    }
-
-    /// What this process has, under each numbering of the processes.
-    pub(super) fn holdings(&self) -> Vec<Holdings> {
-        self.ledgers().map(Ledger::holdings).collect()
-    }
-
-    /// Goes back to the numbering of a generation.
-    pub(super) fn use_ledger(&mut self, generation: u32) {
-        while self.ledger.generation > generation
-            && let Some(earlier) = self.earlier.pop()
-        {
-            self.ledger = earlier;
-        }
-    }
-
-    /// Waits until the last snapshot was read, so that nothing uses the channel any more.
-    pub(super) fn join_sending(&mut self) {
-        if let Some(sending) = self.sending.take() {
-            // A panic was reported by its hook.
-            let _ = sending.join();
-        }
-    }
-}
-
-impl<M, B> Drop for RecoveryState<M, B> {
-    fn drop(&mut self) {
-        self.join_sending();
-        self.world.end_recovery();
-    }
 }
 
 #[cfg(test)]

@@ -5,24 +5,21 @@
 //! process is lost, those that are left regroup, choose the newest version of which every part is left, plan again, move what
 //! is missing, and repeat the calls since then: they are deterministic, so they return what they have returned before.
 //!
-//! `settings` and `report` are public. `snapshot`, `backups` and `keepers` are what is kept and where, `ledger` what one
-//! process has of it, `moving` brings it to where a new plan needs it, `calls` repeats calls, and `restart` is the order of it
-//! all.
+//! `settings` is public. `keepers` chooses where snapshots are kept, `ledger` is what one process has of them, `recovering`
+//! takes and sends them, `moving` brings them to where a new plan needs them, `restart` is the order after a loss, and `log`
+//! has the calls to repeat.
 
-mod backups;
-mod calls;
-mod driver;
 mod keepers;
 mod ledger;
+mod log;
 mod moving;
+mod recovering;
 mod replan;
-mod report;
 mod restart;
+mod sending;
 mod settings;
-mod snapshot;
 
-pub(super) use backups::{Backups, Part};
-pub(super) use calls::CallKind;
-pub(super) use ledger::RecoveryState;
-pub use report::Recovered;
+pub(crate) use log::CallLog;
+pub(crate) use recovering::{Planned, Recovering};
+pub(crate) use replan::replan;
 pub use settings::Recovery;

@@ -12,10 +12,10 @@ use tinderbox_deferred::{Observer, ParameterPath, ParameterTable, Values};
 use tinderbox_fake::DynTensor;
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
-use super::snapshot::{Contents, Item, Name, tensor};
 use crate::PipelineError;
 use crate::cut::Layout;
-use crate::runtime::restore::{SavedOptimizer, StateFields, StateTensor};
+use crate::runtime::optimizer::{SavedOptimizer, StateFields, StateTensor};
+use crate::runtime::snapshots::{Contents, Item, Name, tensor};
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
 

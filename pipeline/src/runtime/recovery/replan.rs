@@ -11,7 +11,7 @@ use crate::{PipelineError, PlanError};
 /// Plans for fewer processes than before: this schedule and the placement of the old plan if they fit, and as many replicas,
 /// or half of them and so on. If there are enough processes, the old plan itself; if the model can't be divided among all of
 /// them, a plan for fewer.
-pub(super) fn replan<B: Batch>(
+pub(crate) fn replan<B: Batch>(
     trace: &Trace<B>,
     old: &Plan,
     kind: ScheduleKind,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::Plan;
 
 /// Plans for another number of processes.
-pub(super) type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn Error + Send + Sync>> + Send + Sync;
+pub(crate) type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn Error + Send + Sync>> + Send + Sync;
 
 /// How a pipeline continues when a process of its [world](crate::PipelineBuilder::world) is lost.
 ///
@@ -29,8 +29,8 @@ pub(super) type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn Error + Send + Sy
 /// [restore](crate::Pipeline::restore) of the last checkpoint.
 #[derive(Clone)]
 pub struct Recovery {
-    pub(super) every: u64,
-    pub(super) plan: Option<Arc<Replan>>,
+    pub(crate) every: u64,
+    pub(crate) plan: Option<Arc<Replan>>,
 }
 
 impl Default for Recovery {

@@ -5,59 +5,53 @@ use std::sync::Arc;
 use burn::tensor::DType;
 use tinderbox_deferred::{PartialModule, ProgramInput, Request};
 
-use super::{Place, Stage};
+use super::held::Place;
+use super::setup::RankSetup;
+use super::stage::Stage;
 use crate::ActionError;
-use crate::runtime::rank::RankSetup;
-use crate::runtime::streamed::{ParameterRows, State, States, Values};
+use crate::runtime::streamed::{ParameterRows, State, States, StreamedSetup, Values};
 use crate::schedule::StageIndex;
 
 impl Stage {
     /// A stage without parameters, which get them while it runs ([`attach`](Self::attach)).
-    pub(in crate::runtime) fn streamed(index: StageIndex, setup: &Arc<RankSetup>) -> Self {
+    pub(crate) fn streamed(index: StageIndex, setup: &Arc<RankSetup>) -> Self {
         let none = PartialModule::default;
         Self::with(index, setup, none(), none())
     }
 
+    /// What it knows of how it gets its values.
+    pub(crate) fn streamed_setup(&self) -> Option<Arc<StreamedSetup>> {
+        self.setup.streamed.clone()
+    }
+
     /// Gives it its values until [`detach`](Self::detach). In a training step it owns its parameters, with the states of their
     /// optimizer if it updates them; else it only reads them.
-    pub(in crate::runtime) fn attach(
-        &mut self,
-        values: Values,
-        is_training: bool,
-    ) -> Result<(), ActionError> {
+    pub(crate) fn attach(&mut self, values: Values, is_training: bool) -> Result<(), ActionError> {
         let Values {
             mut parameters,
             states,
             rows,
             ..
         } = values;
-        self.rows = rows;
         let setup = self.setup.clone();
         let table = setup.table.iter().as_slice();
         let path = |position: &usize| &table[*position].path;
         if is_training {
             // In the order of the table, as in a stage that keeps them.
-            let mut owned = setup.layout.owned(self.index).to_vec();
+            let mut owned = setup.layout.owned(self.index()).to_vec();
             owned.sort_unstable();
             let owned = owned.iter().filter_map(|position| {
                 let value = parameters.remove(position)?;
                 Some((path(position).clone(), value))
             });
             let owned = PartialModule::new(owned.collect::<Vec<_>>())?;
-            if self.places.is_empty() {
-                let with = Self::with(self.index, &setup, owned, PartialModule::default());
-                let loaded = std::mem::take(&mut self.loaded);
-                let carried = std::mem::take(&mut self.carried);
-                *self = Self {
-                    loaded,
-                    carried,
-                    ..with
-                };
-            } else {
-                self.owned = owned;
+            match self.held.places.is_empty() {
+                true => self.own(owned),
+                false => self.held.owned = owned,
             }
         }
-        self.streamed = parameters;
+        self.held.rows = rows;
+        self.held.streamed = parameters;
         if !states.is_empty() {
             let states = states.into_iter();
             let states = States::new(states.map(|(at, state)| (path(&at).clone(), state)));
@@ -67,30 +61,40 @@ impl Stage {
         Ok(())
     }
 
+    /// Takes parameters that it has not had before.
+    fn own(&mut self, owned: PartialModule) {
+        let with = Self::with(self.index(), &self.setup, owned, PartialModule::default());
+        let loaded = std::mem::take(&mut self.loaded);
+        let carried = std::mem::take(&mut self.carried);
+        *self = Self {
+            loaded,
+            carried,
+            ..with
+        };
+    }
+
     /// Takes its values.
-    pub(in crate::runtime) fn detach(&mut self) -> Values {
+    pub(crate) fn detach(&mut self) -> Values {
         let mut values = Values {
-            parameters: std::mem::take(&mut self.streamed),
+            parameters: std::mem::take(&mut self.held.streamed),
             ..Values::default()
         };
-        self.cast.clear();
-        self.rows = None;
+        self.held.cast.clear();
+        self.held.rows = None;
         for loaded in self.loaded.values_mut() {
-            loaded.constants = None;
+            loaded.drop_constants();
         }
-        let owned = std::mem::take(&mut self.owned);
-        for (position, place) in &self.places {
+        let owned = std::mem::take(&mut self.held.owned);
+        if owned.is_empty() {
+            return values;
+        }
+        for (position, place) in &self.held.places {
             let Place::Owned(index) = place else {
                 continue;
             };
-            if owned.is_empty() {
-                continue;
-            }
             values.parameters.insert(*position, owned.value(*index));
-            let piece = self
-                .own_pieces()
-                .iter()
-                .position(|piece| piece.place == *index);
+            let mut pieces = self.pieces.of(self.setup.replica).iter();
+            let piece = pieces.position(|piece| piece.place == *index);
             let state = piece.and_then(|piece| self.optimizer.as_mut()?.take(piece));
             values
                 .states
@@ -100,9 +104,9 @@ impl Stage {
     }
 
     /// The rows of a parameter, if the stage has not the whole of it.
-    pub(in crate::runtime) fn rows(&self, position: usize, dtype: DType) -> Option<ProgramInput> {
-        let source = self.rows.as_ref()?;
-        if self.streamed.contains_key(&position) {
+    pub(crate) fn rows(&self, position: usize, dtype: DType) -> Option<ProgramInput> {
+        let source = self.held.rows.as_ref()?;
+        if self.held.streamed.contains_key(&position) {
             return None;
         }
         let parameter = &self.setup.table.iter().as_slice()[position];

@@ -8,7 +8,7 @@ use tinderbox_fake::DynTensor;
 
 /// Where rows of parameters are read.
 #[derive(Clone)]
-pub(in crate::runtime) struct RowSource(pub(super) Arc<dyn Source>);
+pub(crate) struct RowSource(pub(crate) Arc<dyn Source>);
 
 impl fmt::Debug for RowSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -19,18 +19,14 @@ impl fmt::Debug for RowSource {
 }
 
 /// The rows of one parameter.
-pub(in crate::runtime) struct ParameterRows {
+pub(crate) struct ParameterRows {
     source: RowSource,
     whole: Request,
     observer: Arc<dyn Observer>,
 }
 
 impl ParameterRows {
-    pub(in crate::runtime) fn new(
-        source: RowSource,
-        whole: Request,
-        observer: Arc<dyn Observer>,
-    ) -> Self {
+    pub(crate) fn new(source: RowSource, whole: Request, observer: Arc<dyn Observer>) -> Self {
         Self {
             source,
             whole,

@@ -1,52 +1,59 @@
-//! What a rank with streamed stages needs to know, from the settings of a builder.
+//! What a rank with streamed stages needs to know.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use burn::module::Module;
 use burn::tensor::Device;
-use tinderbox_deferred::ParameterTable;
-use tinderbox_fake::DeviceLabel;
+use tinderbox_deferred::{ParameterTable, available_bytes, process_bytes};
+use tinderbox_fake::is_host;
 use tinderbox_planner::MemoryBudget;
 
-use super::pass::{Trained, is_cached};
-use super::store::{StageStore, StreamedTraining, UpdatedStage};
-use crate::batch::Batch;
+use super::store::StageStore;
+use crate::RestoreError;
 use crate::cut::Layout;
-use crate::runtime::builder::PipelineBuilder;
-use crate::runtime::learning_rates::LearningRates;
-use crate::runtime::optimizer::OptimizerState;
-use crate::runtime::pipeline::Pipeline;
+use crate::runtime::optimizer::{OptimizerState, bytes_per_element};
 use crate::runtime::settings::Settings;
-use crate::runtime::stage::Stage;
-use crate::schedule::{RankIndex, StageIndex};
+use crate::schedule::StageIndex;
 use crate::trace::JointGraph;
-use crate::{ActionError, PipelineError, RestoreError, StreamedError};
+
+/// The settings of streamed stages.
+#[derive(Clone, Default)]
+pub(crate) struct StreamedOptions {
+    /// The memory limit.
+    pub(crate) budget: MemoryBudget,
+    /// The bytes of parameters that may stay in the memory of the host.
+    pub(crate) host_bytes: u64,
+    /// Where values are between steps.
+    pub(crate) store: Option<Arc<dyn StageStore>>,
+}
+
+/// The parameters that each stage owns, by position in the table, each with the bytes of the optimizer's state for it if a step may
+/// change it.
+pub(crate) type Trained = Vec<BTreeMap<usize, Option<u64>>>;
 
 /// What a rank with streamed stages needs to know.
-pub(in crate::runtime) struct StreamedSetup {
+pub(crate) struct StreamedSetup {
     /// Where values are between steps, if it trains.
-    pub(in crate::runtime) store: Option<Arc<dyn StageStore>>,
-    pub(super) trained: Trained,
+    pub(crate) store: Option<Arc<dyn StageStore>>,
+    pub(crate) trained: Trained,
     /// Whether the system's cache of files can hold all values.
-    pub(super) is_cached: bool,
+    pub(crate) is_cached: bool,
     /// The bytes of parameters that may stay in the memory of the host.
-    pub(super) host_bytes: u64,
+    pub(crate) host_bytes: u64,
     /// Where activations may be written.
-    pub(super) scratch_dir: Option<PathBuf>,
+    pub(crate) scratch_dir: Option<PathBuf>,
     device: Device,
 }
 
 impl StreamedSetup {
-    pub(in crate::runtime) fn of<M: Module + Sync + 'static, B: Batch>(
-        builder: &PipelineBuilder<M, B>,
-        budget: MemoryBudget,
-        layout: &Layout,
-        traced: &JointGraph,
+    pub(crate) fn new(
+        options: &StreamedOptions,
+        (table, device): (&ParameterTable, &Device),
+        (layout, traced): (&Layout, &JointGraph),
         settings: &Settings,
     ) -> Self {
-        let (table, store) = (builder.model.parameters(), builder.store.clone());
+        let store = options.store.clone();
         let parameters = table.iter().as_slice();
         let optimizers = settings.optimizers.as_ref().filter(|_| store.is_some());
         let bytes_of = |position: usize| {
@@ -57,7 +64,7 @@ impl StreamedSetup {
             }
             parameter.trainable.then(|| {
                 let (rank, dtype) = (parameter.shape.len(), parameter.dtype);
-                let each = OptimizerState::bytes_per_element(&**optimizer, rank, dtype);
+                let each = bytes_per_element(&**optimizer, rank, dtype);
                 each * parameter.elements()
             })
         };
@@ -70,51 +77,17 @@ impl StreamedSetup {
         let states = trained.iter().flat_map(BTreeMap::values).flatten();
         let bytes = parameters.chain(states.copied()).sum();
         Self {
-            is_cached: is_cached(bytes, budget, (&builder.devices[0], builder.host_bytes)),
-            host_bytes: builder.host_bytes,
+            is_cached: is_cached(bytes, options.budget, (device, options.host_bytes)),
+            host_bytes: options.host_bytes,
             scratch_dir: store.as_ref().and_then(|store| store.scratch_dir()),
             trained,
             store,
-            device: builder.devices[0].clone(),
+            device: device.clone(),
         }
     }
 
-    /// Begins or continues the training of a pipeline with its store, if it has one.
-    pub(super) fn start<M: Module + Sync + 'static, B: Batch>(
-        &self,
-        pipeline: &mut Pipeline<M, B>,
-    ) -> Result<(), PipelineError> {
-        let Some(store) = &self.store else {
-            return Ok(());
-        };
-        let table = pipeline.model.parameters().clone();
-        let stages = self.trained.iter().enumerate();
-        let trained = stages.map(|(stage, parameters)| {
-            let changed = parameters.iter().filter(|(_, state)| state.is_some());
-            let paths =
-                changed.map(|(position, _)| table.iter().as_slice()[*position].path.clone());
-            (StageIndex::new(stage), paths.collect::<Vec<_>>())
-        });
-        let started = store.start(&StreamedTraining {
-            seed: pipeline.settings.seed,
-            plan: &pipeline.plan,
-            micro_batches: pipeline.micro_batches,
-            settings: pipeline.run_settings(),
-            trained: trained.filter(|(_, paths)| !paths.is_empty()).collect(),
-            keeps_state: pipeline.keeps_optimizer_state(),
-        });
-        started.map_err(|source| StreamedError::Store { source })?;
-        let checked = self.check_states(&table, &pipeline.settings);
-        checked.map_err(|source| PipelineError::Restore {
-            rank: RankIndex::new(0),
-            source,
-        })?;
-        pipeline.resume_at(store.step());
-        Ok(())
-    }
-
     /// Checks that the optimizers can continue with the states that the store has. Reads no values.
-    fn check_states(
+    pub(crate) fn check_states(
         &self,
         table: &ParameterTable,
         settings: &Settings,
@@ -137,35 +110,22 @@ impl StreamedSetup {
         }
         Ok(())
     }
+}
 
-    /// What a step may have changed of a stage that was updated; `None` if that is nothing.
-    pub(in crate::runtime) fn updated(
-        &self,
-        table: &ParameterTable,
-        stage: &Stage,
-        rates: &LearningRates,
-    ) -> Result<Option<UpdatedStage>, ActionError> {
-        let of_stage = self.trained[stage.index().index()].iter();
-        let changed = of_stage.filter(|(_, state)| state.is_some());
-        let changed: BTreeSet<usize> = changed.map(|(position, _)| *position).collect();
-        if changed.is_empty() {
-            return Ok(None);
+/// Returns whether the system's cache of files can hold a model of so many bytes beside what the limits of the device and of the
+/// host allow. Of files that are read in turn, a cache that is a little too small holds none.
+fn is_cached(model_bytes: u64, budget: MemoryBudget, (device, host_bytes): (&Device, u64)) -> bool {
+    let Some(available) = available_bytes(&Device::flex()) else {
+        return true;
+    };
+    let available = available.saturating_sub(host_bytes);
+    let left = match budget {
+        _ if !is_host(device) => available,
+        MemoryBudget::Available => available / 10,
+        MemoryBudget::Values(bytes) => available.saturating_sub(bytes),
+        MemoryBudget::Bytes(bytes) => {
+            (available + process_bytes().unwrap_or(0)).saturating_sub(bytes)
         }
-        let optimizer = stage.optimizer_snapshot().to_host();
-        let optimizer = optimizer.map_err(|source| ActionError::Device {
-            device: DeviceLabel::of(stage.device()),
-            source: Box::new(source),
-        })?;
-        let path = |position: usize| &table.iter().as_slice()[position].path;
-        let rates = rates.of_all(changed.iter().map(|position| path(*position)));
-        let held = stage
-            .held()
-            .filter(|(position, _)| changed.contains(position));
-        Ok(Some(UpdatedStage {
-            stage: stage.index(),
-            parameters: held.map(|(at, value)| (path(at).clone(), value)).collect(),
-            optimizer,
-            rates,
-        }))
-    }
+    };
+    model_bytes <= left
 }

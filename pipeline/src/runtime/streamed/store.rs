@@ -11,8 +11,7 @@ use tinderbox_fake::DynTensor;
 
 use crate::Plan;
 use crate::runtime::learning_rates::StepRates;
-use crate::runtime::optimizer::SavedState;
-use crate::runtime::restore::SavedOptimizer;
+use crate::runtime::optimizer::{SavedOptimizer, SavedState};
 use crate::schedule::StageIndex;
 
 /// What a stage has after the update of a step: the parameters that the step may have changed, and the state of their optimizer.
@@ -97,7 +96,7 @@ pub trait StageStore: Send + Sync {
 }
 
 /// The parameters of the last committed step, whichever that is.
-pub(super) struct Stored(pub(super) Arc<dyn StageStore>);
+pub(crate) struct Stored(pub(crate) Arc<dyn StageStore>);
 
 impl Source for Stored {
     fn load(

@@ -11,16 +11,16 @@ use tinderbox_fake::{DynTensor, ValueId};
 
 use super::rows::RowSource;
 use crate::kept::Holders;
-use crate::runtime::restore::{SavedOptimizer, StateFields};
+use crate::runtime::optimizer::{SavedOptimizer, StateFields};
 use crate::schedule::MicroBatchIndex;
 
 /// A value of a micro-batch that one program computes and others read.
-pub(in crate::runtime) type Activation = (MicroBatchIndex, ValueId);
+pub(crate) type Activation = (MicroBatchIndex, ValueId);
 
 /// A value that is read when it is needed: a parameter, or the optimizer's state of one, by position in the table; or one that was
 /// written when it did not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::runtime) enum Item {
+pub(crate) enum Item {
     Parameter(usize),
     State(usize),
     Activation(Activation),
@@ -28,7 +28,7 @@ pub(in crate::runtime) enum Item {
 
 /// A value in memory.
 #[derive(Clone)]
-pub(in crate::runtime) enum Value {
+pub(crate) enum Value {
     Parameter(DynTensor),
     State(State),
     Activation(DynTensor, Holders),
@@ -36,7 +36,7 @@ pub(in crate::runtime) enum Value {
 
 /// The optimizer's state of a parameter.
 #[derive(Clone)]
-pub(in crate::runtime) enum State {
+pub(crate) enum State {
     /// The parameter has none yet.
     None,
     /// As it was read.
@@ -47,19 +47,19 @@ pub(in crate::runtime) enum State {
 
 /// What a stage gets before it runs, and gives back after it.
 #[derive(Default)]
-pub(in crate::runtime) struct Values {
+pub(crate) struct Values {
     /// By position in the table.
-    pub(in crate::runtime) parameters: HashMap<usize, DynTensor>,
+    pub(crate) parameters: HashMap<usize, DynTensor>,
     /// The optimizer's states of trained parameters, by position in the table.
-    pub(in crate::runtime) states: BTreeMap<usize, State>,
+    pub(crate) states: BTreeMap<usize, State>,
     /// Activations that were read.
-    pub(in crate::runtime) activations: Vec<(Activation, DynTensor, Holders)>,
+    pub(crate) activations: Vec<(Activation, DynTensor, Holders)>,
     /// Where rows of other parameters are read.
-    pub(in crate::runtime) rows: Option<RowSource>,
+    pub(crate) rows: Option<RowSource>,
 }
 
 impl Values {
-    pub(super) fn insert(&mut self, item: Item, value: Value) {
+    pub(crate) fn insert(&mut self, item: Item, value: Value) {
         match (item, value) {
             (Item::Parameter(position), Value::Parameter(value)) => {
                 self.parameters.insert(position, value);
@@ -74,7 +74,7 @@ impl Values {
         }
     }
 
-    pub(super) fn remove(&mut self, item: Item) -> Option<Value> {
+    pub(crate) fn remove(&mut self, item: Item) -> Option<Value> {
         match item {
             Item::Parameter(position) => self.parameters.remove(&position).map(Value::Parameter),
             Item::State(position) => self.states.remove(&position).map(Value::State),
@@ -85,12 +85,10 @@ impl Values {
 }
 
 /// The states of parameters, by path.
-pub(in crate::runtime) struct States(Mutex<HashMap<ParameterPath, State>>);
+pub(crate) struct States(Mutex<HashMap<ParameterPath, State>>);
 
 impl States {
-    pub(in crate::runtime) fn new(
-        states: impl IntoIterator<Item = (ParameterPath, State)>,
-    ) -> Self {
+    pub(crate) fn new(states: impl IntoIterator<Item = (ParameterPath, State)>) -> Self {
         Self(Mutex::new(states.into_iter().collect()))
     }
 

@@ -1,0 +1,36 @@
+//! Panics and errors of a rank, as errors that name their place.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
+use crate::{ActionError, PipelineError};
+
+/// The error of an action or another part of a rank's work.
+pub(super) fn action_error(
+    rank: RankIndex,
+    (stage, micro_batch): (Option<StageIndex>, Option<MicroBatchIndex>),
+    text: &str,
+    source: ActionError,
+) -> PipelineError {
+    PipelineError::Action {
+        rank,
+        stage,
+        micro_batch,
+        action: text.to_owned(),
+        source: Box::new(source),
+    }
+}
+
+/// Runs a part of an action; converts a panic to an error.
+pub(super) fn caught<T>(run: impl FnOnce() -> Result<T, ActionError>) -> Result<T, ActionError> {
+    guarded(run).unwrap_or_else(|message| Err(ActionError::Panicked { message }))
+}
+
+/// Runs code that may panic, and returns the text of the panic.
+pub(super) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "a panic without a message".into())
+    })
+}

@@ -1,0 +1,285 @@
+//! Starts the ranks of a plan.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn::tensor::Device;
+use tinderbox_deferred::{ParameterTable, Source};
+use tinderbox_world::World;
+
+use super::carry::Carries;
+use super::driver::{CallCounts, Driver, Options};
+use super::facts::Facts;
+use super::programs::Programs;
+use super::run_settings::Training;
+use super::state::{Condition, DriverState};
+use crate::PipelineError;
+use crate::cut::{Cutting, Layout};
+use crate::lists::ScheduleChoice;
+use crate::plan::Plan;
+use crate::runtime::cores;
+use crate::runtime::link::Abort;
+use crate::runtime::loss_scale::LossScale;
+use crate::runtime::memory::{check_memory, device_of};
+use crate::runtime::ranks::{Processes, Ranks, SharedPasses, Start, StreamingRank, Threads, Wrap};
+use crate::runtime::settings::Settings;
+use crate::runtime::snapshots::Backups;
+use crate::runtime::stage::RankSetup;
+use crate::runtime::streamed::{StreamedOptions, StreamedSetup};
+use crate::schedule::{Dependencies, RankIndex, verify};
+use crate::sum::Groups;
+use crate::trace::JointGraph;
+
+/// Where and how ranks run.
+#[derive(Clone)]
+pub(crate) struct RankOptions {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) threads_per_rank: Option<usize>,
+    pub(crate) timeout: Duration,
+    pub(crate) world: Option<World>,
+    /// Where the snapshots of other ranks are kept, with a recovery.
+    pub(crate) backups: Option<Arc<Backups>>,
+    /// Of stages that have their parameters only while they run.
+    pub(crate) streamed: Option<(StreamedOptions, SharedPasses)>,
+}
+
+/// What the ranks of a model are started with, for any of its plans.
+#[derive(Clone)]
+pub(crate) struct Launch {
+    /// The parameters of the model.
+    pub(crate) table: Arc<ParameterTable>,
+    /// The graph of the example that was traced.
+    pub(crate) example: Arc<JointGraph>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) options: Options,
+    pub(crate) loss_scale: Option<LossScale>,
+    /// The schedule; without one, the plan's.
+    pub(crate) schedule: Option<ScheduleChoice>,
+    pub(crate) kept_programs: usize,
+    pub(crate) ranks: RankOptions,
+}
+
+/// What follows from a plan.
+pub(crate) struct Prepared {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) schedule: ScheduleChoice,
+}
+
+impl Launch {
+    /// Checks that the ranks of a plan can run.
+    pub(crate) fn prepare(&self, plan: &Plan) -> Result<Prepared, PipelineError> {
+        let replicas = plan.replica_count();
+        let settings = Settings {
+            replicas,
+            ..(*self.settings).clone()
+        };
+        check_replicas(&settings)?;
+        let layout = plan.layout(&self.table)?;
+        let layout = Arc::new(match self.example.carried().is_empty() {
+            true => layout,
+            false => {
+                let carried = Cutting::new(&self.example, &layout)?.carried(&self.example);
+                layout.with_carried(carried)
+            }
+        });
+        if let Some(state) = self.example.updates().keys().next()
+            && replicas > 1
+        {
+            let path = self.table.iter().as_slice()[*state].path.clone();
+            return Err(PipelineError::RunningState { path });
+        }
+        let schedule = self.schedule.clone().unwrap_or_else(|| plan.schedule());
+        let micro_batches = self.options.micro_batches;
+        if micro_batches < replicas {
+            return Err(PipelineError::IdleReplicas {
+                replicas,
+                micro_batches,
+            });
+        }
+        if settings.optimizers.is_some() {
+            check_schedule(&schedule, &layout, &settings, micro_batches)?;
+        }
+        Ok(Prepared {
+            settings: Arc::new(settings),
+            layout,
+            schedule,
+        })
+    }
+
+    /// Starts the ranks of a plan; each materializes only its own parameters. Links of one process may be wrapped.
+    pub(crate) fn start(
+        &self,
+        plan: Plan,
+        source: Arc<dyn Source>,
+        wrap: Option<&Wrap>,
+    ) -> Result<Driver, PipelineError> {
+        let prepared = self.prepare(&plan)?;
+        let mut ranks = self.start_ranks(&plan, &prepared, source, wrap)?;
+        self.facts(&plan, &prepared).compare(&mut *ranks)?;
+        ranks.ask("materialize its parameters", |_, _| ())?;
+        // Nobody trains before all can.
+        ranks.agree(None)?;
+        let Prepared {
+            settings,
+            layout,
+            schedule,
+        } = prepared;
+        let programs = Programs::new(
+            self.example.clone(),
+            layout,
+            schedule,
+            &settings,
+            self.loss_scale,
+            self.kept_programs,
+        );
+        Ok(Driver {
+            plan,
+            table: self.table.clone(),
+            settings,
+            options: self.options,
+            programs,
+            ranks,
+            state: DriverState {
+                loss_scale: self.loss_scale,
+                equal_rates: Some(0),
+                ..DriverState::default()
+            },
+            condition: Condition::Sound,
+            counts: CallCounts::default(),
+            carries: Carries::default(),
+            repaired: Vec::new(),
+            kept: None,
+        })
+    }
+
+    fn facts<'a>(&'a self, plan: &'a Plan, prepared: &'a Prepared) -> Facts<'a> {
+        Facts {
+            plan,
+            trace: &self.example,
+            settings: &prepared.settings,
+            training: Training {
+                settings: &prepared.settings,
+                table: &self.table,
+                micro_batches: self.options.micro_batches,
+                loss_scale: self.loss_scale,
+                compute: self.options.compute,
+                frozen: Vec::new(),
+            },
+            schedule: &prepared.schedule,
+            loss_scale: self.loss_scale,
+            check_memory: self.options.check_memory,
+        }
+    }
+
+    /// Starts the threads of the ranks of this process.
+    fn start_ranks(
+        &self,
+        plan: &Plan,
+        prepared: &Prepared,
+        source: Arc<dyn Source>,
+        wrap: Option<&Wrap>,
+    ) -> Result<Box<dyn Ranks>, PipelineError> {
+        let RankOptions {
+            devices,
+            timeout,
+            world,
+            backups,
+            streamed,
+            ..
+        } = &self.ranks;
+        let (ranks, world) = (plan.world_size(), world.as_ref());
+        let processes = world.map_or(ranks, World::size);
+        // Those beyond the plan's wait until another one is lost.
+        if processes < ranks || (processes > ranks && backups.is_none()) {
+            return Err(PipelineError::WorldSize { ranks, processes });
+        }
+        // The ranks of this process, and their devices.
+        let (own, devices) = match world {
+            None => (0..ranks, devices.clone()),
+            Some(world) => {
+                let (own, local) = (world.rank().index(), world.local());
+                let device = device_of(RankIndex::new(local.rank), devices).clone();
+                (own.min(ranks)..(own + 1).min(ranks), vec![device])
+            }
+        };
+        let (layout, settings) = (&prepared.layout, &prepared.settings);
+        if streamed.is_none() {
+            let own = world.map(World::rank);
+            check_memory(layout, &self.example, &devices, own, settings)?;
+        }
+        let of_streamed = streamed.as_ref().map(|(options, _)| {
+            let (parameters, graphs) = ((&*self.table, &devices[0]), (&**layout, &*self.example));
+            Arc::new(StreamedSetup::new(options, parameters, graphs, settings))
+        });
+        let abort = Abort::default();
+        let setups = own.map(|rank| RankSetup {
+            rank: RankIndex::new(rank),
+            replica: rank / layout.rank_count(),
+            place: RankIndex::new(rank % layout.rank_count()),
+            layout: layout.clone(),
+            table: self.table.clone(),
+            device: device_of(RankIndex::new(rank), &devices).clone(),
+            settings: settings.clone(),
+            progress: Arc::default(),
+            abort: abort.clone(),
+            streamed: of_streamed.clone(),
+        });
+        let shared = cores::threads(world, ranks)?;
+        let start = Start {
+            setups: setups.collect(),
+            source,
+            threads_per_rank: self.ranks.threads_per_rank.unwrap_or(shared),
+            timeout: *timeout,
+            wrap,
+            abort,
+        };
+        Ok(match (world, streamed) {
+            (Some(world), _) => Box::new(Processes::new(start, world, backups.clone())?),
+            (None, Some((_, passes))) => {
+                Box::new(StreamingRank::new(Threads::new(start)?, passes.clone()))
+            }
+            (None, None) => Box::new(Threads::new(start)?),
+        })
+    }
+}
+
+/// Checks that gradients can be summed in an order that does not depend on the number of replicas.
+fn check_replicas(settings: &Settings) -> Result<(), PipelineError> {
+    let (replicas, sum) = (settings.replicas, settings.sum);
+    if !replicas.is_power_of_two() {
+        return Err(PipelineError::Replicas { replicas });
+    }
+    let groups = sum.groups();
+    match groups.is_power_of_two() && groups.is_multiple_of(replicas) {
+        true => Ok(()),
+        false => Err(PipelineError::Sum { sum, replicas }),
+    }
+}
+
+/// Refuses a schedule that does not fit before parameters are materialized. The dependencies of its ranks are known only when a
+/// batch is traced.
+fn check_schedule(
+    schedule: &ScheduleChoice,
+    layout: &Layout,
+    settings: &Settings,
+    micro_batches: usize,
+) -> Result<(), PipelineError> {
+    let groups = Groups {
+        micro_batches,
+        groups: settings.sum.groups(),
+    };
+    let counts: BTreeSet<usize> = match schedule {
+        ScheduleChoice::Written(written) => [written.micro_batches].into(),
+        _ => (0..settings.replicas)
+            .map(|replica| groups.of_replica(replica, settings.replicas).len())
+            .collect(),
+    };
+    let alone = Dependencies::new(layout.ranks.len(), [], []);
+    for count in counts {
+        let lists = schedule.compute(&layout.ranks, count, &alone)?;
+        verify(&lists, &alone).map_err(PipelineError::Schedule)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! The result of a step or an evaluation.
+
+use std::ops::Range;
+
+use burn::tensor::{Tensor, kind::Basic};
+use tinderbox_fake::{DynTensor, FakeError};
+
+use crate::OutputError;
+use crate::runtime::recovered::Recovered;
+use crate::schedule::{MicroBatchIndex, Timeline};
+
+/// The processes of a [world](crate::PipelineBuilder::world) that get the named outputs of a step. All get the losses and
+/// the norm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputsOn {
+    /// All processes: every output is sent to each of them.
+    #[default]
+    All,
+    /// The process whose rank computes them, without a copy: with [replicas](crate::Plan::replicas), it gets the outputs of the
+    /// micro-batches of its replica.
+    Own,
+}
+
+/// A named output of the micro-batches that this process has, in their order.
+#[derive(Clone, Debug)]
+pub(super) struct NamedOutput {
+    name: String,
+    micro_batches: Vec<usize>,
+    values: Vec<DynTensor>,
+}
+
+impl NamedOutput {
+    pub(super) fn new(name: String, mut values: Vec<(usize, DynTensor)>) -> Self {
+        values.sort_by_key(|(micro_batch, _)| *micro_batch);
+        let (micro_batches, values) = values.into_iter().unzip();
+        Self {
+            name,
+            micro_batches,
+            values,
+        }
+    }
+
+    /// The output of some micro-batches, counted from the first of them; `None` if there are none.
+    fn of(&self, range: &Range<usize>) -> Option<Self> {
+        let place = |end: usize| self.micro_batches.partition_point(|k| *k < end);
+        let places = place(range.start)..place(range.end);
+        let micro_batches = self.micro_batches[places.clone()].iter();
+        (!places.is_empty()).then(|| Self {
+            name: self.name.clone(),
+            micro_batches: micro_batches.map(|k| k - range.start).collect(),
+            values: self.values[places].to_vec(),
+        })
+    }
+}
+
+/// The result of an evaluation. Its loss is `None` if the forward has none.
+pub type Evaluation = StepOutput<Option<f64>>;
+
+/// The result of a training step, or of an [evaluation](Evaluation).
+#[derive(Clone, Debug)]
+pub struct StepOutput<Loss = f64> {
+    /// The loss of the batch: the weighted mean of the losses of its micro-batches, or their sum
+    /// ([`Outputs::sum`](crate::Outputs::sum)).
+    pub loss: Loss,
+    /// The loss of each micro-batch, in order.
+    pub micro_batch_losses: Vec<f64>,
+    /// The weight of each micro-batch in `loss`: 1 for a sum, otherwise they sum to 1. A weight of 0
+    /// adds nothing, whatever the loss.
+    pub micro_batch_weights: Vec<f64>,
+    /// The norm of all gradients, before they were clipped, after division by the loss scale; not
+    /// finite for a skipped step. `None` in an evaluation, and on devices other than the CPU unless a
+    /// rank needs it: for [clipping](crate::Clipping::GlobalNorm) by it, a [loss
+    /// scale](crate::LossScale), or to [stop](crate::PipelineBuilder::stop_on_non_finite).
+    pub gradient_norm: Option<f64>,
+    /// Whether the update was skipped because the gradients of a [scaled loss](crate::LossScale) were
+    /// not finite.
+    pub skipped: bool,
+    /// The time of each action, of one [replica](crate::Plan::replicas), the first of those with the most micro-batches;
+    /// `None` unless the pipeline [measures](crate::PipelineBuilder::measure).
+    pub timeline: Option<Timeline>,
+    /// What happened if ranks were lost in this step, and the others [went on](crate::PipelineBuilder::recovery).
+    pub recovered: Vec<Recovered>,
+    /// In the order of names.
+    pub(super) outputs: Vec<NamedOutput>,
+    /// The number of micro-batches of each batch.
+    pub(crate) batches: Vec<usize>,
+    pub(super) is_sum: bool,
+    /// The positions of gradients that are not finite, if that or the loss stopped the update.
+    pub(crate) stopped: Option<Vec<usize>>,
+}
+
+impl From<StepOutput> for Evaluation {
+    fn from(output: StepOutput) -> Self {
+        let loss = Some(output.loss);
+        output.with_loss(loss)
+    }
+}
+
+impl Evaluation {
+    /// The result of a training step, whose forward always has a loss.
+    pub(crate) fn of_training(self) -> StepOutput {
+        let loss = self.loss.expect("a forward that trains has a loss");
+        self.with_loss(loss)
+    }
+}
+
+impl<Loss> StepOutput<Loss> {
+    fn with_loss<Other>(self, loss: Other) -> StepOutput<Other> {
+        StepOutput {
+            loss,
+            micro_batch_losses: self.micro_batch_losses,
+            micro_batch_weights: self.micro_batch_weights,
+            gradient_norm: self.gradient_norm,
+            skipped: self.skipped,
+            timeline: self.timeline,
+            recovered: self.recovered,
+            outputs: self.outputs,
+            batches: self.batches,
+            is_sum: self.is_sum,
+            stopped: self.stopped,
+        }
+    }
+
+    /// Returns whether the losses of all micro-batches with a weight, and the norm of all gradients if
+    /// it is known, are finite: neither NaN nor infinite.
+    pub fn is_finite(&self) -> bool {
+        let norm_is_finite = self.gradient_norm.is_none_or(f64::is_finite);
+        norm_is_finite && self.losses_not_finite().next().is_none()
+    }
+
+    /// The losses that are not finite and have a weight, with their micro-batches.
+    pub(crate) fn losses_not_finite(&self) -> impl Iterator<Item = (MicroBatchIndex, f64)> {
+        let losses = self
+            .micro_batch_losses
+            .iter()
+            .zip(&self.micro_batch_weights);
+        let losses = losses.enumerate();
+        losses
+            .filter(|(_, (loss, weight))| **weight != 0.0 && !loss.is_finite())
+            .map(|(micro_batch, (loss, _))| (MicroBatchIndex::new(micro_batch), *loss))
+    }
+
+    /// Returns the losses and outputs of each batch of a step over [several](crate::Pipeline::step_accumulated), in order;
+    /// of the only one otherwise. The weights of a batch are of its own micro-batches.
+    pub fn of_batches(&self) -> impl Iterator<Item = Evaluation> {
+        let mut start = 0;
+        self.batches.iter().map(move |count| {
+            let of_batch = start..start + count;
+            start += count;
+            let losses = self.micro_batch_losses.get(of_batch.clone());
+            let weights = &self.micro_batch_weights[of_batch.clone()];
+            let all = if self.is_sum {
+                1.0
+            } else {
+                weights.iter().sum()
+            };
+            // A batch that counts for nothing has no loss.
+            let weights = weights
+                .iter()
+                .map(|weight| if all > 0.0 { weight / all } else { 0.0 });
+            let weights: Vec<f64> = weights.collect();
+            let loss = losses.map(|losses| {
+                let weighted = losses
+                    .iter()
+                    .zip(&weights)
+                    .filter(|(_, weight)| **weight != 0.0);
+                weighted.map(|(loss, weight)| loss * weight).sum()
+            });
+            let outputs = self
+                .outputs
+                .iter()
+                .filter_map(|output| output.of(&of_batch));
+            Evaluation {
+                loss,
+                micro_batch_losses: losses.unwrap_or_default().to_vec(),
+                micro_batch_weights: weights,
+                gradient_norm: self.gradient_norm,
+                skipped: self.skipped,
+                timeline: None,
+                recovered: Vec::new(),
+                outputs: outputs.collect(),
+                batches: vec![*count],
+                is_sum: self.is_sum,
+                stopped: None,
+            }
+        })
+    }
+
+    /// Returns the named outputs, one tensor per micro-batch that this process has ([`OutputsOn`]).
+    pub fn outputs(&self) -> impl Iterator<Item = (&str, &[DynTensor])> {
+        self.outputs
+            .iter()
+            .map(|output| (output.name.as_str(), output.values.as_slice()))
+    }
+
+    /// Returns a named output, one tensor per micro-batch that this process has ([`OutputsOn`]).
+    pub fn output(&self, name: &str) -> Option<&[DynTensor]> {
+        Some(&self.named(name)?.values)
+    }
+
+    fn named(&self, name: &str) -> Option<&NamedOutput> {
+        self.outputs.iter().find(|output| output.name == name)
+    }
+
+    /// Returns a named output of the whole batch: its tensors of all micro-batches, joined along the first dimension
+    /// in their order. Cost: a copy if there are several. With [`OutputsOn::Own`], those that this process has.
+    ///
+    /// An output of one element for each micro-batch, such as an accuracy, becomes one element for each.
+    ///
+    /// # Errors
+    ///
+    /// When the forward has no such output, or its rank, its kind or its shapes differ.
+    pub fn tensor<const D: usize>(&self, name: &str) -> Result<Tensor<D>, OutputError> {
+        self.tensor_of(name)
+    }
+
+    /// Returns a named output as [`tensor`](Self::tensor) does, of ints or booleans.
+    ///
+    /// # Errors
+    ///
+    /// As [`tensor`](Self::tensor).
+    pub fn tensor_of<const D: usize, K: Basic>(
+        &self,
+        name: &str,
+    ) -> Result<Tensor<D, K>, OutputError> {
+        let output = self.named(name).ok_or_else(|| OutputError::Unknown {
+            name: name.to_owned(),
+            known: self.outputs().map(|(known, _)| known.to_owned()).collect(),
+        })?;
+        let typed = output
+            .values
+            .iter()
+            .map(|part| part.clone().typed::<D, K>());
+        let typed: Result<Vec<Tensor<D, K>>, FakeError> = typed.collect();
+        let mut typed = typed.map_err(|source| OutputError::Type {
+            name: name.to_owned(),
+            source,
+        })?;
+        let shapes = typed.iter().map(|part| part.dims());
+        let shapes: Vec<[usize; D]> = shapes.collect();
+        let other = shapes.iter().position(|shape| shape[1..] != shapes[0][1..]);
+        if let Some(other) = other {
+            return Err(OutputError::Shapes {
+                name: name.to_owned(),
+                first: shapes[0].to_vec(),
+                micro_batch: output.micro_batches[other],
+                other: shapes[other].to_vec(),
+            });
+        }
+        match typed.len() {
+            1 => Ok(typed.remove(0)),
+            _ => Ok(Tensor::cat(typed, 0)),
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! The programs and lists of a pipeline: one set per mode and shapes of a batch, of which the most
+//! recently used are kept.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tinderbox_deferred::RunContext;
+use tinderbox_deferred::random::Seed;
+use tinderbox_fake::Mode;
+
+use super::batches::MicroBatch;
+use super::weights::counts;
+use crate::batch::Batch;
+use crate::certify::{CertifiedStep, certify_lists, certify_programs};
+use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
+use crate::lists::{ScheduleChoice, StepLists};
+use crate::recent::Recent;
+use crate::runtime::clip::Clipping;
+use crate::runtime::loss_scale::LossScale;
+use crate::runtime::program::{CarriedTensors, CutBytes, CutProgram, IndexPlaces, count_of};
+use crate::runtime::round::{MicroInput, Part};
+use crate::runtime::settings::Settings;
+use crate::schedule::{
+    Compute, Costs, Dependencies, Edge, MicroBatchIndex, ScheduleKind, StageIndex, forward_only_on,
+};
+use crate::sum::Groups;
+use crate::trace::{JointGraph, ProgramKey, Trace};
+use crate::{BatchError, CertifyError, PipelineError, Plan};
+
+/// The key of lists: mode, number of micro-batches, the edges between stages, and the stages that update running
+/// states.
+type ListsKey = (Mode, usize, BTreeSet<Edge>, BTreeSet<StageIndex>);
+
+/// What the programs of a pipeline depend on besides graphs.
+#[derive(Clone, Copy, Debug)]
+struct ProgramSettings {
+    /// Whether a step needs the norm of all gradients.
+    global_norm: bool,
+    /// The number of replicas, and of the groups of micro-batches.
+    replicas: usize,
+    groups: usize,
+    /// Whether index errors name the module and the tensor.
+    check_indices: bool,
+}
+
+/// Creates programs and lists on demand, and keeps the most recently used.
+pub(crate) struct Programs {
+    /// The graph of the example that was traced.
+    example: Arc<JointGraph>,
+    layout: Arc<Layout>,
+    choice: ScheduleChoice,
+    settings: ProgramSettings,
+    cuts: Recent<ProgramKey, Arc<CutProgram>>,
+    lists: Recent<ListsKey, Arc<StepLists>>,
+    /// The cuts of the micro-batches, in order, with which the lists were certified.
+    certified: Recent<(Mode, Vec<u64>), ()>,
+    /// The number of programs created so far.
+    made: u64,
+    /// The number of programs dropped so far.
+    dropped: u64,
+}
+
+impl Programs {
+    pub(crate) fn new(
+        example: Arc<JointGraph>,
+        layout: Arc<Layout>,
+        choice: ScheduleChoice,
+        settings: &Settings,
+        loss_scale: Option<LossScale>,
+        kept: usize,
+    ) -> Self {
+        let factor = loss_scale.map(|scale| scale.factor());
+        Self {
+            example,
+            layout,
+            choice,
+            settings: ProgramSettings {
+                global_norm: settings.needs_norms(factor),
+                replicas: settings.replicas,
+                groups: settings.sum.groups(),
+                check_indices: settings.check_indices,
+            },
+            cuts: Recent::new(kept),
+            lists: Recent::new(kept),
+            certified: Recent::new(kept),
+            made: 0,
+            dropped: 0,
+        }
+    }
+
+    pub(crate) fn choice(&self) -> &ScheduleChoice {
+        &self.choice
+    }
+
+    /// Stage and index of every parameter, in the order in which squared norms are added.
+    pub(crate) fn norm_order(&self) -> &[(StageIndex, usize)] {
+        &self.layout.norm_order
+    }
+
+    /// Returns the programs for a micro-batch. They are kept until [`drop_unused`](Self::drop_unused).
+    fn cut(&mut self, part: &MicroBatch<'_>) -> Result<Arc<CutProgram>, PipelineError> {
+        match self.cuts.get(&part.key) {
+            Some(cut) => Ok(cut.clone()),
+            None => self.cut_of(&*(part.record)()?),
+        }
+    }
+
+    fn cut_of(&mut self, joint: &JointGraph) -> Result<Arc<CutProgram>, PipelineError> {
+        let key = joint.key();
+        if let Some(cut) = self.cuts.get(key) {
+            return Ok(cut.clone());
+        }
+        let layout = &*self.layout;
+        let cutting = Cutting::new(joint, layout)?;
+        cutting.check_held(joint, layout)?;
+        let stages = StagePrograms::of_stages(joint, &cutting, layout)?;
+        let cut = Arc::new(CutProgram {
+            number: self.made,
+            carried: CarriedTensors::of(joint, &stages),
+            bytes: CutBytes::of(joint, &stages),
+            programs: certify_programs(joint, stages, &layout.ranks)?,
+            loss_over: count_of(joint, self.settings.check_indices)?,
+            indices: match self.settings.check_indices {
+                true => IndexPlaces::of(joint),
+                false => IndexPlaces::default(),
+            },
+        });
+        self.made += 1;
+        tracing::debug!(program = %key, made = self.made, "program created");
+        self.cuts.insert(key.clone(), cut.clone());
+        Ok(cut)
+    }
+
+    /// Loads the programs of micro-batches, checks their indices, and computes what they count. `first` is the index of the
+    /// first of them among the micro-batches of all replicas.
+    pub(crate) fn prepare(
+        &mut self,
+        (seed, step): (Seed, u32),
+        parts: Vec<MicroBatch<'_>>,
+        first: usize,
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+        let mut micro_batches = Vec::with_capacity(parts.len());
+        for part in parts {
+            micro_batches.push(MicroInput {
+                cut: self.cut(&part)?,
+                inputs: part.inputs,
+                samples: part.samples,
+                weight: 0.0,
+            });
+        }
+        self.drop_unused(micro_batches.iter().map(|micro| &*micro.cut));
+        for (index, micro) in micro_batches.iter().enumerate() {
+            let checked = micro.cut.indices.check(&micro.inputs);
+            checked.map_err(|source| PipelineError::MicroBatch {
+                micro_batch: MicroBatchIndex::new(first + index),
+                source: Box::new(source),
+            })?;
+        }
+        let counts = counts(&micro_batches, first, |micro_batch| RunContext {
+            seed,
+            step,
+            micro_batch: micro_batch as u32,
+        })?;
+        Ok((micro_batches, counts))
+    }
+
+    /// Drops the least recently used programs beyond the number that is kept, but none of `used`, which
+    /// were used last.
+    pub(crate) fn drop_unused<'a>(&mut self, used: impl Iterator<Item = &'a CutProgram>) {
+        let used: BTreeSet<u64> = used.map(|cut| cut.number).collect();
+        for key in self.cuts.trim(used.len()) {
+            if self.dropped == 0 {
+                tracing::warn!(
+                    "batches have more shapes than programs are kept: a shape that recurs after others is recorded, \
+                     cut and loaded again; keep more (`keep_programs`), or pad batches to fewer shapes"
+                );
+            }
+            self.dropped += 1;
+            tracing::debug!(program = %key, dropped = self.dropped, "program dropped");
+        }
+    }
+
+    /// The numbers of the programs that are kept.
+    pub(crate) fn kept(&self) -> BTreeSet<u64> {
+        self.cuts.values().map(|cut| cut.number).collect()
+    }
+
+    /// The micro-batches of a step in groups.
+    pub(crate) const fn groups(&self, micro_batches: usize) -> Groups {
+        Groups {
+            micro_batches,
+            groups: self.settings.groups,
+        }
+    }
+
+    /// Whether a parameter has a gradient in a step over the example that was traced.
+    pub(crate) fn has_gradient(&self, position: usize) -> bool {
+        self.example.gradients()[position].is_some()
+    }
+
+    /// The programs of the example that was traced.
+    pub(crate) fn example(&mut self) -> Result<Arc<CutProgram>, PipelineError> {
+        let example = self.example.clone();
+        self.cut_of(&example)
+    }
+
+    /// The verified lists of each replica for its share of micro-batches with these programs.
+    pub(crate) fn parts(
+        &mut self,
+        mode: Mode,
+        cuts: &[&CutProgram],
+    ) -> Result<Vec<Part>, PipelineError> {
+        let parts = self.parts_of(mode, cuts)?;
+        let order = (mode, cuts.iter().map(|cut| cut.number).collect());
+        if self.certified.get(&order).is_none() {
+            self.certify(mode, &parts, cuts)?;
+            self.certified.insert(order, ());
+            self.certified.trim(1);
+        }
+        Ok(parts)
+    }
+
+    fn parts_of(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<Part>, PipelineError> {
+        let groups = self.groups(cuts.len());
+        // Micro-batches of other shapes may exchange other values.
+        let (edges, states) = (edges(cuts), states(cuts));
+        let parts = (0..self.settings.replicas).map(|replica| {
+            let share = groups.of_replica(replica, self.settings.replicas);
+            let key = (mode, share.len(), edges.clone(), states.clone());
+            let lists = self.lists_of(key).map_err(|error| match error {
+                // A written schedule is the schedule of a replica.
+                PipelineError::MicroBatches {
+                    schedule, expected, ..
+                } => PipelineError::MicroBatches {
+                    schedule,
+                    expected: expected * self.settings.replicas,
+                    found: cuts.len(),
+                },
+                other => other,
+            });
+            Ok(Part {
+                lists: lists?,
+                first: share.start,
+            })
+        });
+        parts.collect()
+    }
+
+    /// The lists for a number of micro-batches, with the dependencies of all.
+    fn lists_of(&mut self, key: ListsKey) -> Result<Arc<StepLists>, PipelineError> {
+        if let Some(lists) = self.lists.get(&key) {
+            return Ok(lists.clone());
+        }
+        let (mode, count, edges, states) = key.clone();
+        let dependencies = self.dependencies(mode, edges, states);
+        let ranks = &self.layout.ranks;
+        let lists = Arc::new(match (count, mode) {
+            (0, _) => StepLists::without_micro_batches(mode, ranks, &dependencies)?,
+            (_, Mode::Training) => {
+                let compute = self.choice.compute(ranks, count, &dependencies)?;
+                StepLists::new(&compute, &dependencies)?
+            }
+            (_, Mode::Inference) => StepLists::new(&forward_only_on(ranks, count), &dependencies)?,
+        });
+        self.lists.insert(key, lists.clone());
+        // The lists of all replicas.
+        self.lists.trim(self.settings.replicas);
+        Ok(lists)
+    }
+
+    /// Proves that lists and the programs of their micro-batches compute what was recorded.
+    fn certify(
+        &self,
+        mode: Mode,
+        parts: &[Part],
+        cuts: &[&CutProgram],
+    ) -> Result<(), CertifyError> {
+        certify_lists(&CertifiedStep {
+            replicas: parts
+                .iter()
+                .map(|part| (&*part.lists, part.first))
+                .collect(),
+            micro_batches: cuts.iter().map(|cut| &cut.programs).collect(),
+            groups: self.groups(cuts.len()),
+            table: self.example.table(),
+            layout: &self.layout,
+            global_norm: self.settings.global_norm && mode == Mode::Training,
+        })
+    }
+
+    /// The dependencies of a step.
+    fn dependencies(
+        &self,
+        mode: Mode,
+        edges: BTreeSet<Edge>,
+        states: BTreeSet<StageIndex>,
+    ) -> Dependencies {
+        let ties = self.layout.ties().filter(|_| mode == Mode::Training);
+        let dependencies = Dependencies::new(self.layout.ranks.len(), edges, ties);
+        let dependencies = dependencies.with_states(states);
+        let dependencies = match mode == Mode::Training && self.settings.replicas > 1 {
+            true => dependencies.with_replicas(),
+            false => dependencies,
+        };
+        match mode == Mode::Training && self.settings.global_norm {
+            true => dependencies.with_global_norm(),
+            false => dependencies,
+        }
+    }
+
+    /// The dependencies of a training step over batches like `parts`, and its bytes, where the stages
+    /// of the plan hold gradients of all their parameters; its times are unknown, and zero.
+    pub(crate) fn costs(
+        &mut self,
+        parts: &[MicroBatch<'_>],
+        plan: &Plan,
+    ) -> Result<(Dependencies, Costs), PipelineError> {
+        let cuts = parts.iter().map(|part| self.cut(part));
+        let cuts = cuts.collect::<Result<Vec<_>, _>>()?;
+        let cuts: Vec<&CutProgram> = cuts.iter().map(|cut| &**cut).collect();
+        self.drop_unused(cuts.iter().copied());
+        // The first micro-batches are the largest.
+        let largest = cuts.first().ok_or(BatchError::NoSamples)?;
+        let mut costs = step_bytes(&largest.programs.stages);
+        let joint = &self.example;
+        for (planned, costs) in plan.stages().iter().zip(&mut costs.stages) {
+            let held = self.layout.held_bytes(joint, planned.stage, 0);
+            costs.resident_bytes = held.resident();
+            if self.settings.replicas > 1 {
+                costs.exchanged_bytes = held.gradients;
+            }
+        }
+        costs.replicas = self.settings.replicas;
+        let (edges, states) = (edges(&cuts), states(&cuts));
+        Ok((self.dependencies(Mode::Training, edges, states), costs))
+    }
+}
+
+/// Measures the time to certify a training step over micro-batches like a trace's example: the programs
+/// of a plan, and the lists of a schedule, without creating them. For benchmarks.
+#[doc(hidden)]
+pub fn certification_time<B: Batch>(
+    trace: &Trace<B>,
+    plan: &Plan,
+    schedule: ScheduleKind,
+    micro_batches: usize,
+) -> Result<Duration, PipelineError> {
+    let layout = Arc::new(plan.layout(trace.parameters())?);
+    let settings = Settings {
+        clipping: Some(Clipping::GlobalNorm(1.0)),
+        ..Settings::default()
+    };
+    let joint = trace.example_program()?;
+    let mut programs = Programs::new(joint.clone(), layout, schedule.into(), &settings, None, 1);
+    let cut = programs.example()?;
+    let cuts = vec![&*cut; micro_batches];
+    let parts = programs.parts_of(Mode::Training, &cuts)?;
+    let stages = cut.programs.stages.clone();
+    let started = Instant::now();
+    certify_programs(&joint, stages, &programs.layout.ranks)?;
+    programs.certify(Mode::Training, &parts, &cuts)?;
+    Ok(started.elapsed())
+}
+
+/// The edges between the stages of programs.
+fn edges(cuts: &[&CutProgram]) -> BTreeSet<Edge> {
+    let stages = cuts.iter().flat_map(|cut| &cut.programs.stages);
+    let edges = stages.flat_map(|programs| programs.sends.keys().copied());
+    edges.collect()
+}
+
+/// The stages of programs that update running states.
+pub(crate) fn states(cuts: &[&CutProgram]) -> BTreeSet<StageIndex> {
+    let mut states = BTreeSet::new();
+    for programs in cuts.iter().map(|cut| &cut.programs.stages) {
+        for (index, programs) in programs.iter().enumerate() {
+            let forward = programs.phase(Compute::Forward);
+            if forward.is_some_and(|phase| !phase.updates.is_empty()) {
+                states.insert(StageIndex::new(index));
+            }
+        }
+    }
+    states
+}

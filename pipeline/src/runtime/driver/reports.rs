@@ -1,0 +1,201 @@
+//! What ranks report of a round, read from their devices, exchanged and combined.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::DynTensor;
+
+use super::driver::Driver;
+use super::output::{Evaluation, NamedOutput, OutputsOn};
+use super::state::Condition;
+use crate::runtime::ranks::To;
+use crate::runtime::round::{Round, RoundReport};
+use crate::schedule::{
+    MicroBatchIndex, RankIndex, RankTimeline, Schedule, StageIndex, TimeUnit, Timeline,
+};
+use crate::{ActionError, PipelineError};
+
+/// What a rank reports of a round, read from its device. Its outputs are beside it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct RankReport {
+    losses: Vec<(usize, Option<f64>)>,
+    /// The stage and the place of the parameter of pieces, with their sums of squares.
+    squares: Vec<(StageIndex, usize, Vec<f64>)>,
+    /// The micro-batch and the name of each output.
+    outputs: Vec<(usize, String)>,
+    gradient_norm: Option<f64>,
+    stopped: Option<Vec<usize>>,
+    timeline: Option<RankTimeline>,
+    /// The newest version that its process keeps of all ranks of which it keeps snapshots.
+    pub(super) newest_backup: u64,
+}
+
+impl RankReport {
+    /// Reads the report of a rank; returns its outputs as well.
+    pub(super) fn read(
+        rank: RankIndex,
+        report: RoundReport,
+    ) -> Result<(Self, Vec<DynTensor>), PipelineError> {
+        let failed = |stage, micro_batch, action: &str| {
+            let action = action.to_owned();
+            move |source| PipelineError::Action {
+                rank,
+                stage,
+                micro_batch,
+                action,
+                source: Box::new(ActionError::Tensor(source)),
+            }
+        };
+        let losses = report.losses.into_iter().map(|(micro_batch, loss)| {
+            let index = Some(MicroBatchIndex::new(micro_batch));
+            let data = loss.to_data().map_err(failed(None, index, "READ LOSS"))?;
+            Ok((micro_batch, data.iter::<f64>().next()))
+        });
+        let losses = losses.collect::<Result<_, PipelineError>>()?;
+        let squares = report.squares.into_iter().map(|(stage, places, sums)| {
+            let sums = sums.read(|sums| sums.to_data());
+            let sums = sums.map_err(failed(Some(stage), None, "READ NORMS"))?;
+            let pieces = places.into_iter().zip(sums);
+            Ok(pieces.map(move |(place, sums)| (stage, place, sums)))
+        });
+        let squares = squares.collect::<Result<Vec<_>, PipelineError>>()?;
+        let (outputs, tensors) = report
+            .outputs
+            .into_iter()
+            .map(|(micro_batch, name, value)| ((micro_batch, name), value))
+            .unzip();
+        let read = Self {
+            losses,
+            squares: squares.into_iter().flatten().collect(),
+            outputs,
+            gradient_norm: report.gradient_norm,
+            stopped: report.stopped,
+            timeline: report.timeline,
+            newest_backup: 0,
+        };
+        Ok((read, tensors))
+    }
+}
+
+impl Driver {
+    /// Reads the reports of the ranks of this process, and returns the reports of all.
+    pub(super) fn reports_of_all(
+        &mut self,
+        reports: Vec<RoundReport>,
+    ) -> Result<Vec<(RankReport, Vec<DynTensor>)>, PipelineError> {
+        let ranks = (self.ranks.first().index()..).map(RankIndex::new);
+        let read = ranks
+            .zip(reports)
+            .map(|(rank, report)| RankReport::read(rank, report));
+        let read = read.collect::<Result<Vec<_>, PipelineError>>();
+        // The ranks have updated their parameters, possibly with values of a failed device.
+        let mut read = read.map_err(|error| {
+            self.condition = Condition::Stopped;
+            self.ranks.notified(error)
+        })?;
+        let Some(own) = self.ranks.own() else {
+            return Ok(read);
+        };
+        // In a world, each process has one rank, or waits.
+        let (mut report, mut outputs) = read.pop().unwrap_or_default();
+        report.newest_backup = self.kept.as_ref().map_or(0, |kept| kept.newest());
+        let mut withheld = None;
+        if self.options.outputs == OutputsOn::Own {
+            let names = std::mem::take(&mut report.outputs);
+            withheld = Some((names, std::mem::take(&mut outputs)));
+        }
+        let exchanged = self.ranks.exchange(To::All, report, outputs);
+        let mut reports = exchanged.inspect_err(|_| self.condition = Condition::Stopped)?;
+        if let (Some((names, values)), Some((report, outputs))) =
+            (withheld, reports.get_mut(own.index()))
+        {
+            report.outputs = names;
+            *outputs = values;
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.of_all = reports.iter().map(|(report, _)| report.newest_backup).min();
+        }
+        Ok(reports)
+    }
+}
+
+/// Combines the reports of the ranks, in their order; squared norms are added in the order of the
+/// table.
+pub(super) fn collect(
+    round: &Round,
+    reports: Vec<(RankReport, Vec<DynTensor>)>,
+    weights: &[f64],
+    norm_order: &[(StageIndex, usize)],
+) -> Evaluation {
+    let schedules = round.parts.iter().map(|part| &part.lists.schedule);
+    let schedules: Vec<&Schedule> = schedules.collect();
+    // The first of those with the most micro-batches.
+    let busiest = (0..schedules.len())
+        .rev()
+        .max_by_key(|replica| schedules[*replica].micro_batches);
+    let busiest = busiest.unwrap_or(0);
+    let schedule = schedules[busiest];
+    let of_replica = schedule.world_size();
+    let timed = busiest * of_replica..(busiest + 1) * of_replica;
+    let mut losses = vec![None; weights.len()];
+    let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
+    let (mut gradient_norm, mut stopped) = (None, None);
+    let mut squares: BTreeMap<(StageIndex, usize), Vec<f64>> = BTreeMap::new();
+    let mut timelines = Vec::new();
+    for (rank, (report, values)) in reports.into_iter().enumerate() {
+        for (micro_batch, loss) in report.losses {
+            // Another process could report any number.
+            if let Some(place) = losses.get_mut(micro_batch) {
+                *place = loss;
+            }
+        }
+        // The pieces of a parameter are in the order of the replicas, as the reports are.
+        for (stage, place, sums) in report.squares {
+            squares.entry((stage, place)).or_default().extend(sums);
+        }
+        for ((micro_batch, name), value) in report.outputs.into_iter().zip(values) {
+            outputs.entry(name).or_default().push((micro_batch, value));
+        }
+        gradient_norm = gradient_norm.or(report.gradient_norm);
+        stopped = stopped.or(report.stopped);
+        timelines.extend(report.timeline.filter(|_| timed.contains(&rank)));
+    }
+    if gradient_norm.is_none() && !squares.is_empty() {
+        let in_order = norm_order.iter();
+        let in_order = in_order.map(|of| Some(squares.get(of)?.iter().sum::<f64>()));
+        // Unknown if the gradients of some rank are not on the CPU.
+        gradient_norm = in_order.sum::<Option<f64>>().map(f64::sqrt);
+    }
+    let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
+    // A weight of 0 adds nothing, even if the loss is NaN.
+    let weighted = micro_batch_losses
+        .iter()
+        .zip(weights)
+        .filter(|(_, weight)| **weight != 0.0)
+        .map(|(loss, weight)| loss * weight);
+    let loss = (micro_batch_losses.len() == weights.len()).then(|| weighted.sum());
+    let outputs = outputs
+        .into_iter()
+        .map(|(name, values)| NamedOutput::new(name, values))
+        .collect();
+    let timeline = round.epoch.map(|_| Timeline {
+        name: schedule.name.clone(),
+        unit: TimeUnit::Nanoseconds,
+        stage_to_rank: schedule.stage_to_rank.clone(),
+        ranks: timelines,
+    });
+    let skipped = round.loss_scale.is_some() && gradient_norm.is_some_and(|n| !n.is_finite());
+    Evaluation {
+        loss,
+        micro_batch_losses,
+        micro_batch_weights: weights.to_vec(),
+        gradient_norm,
+        skipped,
+        timeline,
+        recovered: Vec::new(),
+        outputs,
+        batches: vec![weights.len()],
+        is_sum: round.is_sum,
+        stopped,
+    }
+}

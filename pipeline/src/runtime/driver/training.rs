@@ -1,0 +1,321 @@
+//! Training steps and evaluations.
+
+use std::hash::Hasher;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tinderbox_fake::Mode;
+use twox_hash::XxHash3_64;
+
+use super::batches::{Batches, MicroBatch, splits};
+use super::carry::Carry;
+use super::driver::Driver;
+use super::output::{Evaluation, StepOutput};
+use super::reports::collect;
+use super::state::Condition;
+use super::weights::weights;
+use crate::lists::ScheduleChoice;
+use crate::runtime::learning_rates::{LastRates, LearningRates};
+use crate::runtime::program::CutProgram;
+use crate::runtime::ranks::Notice;
+use crate::runtime::round::{MicroBatches, MicroInput, Round, RoundCarries};
+use crate::trace::LossOver;
+use crate::{ActionError, BatchError, PipelineError};
+
+/// A round that is about to run.
+pub(super) struct Call<'a> {
+    pub(super) mode: Mode,
+    /// The learning rates; unused in an evaluation.
+    pub(super) rates: &'a LearningRates,
+    /// The loss scale of a training step.
+    pub(super) loss_scale: Option<f64>,
+}
+
+/// The micro-batches of a round.
+pub(super) struct Work {
+    /// Those that this process has.
+    pub(super) own: Vec<MicroInput>,
+    /// The index of the first of them among the micro-batches of all replicas.
+    pub(super) first: usize,
+    /// What each micro-batch of all replicas counts.
+    pub(super) counts: Vec<Option<f64>>,
+}
+
+impl Driver {
+    /// Runs a training step. With a share, each process has only its own part of the samples of the batch, so many.
+    pub(super) fn step(
+        &mut self,
+        rates: &LearningRates,
+        batches: &dyn Batches,
+        share: Option<usize>,
+    ) -> Result<StepOutput, PipelineError> {
+        // First, so that a call that only this process refuses is noticed by the others.
+        self.counts.calls += 1;
+        if self.settings.optimizers.is_none() {
+            return Err(PipelineError::NoOptimizer);
+        }
+        self.check_not_averaged()?;
+        self.check_rates(rates)?;
+        let step = self.state.step;
+        let call = Call {
+            mode: Mode::Training,
+            rates,
+            loss_scale: self.state.loss_scale.map(|scale| scale.factor()),
+        };
+        let output = match share {
+            None => self.run_batches(&call, batches)?,
+            Some(samples) => self.run_share(&call, batches, samples)?,
+        };
+        if let Some(gradients) = &output.stopped {
+            return Err(self.not_finite(step, &output, gradients));
+        }
+        let output = output.of_training();
+        if let Some(scale) = &mut self.state.loss_scale {
+            scale.after_step(!output.skipped);
+        }
+        self.state.step = step + 1;
+        self.state.last_rates = Some(LastRates::Given(rates.clone()));
+        self.record_memory()?;
+        Ok(output)
+    }
+
+    /// Refuses rates that would make parameters NaN, or ascend the gradient.
+    fn check_rates(&self, rates: &LearningRates) -> Result<(), PipelineError> {
+        let refused = |rate: f64| !(rate.is_finite() && rate >= 0.0);
+        let refusal = |rate, path| PipelineError::LearningRate { rate, path };
+        if refused(rates.0.base()) {
+            return Err(refusal(rates.0.base(), None));
+        }
+        let mut paths = self.table.iter().map(|p| &p.path);
+        match paths.find(|path| refused(rates.of(path))) {
+            Some(path) => Err(refusal(rates.of(path), Some(path.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    fn not_finite(&self, step: u64, output: &Evaluation, gradients: &[usize]) -> PipelineError {
+        let distinct = self.table.distinct().enumerate();
+        let wrong = distinct.filter(|(at, _)| gradients.contains(at));
+        PipelineError::NotFinite {
+            step,
+            losses: output.losses_not_finite().collect(),
+            gradients: wrong.map(|(_, parameter)| parameter.path.clone()).collect(),
+        }
+    }
+
+    /// Splits each batch into the micro-batches of the pipeline, or into fewer if it has fewer samples
+    /// and the schedule is not for a fixed number, and runs them.
+    fn run_batches(
+        &mut self,
+        call: &Call<'_>,
+        batches: &dyn Batches,
+    ) -> Result<Evaluation, PipelineError> {
+        let samples = batches.samples()?;
+        let is_written = matches!(self.programs.choice(), ScheduleChoice::Written(_));
+        let mut first = None;
+        for counts in splits(&samples, self.options.micro_batches, is_written)? {
+            let parts = batches.split(call.mode, &counts)?;
+            match self.run_whole(call, parts, None) {
+                // Detected before anything ran.
+                Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
+                    first.get_or_insert(error);
+                }
+                Ok(mut output) => {
+                    output.batches = counts;
+                    return Ok(output);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(first.unwrap_or(BatchError::NoBatches.into()))
+    }
+
+    /// Runs the forward of a batch alone, with a carry if there is one.
+    pub(crate) fn evaluate(
+        &mut self,
+        batch: &dyn Batches,
+        carry: Option<&mut Carry>,
+    ) -> Result<Evaluation, PipelineError> {
+        self.counts.calls += 1;
+        let samples = batch.samples()?.into_iter();
+        let counts: Vec<usize> = samples
+            .map(|samples| self.options.micro_batches.min(samples))
+            .collect();
+        let parts = batch.split(Mode::Inference, &counts)?;
+        let call = Call {
+            mode: Mode::Inference,
+            rates: &LearningRates(0.0.into()),
+            loss_scale: None,
+        };
+        self.run_whole(&call, parts, carry)
+    }
+
+    /// Runs micro-batches of which this process has all.
+    fn run_whole(
+        &mut self,
+        call: &Call<'_>,
+        parts: Vec<MicroBatch<'_>>,
+        carry: Option<&mut Carry>,
+    ) -> Result<Evaluation, PipelineError> {
+        self.random_step()?;
+        let (own, counts) = self.prepare(parts, 0)?;
+        let work = Work {
+            own,
+            first: 0,
+            counts,
+        };
+        self.run(call, work, true, carry)
+    }
+
+    /// Checks that a round can run, and returns the step of its random values.
+    pub(super) fn random_step(&self) -> Result<u32, PipelineError> {
+        self.check_condition()?;
+        let step = self.state.step;
+        u32::try_from(step).map_err(|_| PipelineError::StepOverflow { step })
+    }
+
+    /// Loads the programs of micro-batches, checks their indices, and computes what they count.
+    pub(super) fn prepare(
+        &mut self,
+        parts: Vec<MicroBatch<'_>>,
+        first: usize,
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+        let context = (self.settings.seed, self.random_step()?);
+        let prepared = self.programs.prepare(context, parts, first);
+        prepared.inspect_err(|error| {
+            // A batch that can't be read means that its device has failed.
+            if let PipelineError::MicroBatch { source, .. } = error
+                && !matches!(**source, ActionError::IndexOutOfRange { .. })
+            {
+                self.condition = Condition::Stopped;
+            }
+        })
+    }
+
+    /// Runs a round, and combines the reports of all ranks.
+    pub(super) fn run(
+        &mut self,
+        call: &Call<'_>,
+        work: Work,
+        announces: bool,
+        carry: Option<&mut Carry>,
+    ) -> Result<Evaluation, PipelineError> {
+        let step = self.random_step()?;
+        let used = carry.as_ref().map(|carry| carry.check(&work.own));
+        let used = used.transpose()?;
+        let (round, weights) = self.round(call, work, step)?;
+        if announces {
+            self.announce(call, &round.micro_batches.own, None)?;
+        }
+        if call.mode == Mode::Training {
+            self.check_unchanged()?;
+        }
+        let number = used.as_ref().map(|carry| carry.number);
+        let round = Arc::new(Round {
+            carries: RoundCarries {
+                used,
+                existing: self.carries.existing(),
+                other_bytes: self.carries.bytes_besides(number),
+            },
+            epoch: self.settings.measure.then(Instant::now),
+            ..round
+        });
+        self.counts.rounds += 1;
+        let request = match call.mode {
+            Mode::Training => "run a training step",
+            Mode::Inference => "run an evaluation",
+        };
+        let reports = self.ranks.run(&round, request)?;
+        let reports = self.reports_of_all(reports)?;
+        if let Some(carry) = carry {
+            self.carries.advance(carry, &round.micro_batches.own);
+        }
+        let output = collect(&round, reports, &weights, self.programs.norm_order());
+        if !output.is_finite() {
+            tracing::warn!(
+                step,
+                losses = ?output.micro_batch_losses,
+                gradient_norm = output.gradient_norm,
+                skipped = output.skipped,
+                "the loss or the norm of the gradients is not finite"
+            );
+        }
+        Ok(output)
+    }
+
+    /// The round of micro-batches, without carries and its beginning, and the weight of each.
+    fn round(
+        &mut self,
+        call: &Call<'_>,
+        work: Work,
+        step: u32,
+    ) -> Result<(Round, Vec<f64>), PipelineError> {
+        let Work {
+            mut own,
+            first,
+            counts,
+        } = work;
+        let weights = weights(counts)?;
+        for (micro, weight) in own.iter_mut().zip(&weights[first..]) {
+            micro.weight = weight * call.loss_scale.unwrap_or(1.0);
+        }
+        // This process has no programs of other shares and runs none of their lists: its own stand in for them. Each process
+        // certifies the lists of its own replica.
+        let stand_in = match own.first() {
+            Some(micro) => micro.cut.clone(),
+            None => self.programs.example()?,
+        };
+        let cuts = (0..weights.len()).map(|k| {
+            let own = k.checked_sub(first).and_then(|at| own.get(at));
+            own.map_or(&*stand_in, |micro| &*micro.cut)
+        });
+        let cuts: Vec<&CutProgram> = cuts.collect();
+        let parts = self.programs.parts(call.mode, &cuts)?;
+        let round = Round {
+            number: self.counts.rounds,
+            step,
+            rates: call.rates.clone(),
+            loss_scale: call.loss_scale,
+            parts,
+            groups: self.programs.groups(weights.len()),
+            is_sum: matches!(stand_in.loss_over, LossOver::Sum),
+            micro_batches: MicroBatches { own, first },
+            kept: self.programs.kept(),
+            carries: RoundCarries::default(),
+            epoch: None,
+        };
+        Ok((round, weights))
+    }
+
+    /// Reports to the other processes what this one is about to run.
+    pub(super) fn announce(
+        &self,
+        call: &Call<'_>,
+        micro_batches: &[MicroInput],
+        of_share: Option<usize>,
+    ) -> Result<(), PipelineError> {
+        if self.ranks.own().is_none() {
+            return Ok(());
+        }
+        let notice = Notice::new(
+            (self.counts.calls, self.state.step),
+            call.mode == Mode::Training,
+            (micro_batches, of_share),
+            self.digest_of_settings(call),
+            self.options.checks_batches,
+        );
+        let notice = notice.map_err(|source| BatchError::Unread { source })?;
+        self.ranks.announce(notice);
+        Ok(())
+    }
+
+    /// A digest of what all processes have to have alike in a round, beside the batch.
+    fn digest_of_settings(&self, call: &Call<'_>) -> u64 {
+        let mut hasher = XxHash3_64::with_seed(self.state.changes);
+        hasher.write_u64(call.loss_scale.unwrap_or(1.0).to_bits());
+        for parameter in self.table.iter() {
+            hasher.write_u64(call.rates.of(&parameter.path).to_bits());
+        }
+        hasher.finish()
+    }
+}

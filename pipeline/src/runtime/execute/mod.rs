@@ -1,0 +1,13 @@
+//! Executes the actions of a rank.
+//!
+//! The host of the executor is `on_rank`, with `exchange` between replicas and `norms` of gradients; `list` runs a rank's list
+//! with it, and `serve` is the rank's thread.
+
+mod exchange;
+mod list;
+mod norms;
+mod on_rank;
+mod rank;
+mod serve;
+
+pub(crate) use serve::{RankRequest, run_rank};

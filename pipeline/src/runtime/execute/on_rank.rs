@@ -1,0 +1,469 @@
+//! A rank as the host of an executor: programs run on its device, messages cross its link.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use burn::tensor::{DType, Device};
+use tinderbox_deferred::{Executable, ProgramError, ProgramInput, RunContext};
+use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
+
+use super::rank::Rank;
+use crate::cut::{Binding, Phase};
+use crate::kept::{Kept, Location};
+use crate::runtime::caught::caught;
+use crate::runtime::clip::{Change, Clipping, Norms, each, scaled};
+use crate::runtime::executor::{Host, Job};
+use crate::runtime::link::{Abort, Link, LinkMessage, Tag};
+use crate::runtime::pass::Pass;
+use crate::runtime::program::CutProgram;
+use crate::runtime::round::{MicroInput, Part, Round, RoundReport};
+use crate::runtime::stage::check_length;
+use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
+use crate::trace::Given;
+use crate::{ActionError, LinkError};
+
+/// A round in progress on a rank.
+pub(super) struct OnRank<'a> {
+    pub(super) rank: &'a mut Rank,
+    pub(super) round: &'a Round,
+    /// What the replica of the rank runs.
+    pub(super) part: &'a Part,
+    pub(super) link: &'a mut dyn Link,
+    pub(super) norms: BTreeMap<StageIndex, Norms>,
+    /// The sums of squares that this replica has computed, by stage, until they are part of `norms`.
+    pub(super) own_squares: BTreeMap<StageIndex, Norms>,
+    /// The change of the gradients of all stages, once it is known.
+    pub(super) change: Option<Change>,
+    /// Bytes of all values that are kept for later uses, counting values that share memory separately, if that is measured.
+    pub(super) bytes: u64,
+    /// Nanoseconds in which programs ran.
+    pub(super) program_time: u64,
+    pub(super) report: RoundReport,
+}
+
+impl<'a> OnRank<'a> {
+    pub(super) fn new(rank: &'a mut Rank, round: &'a Round, link: &'a mut dyn Link) -> Self {
+        Self {
+            part: &round.parts[rank.setup.replica],
+            rank,
+            round,
+            link,
+            norms: BTreeMap::new(),
+            own_squares: BTreeMap::new(),
+            change: None,
+            bytes: 0,
+            program_time: 0,
+            report: RoundReport::default(),
+        }
+    }
+
+    /// Prepares a pass over streamed stages.
+    pub(super) fn begin(&mut self, pass: Option<&Arc<Pass>>) -> Result<(), ActionError> {
+        match (&mut self.rank.streaming, pass) {
+            (Some(streaming), Some(pass)) => streaming.begin(pass),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a streamed stage its values.
+    pub(super) fn enter(
+        &mut self,
+        stage: StageIndex,
+        values: &mut Kept<DynTensor>,
+    ) -> Result<(), ActionError> {
+        let Rank {
+            streaming, stages, ..
+        } = &mut *self.rank;
+        match streaming {
+            Some(streaming) => streaming.enter((stages, stage), self.round, values),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes back the values of the last streamed stage.
+    pub(super) fn leave(&mut self, values: &mut Kept<DynTensor>) -> Result<(), ActionError> {
+        let Rank {
+            streaming, stages, ..
+        } = &mut *self.rank;
+        match streaming {
+            Some(streaming) => streaming.leave(stages, self.round, values),
+            None => Ok(()),
+        }
+    }
+
+    /// Loads a program, with its inputs.
+    fn load(&mut self, job: Job<'_, DynTensor>) -> Result<Loaded, ActionError> {
+        let Job { task, phase, read } = job;
+        let index = self.part.index(task.micro_batch);
+        let round = self.round;
+        let micro = round.micro_batch(index);
+        let stage = self.rank.stage_mut(task.stage);
+        let (executable, constants) = stage.load(&micro.cut, task.compute)?;
+        let types = executable.program().input_types().iter();
+        let types: Vec<DType> = types.map(|(_, dtype)| *dtype).collect();
+        let mut read = read.into_iter();
+        let bindings = phase.inputs.iter().zip(types);
+        let inputs = bindings.map(|(binding, dtype)| match *binding {
+            Binding::Given(given) => self.given(task, given, dtype, micro),
+            Binding::Constant(position) => Ok(constants[position].clone().into()),
+            Binding::Value(_) => Ok(read.next().expect("every value was read").into()),
+        });
+        let inputs = inputs.collect::<Result<Vec<ProgramInput>, ActionError>>()?;
+        Ok(Loaded {
+            task,
+            cut: micro.cut.clone(),
+            executable,
+            inputs,
+            context: RunContext {
+                seed: self.rank.setup.settings.seed,
+                step: self.round.step,
+                micro_batch: index as u32,
+            },
+            abort: self.rank.setup.abort.clone(),
+        })
+    }
+
+    /// An input that no program computes.
+    fn given(
+        &mut self,
+        task: Task,
+        given: Given,
+        dtype: DType,
+        micro: &MicroInput,
+    ) -> Result<ProgramInput, ActionError> {
+        let stage = self.rank.stage_mut(task.stage);
+        let carry = self.round.carries.used.filter(|carry| !carry.is_first);
+        match (given, carry) {
+            (Given::Parameter(position), _) if let Some(rows) = stage.rows(position, dtype) => {
+                Ok(rows)
+            }
+            (Given::Input(position), Some(carry))
+                if let Some(index) = micro.cut.carried.index_of(position) =>
+            {
+                let at = (task.micro_batch.index(), index);
+                let value = stage.carried.take(carry.number, at);
+                Ok(value
+                    .expect("the driver has checked that the stage has the value")
+                    .into())
+            }
+            (given, _) => Ok(stage.given(given, dtype, micro)?.into()),
+        }
+    }
+
+    /// Adds the gradients of a program, updates running states and replaces carried values: its last outputs.
+    fn store(&mut self, task: Task, phase: &Phase, outputs: Vec<DynTensor>) {
+        let (index, k) = (task.stage, task.micro_batch);
+        let (round, number) = (self.round, self.part.index(k));
+        let micro = round.micro_batch(number);
+        let stage = self.rank.stage_mut(index);
+        let mut outputs = outputs.into_iter();
+        for (position, gradient) in phase.gradients.iter().zip(&mut outputs) {
+            // A weight of 0 adds nothing, even if the gradient is NaN.
+            if micro.weight != 0.0 {
+                stage.accumulate(*position, round.groups.of(number), gradient);
+            }
+        }
+        for (position, value) in phase.updates.iter().zip(&mut outputs) {
+            stage.update_state(*position, value);
+        }
+        if let Some(carry) = round.carries.used {
+            for (position, value) in phase.carried.iter().zip(outputs) {
+                let index = micro.cut.carried.index_of(*position);
+                let index = index.expect("a program replaces carried tensors only");
+                stage.carried.put(carry.number, (k.index(), index), value);
+            }
+        }
+    }
+
+    /// Clips the gradients of a stage and runs its optimizer.
+    fn update(&mut self, index: StageIndex) -> Result<(), ActionError> {
+        let change = self.change()?;
+        let setup = self.rank.setup.clone();
+        let stage = self.rank.stage_mut(index);
+        // Reading the norms on the driver would make devices other than the CPU wait after each step.
+        if is_host(&setup.device) && self.report.gradient_norm.is_none() {
+            let places = stage.own_pieces().iter().map(|piece| piece.place);
+            let sums = (index, places.collect(), stage.square_sums());
+            self.report.squares.push(sums);
+        }
+        let updated = if let Change::Skip = change {
+            stage.drop_gradients();
+            vec![None; stage.own_pieces().len()]
+        } else {
+            let each_by_itself = match &setup.settings.clipping {
+                Some(Clipping::Each(config)) => Some(config),
+                Some(Clipping::GlobalNorm(_)) | None => None,
+            };
+            stage.update(&self.round.rates, |gradient| {
+                if setup.abort.is_triggered() {
+                    return Err(LinkError::Aborted.into());
+                }
+                let gradient = match change {
+                    Change::Scale(factor) => scaled(gradient, factor),
+                    Change::Keep | Change::Skip => gradient,
+                };
+                match each_by_itself {
+                    Some(config) => each(config, gradient),
+                    None => Ok(gradient),
+                }
+            })?
+        };
+        match setup.settings.replicas {
+            1 => self.share_on_rank(index),
+            _ => self.send_updated(index, updated),
+        }
+    }
+
+    /// Passes updated values to the copies on this rank; those on others receive a message.
+    pub(super) fn share_on_rank(&mut self, index: StageIndex) -> Result<(), ActionError> {
+        if self.rank.setup.streamed.is_some() {
+            // Each stage reads them again.
+            return Ok(());
+        }
+        let others = self.rank.stage_indices().into_iter();
+        for copy in others.filter(|other| *other != index) {
+            let values = self.rank.stage_mut(index).shared_with(copy);
+            let copy = self.rank.stage_mut(copy);
+            copy.replace_shared(index, values)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn send_to(
+        &mut self,
+        to: RankIndex,
+        tag: Tag,
+        values: Vec<DynTensor>,
+    ) -> Result<(), ActionError> {
+        Ok(self.link.send(to, tag, values)?)
+    }
+
+    /// Waits for a message.
+    pub(super) fn receive_from(
+        &mut self,
+        from: RankIndex,
+        tag: Tag,
+    ) -> Result<Vec<DynTensor>, ActionError> {
+        let values = self.link.poll(from, tag);
+        values.map_err(|error| match error {
+            LinkError::Timeout { from, key, timeout } => ActionError::Late {
+                from,
+                message: key,
+                timeout,
+                doing: self.rank.watch.all_but(self.rank.setup.rank),
+            },
+            error => error.into(),
+        })
+    }
+
+    /// Waits for a message of the schedule.
+    fn receive_message(&mut self, message: Message) -> Result<Vec<DynTensor>, ActionError> {
+        let from = self.rank_of(message.sender());
+        self.receive_from(from, self.tag(LinkMessage::Schedule(message)))
+    }
+
+    /// Sends parameters to a copy, or norms to all.
+    fn send_other(&mut self, message: Message) -> Result<(), ActionError> {
+        let values = match message {
+            Message::Tie(tie) => self.rank.stage_mut(tie.owner).shared_with(tie.copy),
+            Message::Norm { from, .. } => vec![self.norms_of(from)?.to_message()],
+            Message::Values { .. } => unreachable!("the executor takes the values"),
+        };
+        self.send(message, values)
+    }
+
+    /// Receives parameters of an owner, or norms.
+    fn receive_other(&mut self, message: Message) -> Result<(), ActionError> {
+        let values = self.receive_message(message)?;
+        match message {
+            Message::Tie(tie) => {
+                let copy = self.rank.stage_mut(tie.copy);
+                copy.replace_shared(tie.owner, values)?;
+            }
+            Message::Norm { from, .. } => {
+                check_length(1, values.len())?;
+                let data = values[0].to_data()?;
+                self.norms.insert(from, Norms::from_message(&data));
+            }
+            Message::Values { .. } => unreachable!("the executor keeps the values"),
+        }
+        Ok(())
+    }
+
+    /// Announces to the link the messages for which an action will wait.
+    pub(super) fn announce(&mut self, action: &Action) -> Result<(), ActionError> {
+        let awaited = match *action {
+            Action::Receive(message) => {
+                let tag = self.tag(LinkMessage::Schedule(message));
+                vec![(self.rank_of(message.sender()), tag)]
+            }
+            Action::Sum { stage } => self.awaited_sums(stage),
+            Action::Gather { stage } => self.awaited_parameters(stage),
+            _ => Vec::new(),
+        };
+        for (from, tag) in awaited {
+            self.link.post_receive(from, tag)?;
+        }
+        Ok(())
+    }
+
+    /// The rank that runs a stage in this replica.
+    fn rank_of(&self, stage: StageIndex) -> RankIndex {
+        let setup = &self.rank.setup;
+        setup.layout.rank_in(setup.replica, stage)
+    }
+
+    pub(super) fn tag(&self, message: LinkMessage) -> Tag {
+        Tag {
+            round: self.round.number,
+            message,
+        }
+    }
+}
+
+impl Host for OnRank<'_> {
+    type Value = DynTensor;
+
+    fn run(&mut self, jobs: Vec<Job<'_, DynTensor>>) -> Result<Vec<Vec<DynTensor>>, ActionError> {
+        let phases: Vec<(Task, &Phase)> = jobs.iter().map(|job| (job.task, job.phase)).collect();
+        let loaded = jobs.into_iter().map(|job| self.load(job));
+        let loaded = loaded.collect::<Result<Vec<Loaded>, ActionError>>()?;
+        let (device, epoch) = (&self.rank.setup.device, self.round.epoch);
+        let started = epoch.map(since);
+        let made = flush_device(run_all(loaded, device)?, device, self.round)?;
+        if let (Some(epoch), Some(started)) = (epoch, started) {
+            self.program_time += since(epoch) - started;
+        }
+        let made = phases
+            .into_iter()
+            .zip(made)
+            .map(|((task, phase), mut made)| {
+                let others = made.split_off(phase.outputs.len());
+                self.store(task, phase, others);
+                made
+            });
+        Ok(made.collect())
+    }
+
+    fn report(&mut self, micro_batch: MicroBatchIndex, name: Option<&str>, value: DynTensor) {
+        let number = self.part.index(micro_batch);
+        match name {
+            None => self.report.losses.push((number, value)),
+            Some(name) => self.report.outputs.push((number, name.to_owned(), value)),
+        }
+    }
+
+    fn send(&mut self, message: Message, values: Vec<DynTensor>) -> Result<(), ActionError> {
+        let to = self.rank_of(message.receiver());
+        self.send_to(to, self.tag(LinkMessage::Schedule(message)), values)
+    }
+
+    fn receive(&mut self, message: Message, count: usize) -> Result<Vec<DynTensor>, ActionError> {
+        let values = self.receive_message(message)?;
+        check_length(count, values.len())?;
+        let device = &self.rank.setup.device;
+        let here = values.into_iter().map(|value| value.to_device(device));
+        Ok(here.collect::<Result<_, _>>()?)
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), ActionError> {
+        match action {
+            Action::Send(message) => return self.send_other(message),
+            Action::Receive(message) => return self.receive_other(message),
+            Action::Reduce { stage, .. } => {
+                self.reduce(stage)?;
+                let setup = &self.rank.setup;
+                if setup.streamed.is_some() && setup.settings.needs_norms(self.round.loss_scale) {
+                    // While the stage has its parameters.
+                    self.norms_of(stage)?;
+                }
+                return Ok(());
+            }
+            Action::Sum { stage } => self.sum(stage)?,
+            Action::Update { stage } => self.update(stage)?,
+            Action::Gather { stage } => self.gather(stage)?,
+            _ => unreachable!("certified lists have no other actions"),
+        }
+        flush_device((), &self.rank.setup.device, self.round)
+    }
+
+    fn kept(&mut self, _: Location, _: ValueId, value: &DynTensor) {
+        if self.round.epoch.is_some() {
+            self.bytes += value.bytes();
+        }
+    }
+
+    fn released(&mut self, _: Location, _: ValueId, value: &DynTensor) {
+        self.bytes = self.bytes.saturating_sub(value.bytes());
+    }
+}
+
+/// A program with its inputs.
+struct Loaded {
+    task: Task,
+    cut: Arc<CutProgram>,
+    executable: Executable,
+    inputs: Vec<ProgramInput>,
+    context: RunContext,
+    abort: Abort,
+}
+
+impl Loaded {
+    /// Runs the program, until a rank fails.
+    fn run(self) -> Result<Vec<DynTensor>, ActionError> {
+        let is_stopped = || self.abort.is_triggered();
+        let made = self
+            .executable
+            .run_until(self.inputs, &self.context, &is_stopped);
+        made.map_err(|source| match source {
+            ProgramError::Stopped => LinkError::Aborted.into(),
+            source => self.cut.indices.locate(source),
+        })
+    }
+
+    /// Runs one of two programs; its error names it.
+    fn run_of_pair(self) -> Result<Vec<DynTensor>, ActionError> {
+        let task = self.task;
+        caught(|| self.run()).map_err(|source| ActionError::OfPair {
+            task,
+            source: Box::new(source),
+        })
+    }
+}
+
+/// Runs one program, or two at the same time, with a thread of the rank's pool each. Devices other than the CPU run their queue
+/// in order, in parallel to this thread, so one thread fills the queue.
+fn run_all(loaded: Vec<Loaded>, device: &Device) -> Result<Vec<Vec<DynTensor>>, ActionError> {
+    match <[Loaded; 2]>::try_from(loaded) {
+        Err(others) => others.into_iter().map(Loaded::run).collect(),
+        Ok([first, second]) => {
+            let (first, second) = match is_host(device) {
+                true => rayon::join(|| first.run_of_pair(), || second.run_of_pair()),
+                false => (first.run_of_pair(), second.run_of_pair()),
+            };
+            Ok(vec![first?, second?])
+        }
+    }
+}
+
+/// Nanoseconds since the beginning of a round.
+pub(super) fn since(epoch: Instant) -> u64 {
+    u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Makes the device start its queue, so that it runs in parallel to this thread; if times are measured,
+/// waits until it is done. The CPU has no queue.
+fn flush_device<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionError> {
+    let flushed = match round.epoch {
+        Some(_) => device.sync(),
+        None => device.flush(),
+    };
+    match flushed {
+        Ok(()) => Ok(made),
+        Err(source) => Err(ActionError::Device {
+            device: DeviceLabel::of(device),
+            source: Box::new(source),
+        }),
+    }
+}

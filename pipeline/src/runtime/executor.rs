@@ -1,0 +1,208 @@
+//! The interpreter of actions: which values each program of a stage reads, and how long what it computes is kept.
+//!
+//! What a value is, and what runs a program, is a [`Host`]: tensors on a rank, tensors and an observer in a replay, or sizes
+//! in bytes in a prediction of memory. The certification of lists has an interpreter of its own, so that a fault here is
+//! found there.
+
+use tinderbox_fake::ValueId;
+
+use crate::ActionError;
+use crate::cut::{Binding, Phase, StagePrograms};
+use crate::kept::{Kept, Location};
+use crate::lists::StepLists;
+use crate::schedule::{Action, Compute, Edge, Message, MicroBatchIndex, StageIndex, Task};
+
+/// What runs programs.
+pub(crate) trait Host {
+    /// A value of a stage and micro-batch.
+    type Value: Clone;
+
+    /// Runs one program, or two at the same time. Returns the values that each computes for other programs, in the order of
+    /// [`Phase::outputs`].
+    fn run(
+        &mut self,
+        jobs: Vec<Job<'_, Self::Value>>,
+    ) -> Result<Vec<Vec<Self::Value>>, ActionError>;
+
+    /// Takes the loss of a micro-batch, or a named output.
+    fn report(&mut self, micro_batch: MicroBatchIndex, name: Option<&str>, value: Self::Value);
+
+    /// Sends the values of a message to another rank.
+    fn send(&mut self, _: Message, _: Vec<Self::Value>) -> Result<(), ActionError> {
+        unreachable!("stages without ranks send no messages")
+    }
+
+    /// Waits for the values of a message, so many.
+    fn receive(&mut self, _: Message, _: usize) -> Result<Vec<Self::Value>, ActionError> {
+        unreachable!("stages without ranks receive no messages")
+    }
+
+    /// Runs an action that reads no value of a micro-batch: a sum, an update, a message of parameters or norms.
+    fn act(&mut self, action: Action) -> Result<(), ActionError>;
+
+    /// Whether a value is passed on to another stage.
+    fn passes(&self, _: Task, _: &Edge) -> bool {
+        true
+    }
+
+    /// A stage keeps a value from now on.
+    fn kept(&mut self, _: Location, _: ValueId, _: &Self::Value) {}
+
+    /// A stage has used a value for the last time.
+    fn released(&mut self, _: Location, _: ValueId, _: &Self::Value) {}
+}
+
+/// A program that is about to run.
+pub(crate) struct Job<'a, V> {
+    pub(crate) task: Task,
+    pub(crate) phase: &'a Phase,
+    /// The values of its [`Binding::Value`] inputs, in their order.
+    pub(crate) read: Vec<V>,
+}
+
+/// The programs of a step, and how they run.
+pub(crate) struct Step<'a> {
+    /// The programs of all stages, for each micro-batch.
+    pub(crate) programs: Vec<&'a [StagePrograms]>,
+    /// The lists; without them, every backward runs whole.
+    pub(crate) lists: Option<&'a StepLists>,
+    /// Whether each stage gets values from the others without messages.
+    pub(crate) is_local: Vec<bool>,
+}
+
+impl<'a> Step<'a> {
+    fn of(&self, micro_batch: MicroBatchIndex, stage: StageIndex) -> &'a StagePrograms {
+        &self.programs[micro_batch.index()][stage.index()]
+    }
+
+    fn is_split(&self, stage: StageIndex, micro_batch: MicroBatchIndex) -> bool {
+        self.lists
+            .is_some_and(|lists| lists.is_split(stage, micro_batch.index()))
+    }
+}
+
+/// Runs actions on a host.
+pub(crate) struct Executor<'a, H: Host> {
+    step: Step<'a>,
+    pub(crate) host: H,
+    /// The values that programs have yet to read.
+    pub(crate) values: Kept<H::Value>,
+}
+
+impl<'a, H: Host> Executor<'a, H> {
+    pub(crate) fn new(step: Step<'a>, host: H) -> Self {
+        Self {
+            step,
+            host,
+            values: Kept::default(),
+        }
+    }
+
+    /// Runs one action.
+    pub(crate) fn act(&mut self, action: &Action) -> Result<(), ActionError> {
+        match *action {
+            Action::Compute(task) => self.run(&[task]),
+            Action::Overlap(tasks) => self.run(&tasks),
+            Action::Send(message @ Message::Values { edge, micro_batch }) => {
+                let sent = self.step.of(micro_batch, edge.from.stage).sends.get(&edge);
+                let at = (edge.from.stage, micro_batch);
+                // Micro-batches of other shapes may have fewer edges, which are empty.
+                let sent = sent.into_iter().flatten();
+                let values = sent.map(|id| self.take(at, *id)).collect();
+                self.host.send(message, values)
+            }
+            Action::Receive(message @ Message::Values { edge, micro_batch }) => {
+                let received = self.step.of(micro_batch, edge.to.stage).receives.get(&edge);
+                let ids = received.map_or(&[][..], Vec::as_slice);
+                let values = self.host.receive(message, ids.len())?;
+                for (id, value) in ids.iter().zip(values) {
+                    self.put_received((edge.to.stage, micro_batch), *id, value);
+                }
+                Ok(())
+            }
+            action => self.host.act(action),
+        }
+    }
+
+    /// Runs the programs of tasks at the same time.
+    pub(crate) fn run(&mut self, tasks: &[Task]) -> Result<(), ActionError> {
+        let jobs = tasks.iter().map(|task| self.job(*task)).collect();
+        let made = self.host.run(jobs)?;
+        for (task, outputs) in tasks.iter().zip(made) {
+            self.finish(*task, outputs);
+        }
+        Ok(())
+    }
+
+    /// Collects what a program reads of others.
+    fn job(&mut self, task: Task) -> Job<'a, H::Value> {
+        let phase = self.step.of(task.micro_batch, task.stage);
+        let phase = phase.phase(task.compute);
+        let phase = phase.expect("certified lists run programs that the stage has");
+        let at = (task.stage, task.micro_batch);
+        let read = phase.inputs.iter().filter_map(|binding| match binding {
+            Binding::Value(id) => Some(self.take(at, *id)),
+            Binding::Given(_) | Binding::Constant(_) => None,
+        });
+        let read = read.collect();
+        Job { task, phase, read }
+    }
+
+    /// Keeps the outputs of a program, reports the loss and the named outputs, and passes values to other stages of this rank.
+    fn finish(&mut self, task: Task, outputs: Vec<H::Value>) {
+        let k = task.micro_batch;
+        let programs = self.step.of(k, task.stage);
+        let is_split = self.step.is_split(task.stage, k);
+        let at = (task.stage, k);
+        let phase = programs.phase(task.compute);
+        let made = phase.into_iter().flat_map(|phase| &phase.outputs);
+        for ((id, takes), output) in made.zip(outputs) {
+            self.put(at, *id, output, takes.of(is_split));
+        }
+        if task.compute == Compute::Forward {
+            if let Some(loss) = programs.loss {
+                let loss = self.take(at, loss);
+                self.host.report(k, None, loss);
+            }
+            for (name, id) in &programs.outputs {
+                let value = self.take(at, *id);
+                self.host.report(k, Some(name), value);
+            }
+        }
+        for (edge, ids) in &programs.sends {
+            let to = edge.to.stage;
+            let is_due = edge.from.is_run_by(&task) && self.step.is_local[to.index()];
+            if is_due && self.host.passes(task, edge) {
+                for id in ids {
+                    let value = self.take(at, *id);
+                    self.put_received((to, k), *id, value);
+                }
+            }
+        }
+    }
+
+    /// Keeps a value of another stage for its uses by a stage.
+    fn put_received(&mut self, at: Location, id: ValueId, value: H::Value) {
+        let (stage, k) = at;
+        let received = &self.step.of(k, stage).received;
+        let takes = received.get(&id).copied().unwrap_or_default();
+        self.put(at, id, value, takes.of(self.step.is_split(stage, k)));
+    }
+
+    fn put(&mut self, at: Location, id: ValueId, value: H::Value, uses: usize) {
+        if uses > 0 {
+            self.host.kept(at, id, &value);
+            self.values.put(at, id, value, uses);
+        }
+    }
+
+    /// Uses a value once.
+    fn take(&mut self, at: Location, id: ValueId) -> H::Value {
+        let taken = self.values.take(at, id);
+        let (value, is_last) = taken.expect("certified lists use values that are kept");
+        if is_last {
+            self.host.released(at, id, &value);
+        }
+        value
+    }
+}

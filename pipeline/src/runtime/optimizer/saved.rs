@@ -1,0 +1,168 @@
+//! Saved states of optimizers, by parameter.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+
+use burn::optim::DynState;
+use burn::tensor::{DType, TensorData};
+use burn_pack::Scalar;
+use tinderbox_deferred::{Observer, ParameterPath};
+
+/// The saved state of an optimizer, by parameter. Its fields are available before any value is read.
+pub trait SavedOptimizer: Send + Sync {
+    /// Returns the fields that were saved for a parameter; empty if the optimizer had no state for it.
+    /// Reads no values.
+    fn fields(&self, path: &ParameterPath) -> StateFields;
+
+    /// Returns the state of a parameter as it is, if it is in memory and of the optimizer that will continue with it: its
+    /// [`fields`](Self::fields) are empty then.
+    fn state(&self, _: &ParameterPath) -> Option<DynState> {
+        None
+    }
+
+    /// Returns the values of the parameter's tensors, in the order of its [`fields`](Self::fields).
+    /// Reports bytes to the observer as they are read.
+    ///
+    /// # Errors
+    ///
+    /// When a value can't be read.
+    fn read(
+        &self,
+        path: &ParameterPath,
+        observer: &dyn Observer,
+    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>>;
+
+    /// As [`read`](Self::read) of each parameter. By default the same; many small values are read faster together.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    fn read_all(
+        &self,
+        paths: &[&ParameterPath],
+        observer: &dyn Observer,
+    ) -> Result<Vec<Vec<TensorData>>, Box<dyn Error + Send + Sync>> {
+        let read = paths.iter().map(|path| self.read(path, observer));
+        read.collect()
+    }
+
+    /// As [`read_all`](Self::read_all), for values that are read again and again, of which the system's cache of files can't
+    /// hold all: one with files reads around it. By default the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    fn read_uncached(
+        &self,
+        paths: &[&ParameterPath],
+        observer: &dyn Observer,
+    ) -> Result<Vec<Vec<TensorData>>, Box<dyn Error + Send + Sync>> {
+        self.read_all(paths, observer)
+    }
+}
+
+/// The saved fields of an optimizer's state for one parameter. Names are `optimizer.<path>.<field>`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StateFields {
+    /// The tensors.
+    pub tensors: Vec<StateTensor>,
+    /// The name and value of every scalar.
+    pub scalars: Vec<(String, Scalar)>,
+}
+
+/// A tensor of an optimizer's state, without its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateTensor {
+    /// Its name.
+    pub name: String,
+    /// The size of each dimension.
+    pub shape: Vec<u64>,
+    /// The dtype.
+    pub dtype: DType,
+}
+
+impl StateFields {
+    /// Returns whether nothing was saved.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty() && self.scalars.is_empty()
+    }
+
+    /// The bytes of the tensors.
+    pub(in crate::runtime) fn bytes(&self) -> u64 {
+        let bytes = self.tensors.iter().map(|tensor| {
+            let elements: u64 = tensor.shape.iter().product();
+            elements * tensor.dtype.size() as u64
+        });
+        bytes.sum()
+    }
+
+    /// The names of tensors and scalars.
+    pub(in crate::runtime) fn names(&self) -> Vec<String> {
+        let tensors = self.tensors.iter().map(|tensor| &tensor.name);
+        let scalars = self.scalars.iter().map(|(name, _)| name);
+        tensors.chain(scalars).cloned().collect()
+    }
+}
+
+/// The optimizer state of some parameters in memory, as named tensors and scalars. Names are
+/// `optimizer.<path>.<field>`.
+#[derive(Clone, Debug, Default)]
+pub struct SavedState {
+    /// The name and value of every tensor.
+    pub tensors: Vec<(String, TensorData)>,
+    /// The name and value of every scalar.
+    pub scalars: Vec<(String, Scalar)>,
+    /// The tensors, by name, of which `tensors` has some rows only, because [replicas](crate::Plan::replicas) divide the
+    /// parameter: the shape of the whole tensor, and the first row. The scalars of such a parameter are the scalars of the first
+    /// part.
+    pub parts: BTreeMap<String, StatePart>,
+}
+
+/// Which part of a tensor a saved state has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatePart {
+    /// The shape of the whole tensor.
+    pub shape: Vec<u64>,
+    /// The first position in the first dimension.
+    pub first_row: u64,
+}
+
+/// The prefix of every name of a saved state.
+pub(super) const PREFIX: &str = "optimizer.";
+
+impl SavedState {
+    /// The parameter's tensors. Cost: a pass over all names.
+    fn tensors_of(&self, path: &ParameterPath) -> impl Iterator<Item = &(String, TensorData)> {
+        let prefix = format!("{PREFIX}{path}.");
+        let tensors = self.tensors.iter();
+        tensors.filter(move |(name, _)| name.starts_with(&prefix))
+    }
+}
+
+impl SavedOptimizer for SavedState {
+    fn fields(&self, path: &ParameterPath) -> StateFields {
+        let prefix = format!("{PREFIX}{path}.");
+        let tensors = self.tensors_of(path).map(|(name, data)| StateTensor {
+            name: name.clone(),
+            shape: data.shape().iter().map(|d| *d as u64).collect(),
+            dtype: data.dtype(),
+        });
+        let scalars = self.scalars.iter();
+        let scalars = scalars.filter(|(name, _)| name.starts_with(&prefix));
+        StateFields {
+            tensors: tensors.collect(),
+            scalars: scalars.cloned().collect(),
+        }
+    }
+
+    fn read(
+        &self,
+        path: &ParameterPath,
+        _: &dyn Observer,
+    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
+        Ok(self
+            .tensors_of(path)
+            .map(|(_, data)| data.clone())
+            .collect())
+    }
+}

@@ -1,0 +1,166 @@
+//! Activations in a file, from the forward to the backward.
+
+use std::collections::HashMap;
+use std::fs::{File, create_dir_all};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn::tensor::Device;
+use tinderbox_deferred::SourceError;
+use tinderbox_fake::{DeviceLabel, DynTensor};
+use tinderbox_world::Buffer;
+
+use crate::ActionError;
+use crate::kept::Holders;
+use crate::runtime::streamed::Activation;
+use crate::runtime::wire::{self, TensorType};
+
+/// The activations of a step that do not stay in memory, in a file without a name, which ends with the process.
+#[derive(Debug)]
+pub(crate) struct Spill {
+    dir: PathBuf,
+    written: Mutex<Written>,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    file: Option<File>,
+    /// Where the next one begins.
+    end: u64,
+    values: HashMap<Activation, Place>,
+}
+
+/// Where an activation is, and which stages need it how often.
+#[derive(Debug)]
+struct Place {
+    start: u64,
+    kind: TensorType,
+    holders: Holders,
+}
+
+impl Spill {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            written: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        // A write that panics ends the step.
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what a step has written. The file and its blocks are gone then.
+    pub(crate) fn clear(&self) {
+        *self.lock() = Written::default();
+    }
+
+    /// Writes an activation, if it is not there already, and drops it.
+    pub(crate) fn put(
+        &self,
+        activation: Activation,
+        value: DynTensor,
+        holders: Holders,
+    ) -> Result<(), ActionError> {
+        let mut written = self.lock();
+        if let Some(place) = written.values.get_mut(&activation) {
+            place.holders = holders;
+            return Ok(());
+        }
+        let device = value.device();
+        let lent = wire::lend_compact(vec![value]);
+        let (kinds, pieces) = lent.map_err(|source| ActionError::Device {
+            device: DeviceLabel::of(&device),
+            source: Box::new(source),
+        })?;
+        for (kind, piece) in kinds.into_iter().zip(pieces) {
+            let start = self.append(&mut written, &piece);
+            let place = Place {
+                start: start.map_err(|source| ActionError::Spill {
+                    path: self.dir.clone(),
+                    source,
+                })?,
+                kind,
+                holders: holders.clone(),
+            };
+            written.values.insert(activation, place);
+        }
+        Ok(())
+    }
+
+    /// Writes bytes at the end of the file; returns where they are.
+    fn append(&self, written: &mut Written, bytes: &[u8]) -> io::Result<u64> {
+        if written.file.is_none() {
+            create_dir_all(&self.dir)?;
+            written.file = Some(tempfile::tempfile_in(&self.dir)?);
+        }
+        let start = written.end;
+        if let Some(file) = &mut written.file {
+            file.seek(SeekFrom::Start(start))?;
+            file.write_all(bytes)?;
+        }
+        written.end += bytes.len() as u64;
+        Ok(start)
+    }
+
+    /// Reads an activation, with the stages that need it.
+    pub(crate) fn read(
+        &self,
+        activation: Activation,
+        device: &Device,
+    ) -> Result<(DynTensor, Holders), SourceError> {
+        let mut written = self.lock();
+        let Written { file, values, .. } = &mut *written;
+        let failed = |source| SourceError::Failed {
+            described: format!("the activations in {}", self.dir.display()),
+            source: Box::new(source),
+        };
+        let place = values.get(&activation);
+        let place = place.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let bytes = file.as_mut().map(|file| bytes(file, place));
+        let bytes = bytes.transpose().map_err(failed)?.unwrap_or_default();
+        let tensors = wire::tensors(vec![place.kind.clone()], vec![bytes]);
+        let value = tensors.and_then(|tensors| tensors.into_iter().next());
+        let value = value.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
+        let value = value
+            .to_device(device)
+            .map_err(|source| SourceError::Failed {
+                described: "the memory of the host".to_owned(),
+                source: Box::new(source),
+            })?;
+        Ok((value, place.holders.clone()))
+    }
+}
+
+/// Returns the most bytes that writing or reading an activation takes beside it.
+pub(crate) const fn working_bytes(bytes: u64) -> u64 {
+    // A view is copied twice to be written; what was read may be copied to be aligned.
+    let block = if bytes < BLOCK as u64 {
+        bytes
+    } else {
+        BLOCK as u64
+    };
+    2 * bytes + block
+}
+
+/// Bytes that are read at a time.
+const BLOCK: usize = 1 << 20;
+
+/// Reads the bytes of an activation.
+fn bytes(file: &mut File, place: &Place) -> io::Result<Buffer> {
+    file.seek(SeekFrom::Start(place.start))?;
+    let length = place.kind.bytes().unwrap_or(0);
+    let mut bytes = Buffer::with_capacity(length);
+    let mut reader = BufReader::with_capacity(BLOCK.min(length), file.take(length as u64));
+    loop {
+        let block = reader.fill_buf()?;
+        if block.is_empty() {
+            return Ok(bytes);
+        }
+        bytes.extend(block);
+        let read = block.len();
+        reader.consume(read);
+    }
+}

@@ -1,0 +1,309 @@
+//! Gives the streamed stages of a rank their values while they run.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use tinderbox_deferred::{Source, Uncached};
+use tinderbox_fake::{DeviceLabel, DynTensor};
+use tinderbox_planner::StreamState;
+
+use super::pass::Pass;
+use super::reader::{Loaded, Reader, Sources};
+use super::spill::Spill;
+use super::tier::HostTier;
+use crate::ActionError;
+use crate::kept::Kept;
+use crate::runtime::learning_rates::LearningRates;
+use crate::runtime::round::Round;
+use crate::runtime::stage::{RankSetup, Stage};
+use crate::runtime::streamed::{
+    Activation, Item, RowSource, StreamedSetup, UpdatedStage, Value, Values,
+};
+use crate::runtime::wire;
+use crate::schedule::StageIndex;
+
+/// What a rank has whose stages are read when they are needed.
+pub(crate) struct Streaming {
+    setup: Arc<RankSetup>,
+    streamed: Arc<StreamedSetup>,
+    source: Arc<dyn Source>,
+    spill: Option<Arc<Spill>>,
+    tier: Arc<HostTier>,
+    current: Option<(Arc<Pass>, Reader)>,
+    /// The values that stay.
+    kept: HashMap<Item, Value>,
+    /// The index of the visit that is next or runs.
+    visit: usize,
+    /// The stage that has its values.
+    entered: Option<StageIndex>,
+}
+
+impl Streaming {
+    pub(crate) fn new(
+        setup: &Arc<RankSetup>,
+        source: Arc<dyn Source>,
+        streamed: &Arc<StreamedSetup>,
+    ) -> Self {
+        let dir = streamed.scratch_dir.clone();
+        Self {
+            source: match streamed.is_cached {
+                true => source,
+                false => Arc::new(Uncached(source)),
+            },
+            tier: Arc::new(HostTier::new(streamed.host_bytes)),
+            spill: dir.map(|dir| Arc::new(Spill::new(dir))),
+            streamed: streamed.clone(),
+            setup: setup.clone(),
+            current: None,
+            kept: HashMap::new(),
+            visit: 0,
+            entered: None,
+        }
+    }
+
+    /// Prepares a pass: reading continues where it was if the pass is the last call's, and changes nothing.
+    pub(crate) fn begin(&mut self, pass: &Arc<Pass>) -> Result<(), ActionError> {
+        if let Some((last, _)) = &self.current
+            && Arc::ptr_eq(last, pass)
+            && !pass.is_training
+        {
+            return Ok(());
+        }
+        // What was read ahead is dropped.
+        self.current = None;
+        if let Some(spill) = &self.spill {
+            spill.clear();
+        }
+        let in_memory = self.in_memory(pass);
+        let state = match pass.is_training {
+            true => StreamState::of_one_pass(pass.plan.clone(), &in_memory),
+            false => StreamState::new(pass.plan.clone(), &in_memory),
+        };
+        let kept = state.kept().iter().map(|item| pass.items[*item]);
+        let kept: BTreeSet<Item> = kept.collect();
+        self.kept.retain(|item, _| kept.contains(item));
+        self.visit = 0;
+        let trained: &[_] = match pass.is_training {
+            true => &self.streamed.trained,
+            false => &[],
+        };
+        let is_changed = |position: usize| {
+            let mut states = trained.iter().filter_map(|stage| stage.get(&position));
+            states.any(Option::is_some)
+        };
+        self.tier.choose(pass, is_changed);
+        let store = self.streamed.store.as_ref();
+        let sources = Sources {
+            parameters: self.source.clone(),
+            states: store.and_then(|store| store.optimizer()),
+            spill: self.spill.clone(),
+            tier: self.tier.clone(),
+            is_cached: self.streamed.is_cached,
+        };
+        let reader = Reader::start(pass, state, &self.setup, sources)?;
+        self.current = Some((pass.clone(), reader));
+        Ok(())
+    }
+
+    /// The values of a pass that stay from the pass before.
+    fn in_memory(&self, pass: &Pass) -> BTreeSet<usize> {
+        let values = pass.items.iter().enumerate();
+        let in_memory = values.filter(|(_, item)| {
+            let value = self.kept.get(item);
+            value.is_some_and(|value| match (item, value) {
+                (Item::Parameter(position), Value::Parameter(value)) => {
+                    value.dtype() == pass.dtypes[position]
+                }
+                _ => true,
+            })
+        });
+        in_memory.map(|(item, _)| item).collect()
+    }
+
+    fn current(&self) -> &(Arc<Pass>, Reader) {
+        self.current.as_ref().expect("a pass was begun")
+    }
+
+    /// Gives a stage its parameters and activations, after the parameters and activations of the stage before were taken.
+    pub(crate) fn enter(
+        &mut self,
+        (stages, stage): (&mut [Stage], StageIndex),
+        round: &Round,
+        activations: &mut Kept<DynTensor>,
+    ) -> Result<(), ActionError> {
+        if self.entered == Some(stage) {
+            return Ok(());
+        }
+        self.leave(stages, round, activations)?;
+        let mut values = self.wait_for(stage)?;
+        for ((k, id), value, holders) in values.activations.drain(..) {
+            for (holder, uses) in holders {
+                activations.put((holder, k), id, value.clone(), uses);
+            }
+        }
+        let is_training = self.current().0.is_training;
+        stage_of(stages, stage).attach(values, is_training)?;
+        self.entered = Some(stage);
+        Ok(())
+    }
+
+    /// Waits for the values of a stage.
+    fn wait_for(&mut self, stage: StageIndex) -> Result<Values, ActionError> {
+        let (pass, reader) = self.current.as_ref().expect("a pass was begun");
+        debug_assert_eq!(
+            pass.visits[self.visit].stage, stage,
+            "stages run in the order of the pass"
+        );
+        let mut values = Values {
+            rows: (!pass.is_training).then(|| RowSource(self.source.clone())),
+            ..Values::default()
+        };
+        for item in pass.plan.items_of(self.visit) {
+            let item = pass.items[*item];
+            if let Some(value) = self.kept.remove(&item) {
+                values.insert(item, value);
+            }
+        }
+        loop {
+            match reader.next()? {
+                Loaded::Values(read) => {
+                    for (item, value) in read {
+                        values.insert(item, value);
+                    }
+                }
+                Loaded::Ready => return Ok(values),
+            }
+        }
+    }
+
+    /// Takes the parameters of the stage that has run, after those that it has updated are written, and activations that
+    /// do not stay in memory.
+    pub(crate) fn leave(
+        &mut self,
+        stages: &mut [Stage],
+        round: &Round,
+        activations: &mut Kept<DynTensor>,
+    ) -> Result<(), ActionError> {
+        let Some(index) = self.entered.take() else {
+            return Ok(());
+        };
+        let all: Vec<StageIndex> = stages.iter().map(Stage::index).collect();
+        let stage = stage_of(stages, index);
+        let is_update = self.current().0.visits[self.visit].is_update;
+        if is_update
+            && let Some(store) = &self.streamed.store
+            && let Some(updated) = self.updated(stage, &round.rates)?
+        {
+            // The number of completed steps.
+            let written = store.write(u64::from(round.step) + 1, updated);
+            written.map_err(|source| ActionError::Write { source })?;
+        }
+        let values = stage.detach();
+        let (spilled, staying) = self.activations();
+        for (k, id) in spilled {
+            // After its last use, nobody keeps it.
+            if let Some((value, holders)) = activations.take_all(k, id, all.iter().copied()) {
+                let spill = self.spill.as_ref();
+                let spill = spill.expect("activations are values of a pass if they can be written");
+                spill.put((k, id), value, holders)?;
+            }
+        }
+        for (k, id) in staying {
+            if let Some((value, holders)) = activations.take_all(k, id, all.iter().copied()) {
+                let value = compact(value, &self.setup.device)?;
+                for (holder, uses) in holders {
+                    activations.put((holder, k), id, value.clone(), uses);
+                }
+            }
+        }
+        self.take_back(values);
+        Ok(())
+    }
+
+    /// What a step may have changed of a stage that was updated; `None` if that is nothing.
+    fn updated(
+        &self,
+        stage: &Stage,
+        rates: &LearningRates,
+    ) -> Result<Option<UpdatedStage>, ActionError> {
+        let of_stage = self.streamed.trained[stage.index().index()].iter();
+        let changed = of_stage.filter(|(_, state)| state.is_some());
+        let changed: BTreeSet<usize> = changed.map(|(position, _)| *position).collect();
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        let optimizer = stage.optimizer_snapshot().to_host();
+        let optimizer = optimizer.map_err(|source| ActionError::Device {
+            device: DeviceLabel::of(stage.device()),
+            source: Box::new(source),
+        })?;
+        let path = |position: usize| &self.setup.table.iter().as_slice()[position].path;
+        let rates = rates.of_all(changed.iter().map(|position| path(*position)));
+        let held = stage
+            .held()
+            .filter(|(position, _)| changed.contains(position));
+        Ok(Some(UpdatedStage {
+            stage: stage.index(),
+            parameters: held.map(|(at, value)| (path(at).clone(), value)).collect(),
+            optimizer,
+            rates,
+        }))
+    }
+
+    /// The activations of the stage that has run: those that do not stay, and if there are any, those that do, which may be views of
+    /// the same memory.
+    fn activations(&self) -> (Vec<Activation>, Vec<Activation>) {
+        let (pass, _) = self.current();
+        let items = pass.plan.items_of(self.visit).iter();
+        let items = items.zip(pass.plan.stays(self.visit));
+        let activations = items.filter_map(|(item, stays)| match pass.items[*item] {
+            Item::Activation(activation) => Some((activation, *stays)),
+            _ => None,
+        });
+        let (staying, spilled): (Vec<_>, Vec<_>) = activations.partition(|(_, stays)| *stays);
+        let names = |of: Vec<(Activation, bool)>| of.into_iter().map(|(of, _)| of).collect();
+        match spilled.is_empty() {
+            true => (Vec::new(), Vec::new()),
+            false => (names(spilled), names(staying)),
+        }
+    }
+
+    /// Takes back the values of the stage that has run, and keeps those that stay.
+    fn take_back(&mut self, mut values: Values) {
+        let (pass, reader) = self.current.as_ref().expect("a pass was begun");
+        let items = pass.plan.items_of(self.visit).iter();
+        for (item, stays) in items.zip(pass.plan.stays(self.visit)) {
+            let item = pass.items[*item];
+            if let Some(value) = values.remove(item).filter(|_| *stays) {
+                self.kept.insert(item, value);
+            }
+        }
+        drop(values);
+        self.visit = (self.visit + 1) % pass.visits.len();
+        if self.visit == 0
+            && let Some(spill) = &self.spill
+        {
+            spill.clear();
+        }
+        reader.finish();
+    }
+}
+
+fn stage_of(stages: &mut [Stage], index: StageIndex) -> &mut Stage {
+    let stage = stages.iter_mut().find(|stage| stage.index() == index);
+    stage.expect("certified lists of a rank name its own stages")
+}
+
+/// Returns a tensor in its own memory, if it is a view of more. The memory of activations that were written is free then.
+fn compact(value: DynTensor, device: &Device) -> Result<DynTensor, ActionError> {
+    match value.host_memory() {
+        Some((_, memory)) if memory.len() as u64 > value.bytes() => {
+            wire::copied(value).map_err(|source| ActionError::Device {
+                device: DeviceLabel::of(device),
+                source: Box::new(source),
+            })
+        }
+        _ => Ok(value),
+    }
+}

@@ -1,0 +1,249 @@
+//! The memory of rounds whose parameters come and go, beside these.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use burn::tensor::DType;
+use tinderbox_fake::ValueId;
+
+use crate::ActionError;
+use crate::cut::Binding;
+use crate::kept::Location;
+use crate::lists::StepLists;
+use crate::runtime::executor::{Executor, Host, Job, Step};
+use crate::runtime::program::CutProgram;
+use crate::runtime::streamed::Activation;
+use crate::schedule::{Action, MicroBatchIndex, RankIndex, StageIndex};
+
+/// A part of a round in which one stage runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Visit {
+    pub(super) stage: StageIndex,
+    /// The parameters that programs read, with the dtype in which they read them.
+    pub(super) parameters: BTreeMap<usize, DType>,
+    /// The parameters of which they read few rows, with the dtype in which they read them and the most rows.
+    pub(super) rows: BTreeMap<usize, (DType, u64)>,
+    /// The activations that it makes or reads and that are needed after other visits, with their bytes, if they may be written
+    /// meanwhile.
+    pub(super) activations: BTreeMap<Activation, u64>,
+    /// Whether the parameters of the stage are updated.
+    pub(super) is_update: bool,
+    /// The maximum bytes of everything else meanwhile.
+    pub(super) other_bytes: u64,
+}
+
+impl Visit {
+    const fn new(stage: StageIndex) -> Self {
+        Self {
+            stage,
+            parameters: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            activations: BTreeMap::new(),
+            is_update: false,
+            other_bytes: 0,
+        }
+    }
+}
+
+/// The visits of a round: the longest runs of actions of one stage, in the list of the only rank. Activations that are not
+/// needed all the time may be written, or they stay.
+///
+/// Values that share memory are counted separately, unless stages share them, so the bytes are an upper bound, as far as the memory
+/// of operations is known.
+pub(super) fn visits(lists: &StepLists, cuts: &[&CutProgram], may_write: bool) -> Vec<Visit> {
+    let (visits, idle) = run(lists, Sizes::new(cuts, BTreeSet::new()));
+    match may_write && !idle.is_empty() {
+        true => run(lists, Sizes::new(cuts, idle)).0,
+        false => visits,
+    }
+}
+
+/// Runs the list of the only rank on sizes; returns its visits, and the activations that idle in some of them.
+fn run(lists: &StepLists, sizes: Sizes<'_>) -> (Vec<Visit>, BTreeSet<Activation>) {
+    let step = Step {
+        programs: sizes.cuts.iter().map(|cut| &*cut.programs.stages).collect(),
+        lists: Some(lists),
+        is_local: vec![true; lists.schedule.stages],
+    };
+    let mut executor = Executor::new(step, sizes);
+    for action in lists.schedule.actions(RankIndex::new(0)) {
+        executor.host.begin(action.stage());
+        let ran = executor.act(action);
+        ran.expect("sizes are added without errors");
+    }
+    let mut sizes = executor.host;
+    for visit in &mut sizes.visits {
+        let whole = &visit.parameters;
+        visit
+            .rows
+            .retain(|position, _| !whole.contains_key(position));
+    }
+    let idle = sizes.idle();
+    (sizes.visits, idle)
+}
+
+/// The bytes that are in memory while the actions of a round run.
+struct Sizes<'a> {
+    cuts: &'a [&'a CutProgram],
+    /// Of the constants of the stage that runs.
+    constants: u64,
+    /// Of what stays until the end.
+    stays: u64,
+    /// How many stages keep a value of a micro-batch: they share its memory.
+    holders: HashMap<Activation, usize>,
+    /// Of the values that stages keep.
+    kept: u64,
+    /// Of those that the present action has used for the last time: they are in memory until its program ends.
+    just_used: u64,
+    /// The visits that need each activation.
+    needed: BTreeMap<Activation, BTreeSet<usize>>,
+    /// The activations that are values of their visits.
+    written: BTreeSet<Activation>,
+    /// Of gradients, and of new running states, by stage, until its update.
+    changes: BTreeMap<StageIndex, (u64, u64)>,
+    visits: Vec<Visit>,
+}
+
+impl<'a> Sizes<'a> {
+    fn new(cuts: &'a [&'a CutProgram], written: BTreeSet<Activation>) -> Self {
+        let each = cuts
+            .iter()
+            .map(|cut| cut.bytes.inputs + cut.bytes.carried());
+        Self {
+            constants: 0,
+            stays: each.sum(),
+            cuts,
+            holders: HashMap::new(),
+            kept: 0,
+            just_used: 0,
+            needed: BTreeMap::new(),
+            written,
+            changes: BTreeMap::new(),
+            visits: Vec::new(),
+        }
+    }
+
+    /// An action of a stage begins.
+    fn begin(&mut self, stage: StageIndex) {
+        self.just_used = 0;
+        if self.visits.last().is_none_or(|visit| visit.stage != stage) {
+            self.visits.push(Visit::new(stage));
+            self.constants = self.constants_of(stage);
+        }
+    }
+
+    fn visit(&mut self) -> &mut Visit {
+        self.visits.last_mut().expect("an action has begun")
+    }
+
+    /// Bytes of the constants of a stage, for each kind of micro-batches.
+    fn constants_of(&self, stage: StageIndex) -> u64 {
+        let kinds = self.cuts.iter().map(|cut| (cut.number, *cut));
+        let kinds: BTreeMap<u64, &CutProgram> = kinds.collect();
+        kinds.values().map(|cut| cut.bytes.constants(stage)).sum()
+    }
+
+    /// The activations that are not needed in one of the visits between those that need them.
+    fn idle(&self) -> BTreeSet<Activation> {
+        let idle = self.needed.iter().filter(|(_, visits)| {
+            let between = visits.iter().zip(visits.iter().skip(1));
+            between.into_iter().any(|(visit, next)| next - visit > 1)
+        });
+        idle.map(|(activation, _)| *activation).collect()
+    }
+
+    fn held(&self) -> u64 {
+        let changes = self.changes.values();
+        let changes = changes.map(|(gradients, states)| gradients + states);
+        self.constants + self.stays + self.kept + self.just_used + changes.sum::<u64>()
+    }
+
+    /// The present visit has an activation.
+    fn need(&mut self, activation: Activation, bytes: u64) {
+        let visits = self.needed.entry(activation).or_default();
+        visits.insert(self.visits.len() - 1);
+        if self.written.contains(&activation) {
+            self.visit().activations.insert(activation, bytes);
+        }
+    }
+
+    /// Counts a program; returns the bytes of its values for others.
+    fn count(&mut self, job: &Job<'_, u64>) -> Vec<u64> {
+        let (stage, k) = (job.task.stage, job.task.micro_batch);
+        let program = self.cuts[k.index()].bytes.program(job.task);
+        let program = program.expect("certified lists run programs that the stage has");
+        let visit = self.visit();
+        visit.parameters.extend(&program.parameters);
+        for (position, (dtype, count)) in &program.rows {
+            let (_, most) = visit.rows.entry(*position).or_insert((*dtype, 0));
+            *most = (*most).max(*count);
+        }
+        let outputs = job.phase.outputs.iter().map(|(id, _)| (k, *id));
+        let outputs: Vec<(Activation, u64)> = outputs.zip(program.made.iter().copied()).collect();
+        let made = outputs.iter();
+        let made = made.filter(|(activation, _)| !self.written.contains(activation));
+        let made: u64 = made.map(|(_, bytes)| bytes).sum();
+        // A carried value that is not written in place is copied.
+        let leaving = made + program.gradients + program.states + program.carried;
+        let during = self.held() + program.transient + leaving;
+        let visit = self.visit();
+        visit.other_bytes = visit.other_bytes.max(during);
+        let read = job.phase.inputs.iter().filter_map(|input| match input {
+            Binding::Value(id) => Some((k, *id)),
+            Binding::Given(_) | Binding::Constant(_) => None,
+        });
+        for (activation, bytes) in read.zip(job.read.iter().copied()).chain(outputs) {
+            self.need(activation, bytes);
+        }
+        let (gradients, states) = self.changes.entry(stage).or_default();
+        // Sums are in the dtype of the parameters, which may be the wider one.
+        *gradients = (*gradients).max(2 * program.gradients);
+        // The forward of each micro-batch replaces them.
+        *states = (*states).max(program.states);
+        program.made.clone()
+    }
+}
+
+impl Host for Sizes<'_> {
+    type Value = u64;
+
+    fn run(&mut self, jobs: Vec<Job<'_, u64>>) -> Result<Vec<Vec<u64>>, ActionError> {
+        let made = jobs.iter().map(|job| self.count(job)).collect();
+        self.just_used = 0;
+        Ok(made)
+    }
+
+    /// It is kept by the report from now on.
+    fn report(&mut self, _: MicroBatchIndex, _: Option<&str>, bytes: u64) {
+        self.stays += bytes;
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), ActionError> {
+        if let Action::Update { stage } = action {
+            // Its parameters get new values, one after the other.
+            let held = self.held();
+            let visit = self.visit();
+            visit.is_update = true;
+            visit.other_bytes = visit.other_bytes.max(held);
+            self.changes.remove(&stage);
+        }
+        Ok(())
+    }
+
+    fn kept(&mut self, (_, k): Location, id: ValueId, bytes: &u64) {
+        self.need((k, id), *bytes);
+        let holders = self.holders.entry((k, id)).or_default();
+        *holders += 1;
+        if *holders == 1 && !self.written.contains(&(k, id)) {
+            self.kept += bytes;
+        }
+    }
+
+    fn released(&mut self, (_, k): Location, id: ValueId, bytes: &u64) {
+        let holders = self.holders.entry((k, id)).or_default();
+        *holders -= 1;
+        if *holders == 0 && !self.written.contains(&(k, id)) {
+            self.kept -= bytes;
+            self.just_used += bytes;
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Batches of one type, with the trace that records their graphs.
+
+use tinderbox_fake::Mode;
+
+use crate::BatchError;
+use crate::batch::{Batch, samples_of, split_samples};
+use crate::runtime::driver::{Batches, MicroBatch};
+use crate::trace::Trace;
+
+/// The batches of a call.
+pub(super) struct TracedBatches<B> {
+    pub(super) trace: Trace<B>,
+    pub(super) batches: Vec<B>,
+}
+
+impl<B: Batch> Batches for TracedBatches<B> {
+    fn samples(&self) -> Result<Vec<usize>, BatchError> {
+        self.batches.iter().map(samples_of).collect()
+    }
+
+    fn split(&self, mode: Mode, counts: &[usize]) -> Result<Vec<MicroBatch<'_>>, BatchError> {
+        let samples = self.samples()?;
+        let mut parts = Vec::new();
+        for ((batch, samples), count) in self.batches.iter().zip(samples).zip(counts) {
+            for (part, samples) in split_samples(batch, samples, *count)? {
+                parts.push(micro_batch(&self.trace, mode, part, samples));
+            }
+        }
+        Ok(parts)
+    }
+}
+
+/// A micro-batch, whose graph is recorded if its shape is new.
+pub(super) fn micro_batch<B: Batch>(
+    trace: &Trace<B>,
+    mode: Mode,
+    part: B,
+    samples: usize,
+) -> MicroBatch<'_> {
+    let (key, inputs) = Trace::key(mode, &part);
+    MicroBatch {
+        key,
+        inputs,
+        samples,
+        record: Box::new(move || {
+            trace.check_batch(&part)?;
+            let joint = trace.program(mode, &part)?;
+            trace.check_skipped(&joint, &part)?;
+            Ok(joint)
+        }),
+    }
+}

@@ -1,0 +1,222 @@
+//! Digests of what replayed programs read and computed, and where two replays differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::hash::Hasher;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_deferred::NumericFingerprint;
+use tinderbox_fake::{DynTensor, FakeError, NodeId, ValueId, dtype_name};
+use twox_hash::XxHash3_64;
+
+use crate::runtime::digest::of_value;
+use crate::runtime::program::{module, named};
+use crate::schedule::{Compute, MicroBatchIndex, StageIndex};
+use crate::trace::JointGraph;
+
+/// Digests of what a program read and computed, which do not depend on stages, replicas and schedules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramDigest {
+    /// The number of training steps done with this one.
+    pub step: u64,
+    /// The micro-batch, among the micro-batches of all replicas.
+    pub micro_batch: MicroBatchIndex,
+    /// The stage.
+    pub stage: StageIndex,
+    /// The program.
+    pub compute: Compute,
+    /// What it read and no program of the step computed: parameters by their paths, tensors of the batch, the weight of the
+    /// loss, and constants.
+    pub inputs: Vec<(String, u64)>,
+    /// Its operations, in the order in which they ran.
+    pub operations: Vec<ReplayedOperation>,
+    /// What the CPU of the process computes; empty in a digest of an earlier version.
+    #[serde(default, skip_serializing_if = "NumericFingerprint::is_empty")]
+    pub numerics: NumericFingerprint,
+}
+
+/// An operation that was run again, and the digest of one of its results.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayedOperation {
+    /// Its position among all operations of constructor, forward and backward, in the order in which they were recorded.
+    pub position: usize,
+    /// Its name, such as `Float.Matmul`.
+    pub name: String,
+    /// Where it is, such as ``in `layers.3` ``; none in a model without parameters before it.
+    pub place: Option<String>,
+    /// Which of its results, if it has several.
+    pub result: usize,
+    /// The digest of the result: 64 bits, of shape, type and bytes.
+    pub digest: u64,
+}
+
+impl ReplayedOperation {
+    pub(super) fn of(
+        joint: &JointGraph,
+        value: ValueId,
+        data: &DynTensor,
+    ) -> Result<Option<Self>, FakeError> {
+        let Some(node) = joint.graph().value(value).producer else {
+            return Ok(None);
+        };
+        let results = joint.graph().node(node).outputs();
+        Ok(Some(Self {
+            position: node.index(),
+            name: joint.graph().node(node).name(),
+            place: place(joint, node),
+            result: results.iter().position(|one| *one == value).unwrap_or(0),
+            digest: digest_of(data)?,
+        }))
+    }
+}
+
+impl fmt::Display for ReplayedOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = described(&self.name, self.place.as_deref(), self.position);
+        f.write_str(&text)
+    }
+}
+
+/// Where an operation is, as far as modules are known.
+pub(super) fn place(joint: &JointGraph, node: NodeId) -> Option<String> {
+    // One that reads nothing, such as a random mask, is in no module.
+    let before = || Some(format!("after {}", named(joint.module_before(node)?)));
+    module(joint, node).or_else(before)
+}
+
+/// An operation in words.
+pub(super) fn described(name: &str, place: Option<&str>, position: usize) -> String {
+    let place = place.map_or_else(String::new, |place| format!(" {place}"));
+    format!("`{name}`{place} (operation {position})")
+}
+
+/// The digest of a value: of its shape, type and bytes.
+pub(super) fn digest_of(value: &DynTensor) -> Result<u64, FakeError> {
+    let mut hasher = XxHash3_64::with_seed(of_value(value)?);
+    hasher.write(dtype_name(value.dtype()).as_bytes());
+    value
+        .shape()
+        .iter()
+        .for_each(|size| hasher.write_u64(*size as u64));
+    Ok(hasher.finish())
+}
+
+/// What two replays have in common, and where they differ first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReplayComparison {
+    /// The number of micro-batches that both have.
+    pub micro_batches: usize,
+    /// The number of those that only one has.
+    pub only_in_one: usize,
+    /// The first difference.
+    pub difference: Option<ReplayDifference>,
+    /// The classes of operations in which the CPUs of the replays round differently.
+    pub numerics: Vec<String>,
+}
+
+/// The first difference between two replays, in one micro-batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReplayDifference {
+    /// The number of training steps done with this one.
+    pub step: u64,
+    /// The micro-batch.
+    pub micro_batch: MicroBatchIndex,
+    /// The parameters, tensors of the batch and constants that differ.
+    pub inputs: Vec<String>,
+    /// The first operation whose result differs, in the order in which operations were recorded; in each of the replays that
+    /// has it.
+    pub operations: [Option<ReplayedOperation>; 2],
+}
+
+/// What one replay has of a micro-batch. Several programs may read the same value, and a stage that computes its forward again has
+/// some operations twice: the digests of all are compared.
+#[derive(Default)]
+struct OfMicroBatch<'a> {
+    inputs: BTreeMap<&'a str, BTreeSet<u64>>,
+    /// By position and result.
+    operations: BTreeMap<(usize, usize), BTreeMap<u64, &'a ReplayedOperation>>,
+}
+
+impl ReplayComparison {
+    /// Compares the micro-batches that two replays have. Their plans may differ.
+    pub fn of(one: &[ProgramDigest], other: &[ProgramDigest]) -> Self {
+        let numerics = match (one.first(), other.first()) {
+            (Some(one), Some(other)) => one.numerics.differences(&other.numerics),
+            _ => Vec::new(),
+        };
+        let numerics = numerics.into_iter().map(str::to_owned).collect();
+        let (one, other) = (by_micro_batch(one), by_micro_batch(other));
+        let common = one.iter();
+        let common = common.filter_map(|(at, one)| Some((*at, one, other.get(at)?)));
+        let micro_batches = common.clone().count();
+        let mut differences =
+            common.filter_map(|(at, one, other)| ReplayDifference::of(at, one, other));
+        Self {
+            micro_batches,
+            only_in_one: one.len() + other.len() - 2 * micro_batches,
+            difference: differences.next(),
+            numerics,
+        }
+    }
+}
+
+impl ReplayDifference {
+    fn of(
+        (step, micro_batch): (u64, MicroBatchIndex),
+        one: &OfMicroBatch<'_>,
+        other: &OfMicroBatch<'_>,
+    ) -> Option<Self> {
+        let names: BTreeSet<&str> = one
+            .inputs
+            .keys()
+            .chain(other.inputs.keys())
+            .copied()
+            .collect();
+        let names = names.into_iter();
+        let inputs = names.filter(|name| one.inputs.get(name) != other.inputs.get(name));
+        let places = one.operations.keys().chain(other.operations.keys());
+        let places: BTreeSet<(usize, usize)> = places.copied().collect();
+        let different = places.into_iter().find_map(|place| {
+            let [one, other] = [one, other].map(|of| of.operations.get(&place));
+            if one == other {
+                return None;
+            }
+            // One that the other replay does not have, if there is one.
+            let odd = |own: Option<&BTreeMap<u64, &ReplayedOperation>>,
+                       other: Option<&BTreeMap<u64, _>>| {
+                let mut results = own?.iter();
+                let odd =
+                    results.find(|(digest, _)| other.is_none_or(|all| !all.contains_key(digest)));
+                odd.or(own?.iter().next())
+                    .map(|(_, operation)| (*operation).clone())
+            };
+            Some([odd(one, other), odd(other, one)])
+        });
+        let found = Self {
+            step,
+            micro_batch,
+            inputs: inputs.map(str::to_owned).collect(),
+            operations: different.unwrap_or([None, None]),
+        };
+        let is_equal = found.inputs.is_empty() && found.operations == [None, None];
+        (!is_equal).then_some(found)
+    }
+}
+
+fn by_micro_batch(
+    programs: &[ProgramDigest],
+) -> BTreeMap<(u64, MicroBatchIndex), OfMicroBatch<'_>> {
+    let mut all: BTreeMap<_, OfMicroBatch<'_>> = BTreeMap::new();
+    for program in programs {
+        let of = all.entry((program.step, program.micro_batch)).or_default();
+        for (name, digest) in &program.inputs {
+            of.inputs.entry(name).or_default().insert(*digest);
+        }
+        for operation in &program.operations {
+            let place = (operation.position, operation.result);
+            let results = of.operations.entry(place).or_default();
+            results.insert(operation.digest, operation);
+        }
+    }
+    all
+}

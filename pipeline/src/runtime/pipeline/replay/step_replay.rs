@@ -1,0 +1,595 @@
+//! Runs the programs of a training step again, alone.
+//!
+//! The programs are those that ranks run, on the same operands, so they compute the same bits; schedules and messages, which
+//! change none, are left out.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::module::Module;
+use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{MaterializeError, NumericFingerprint, Request, RunContext, Source};
+use tinderbox_fake::{DynTensor, FakeError, Mode, ValueId};
+
+use super::digest::{ProgramDigest, ReplayedOperation, described, digest_of, place};
+use crate::batch::Batch;
+use crate::cut::{Binding, Layout, Phase};
+use crate::kept::Kept;
+use crate::lists::ScheduleChoice;
+use crate::runtime::caught::{action_error, caught};
+use crate::runtime::driver::{
+    Batches, Launch, Prepared, Programs, precision_in_text, splits, states, weights,
+};
+use crate::runtime::executor::{Executor, Host, Job, Step};
+use crate::runtime::link::Abort;
+use crate::runtime::memory::device_of;
+use crate::runtime::pipeline::batches::TracedBatches;
+use crate::runtime::pipeline::builder::PipelineBuilder;
+use crate::runtime::round::MicroInput;
+use crate::runtime::stage::{RankSetup, Stage};
+use crate::schedule::{Action, Compute, Edge, MicroBatchIndex, RankIndex, Task};
+use crate::trace::{Given, JointGraph};
+use crate::{ActionError, BatchError, PipelineError};
+
+/// The programs of a training step, each run when it is asked for: the forwards from the first stage to the last, then the backwards
+/// from the last to the first, each of all micro-batches, or of [one](Self::only).
+/// [`PipelineBuilder::replay`](crate::PipelineBuilder::replay) begins it.
+///
+/// A stage is read for its forwards and again for its backwards, and dropped after them. Memory: the parameters of one stage, and
+/// what the micro-batches keep for programs that have not run, as a pipeline with the schedule GPipe does. A [`ReplayedProgram`]
+/// has handles to the parameters that it has read: to collect all of them is to keep the model.
+pub struct StepReplay {
+    settings: ReplaySettings,
+    micro_batches: Vec<MicroBatch>,
+    /// Whether a forward reads what the forward of the micro-batch before has computed.
+    has_states: bool,
+    /// Those that are replayed.
+    selected: Range<usize>,
+    ranks: ReplayedRanks,
+    /// The programs that are left.
+    left: VecDeque<Task>,
+    values: Kept<DynTensor>,
+    /// The stage of the last program.
+    stage: Option<Stage>,
+    on_operation: Option<Box<OnOperation>>,
+}
+
+type OnOperation = dyn FnMut(&ReplayedOperation, &DynTensor);
+
+/// What was replayed.
+struct ReplaySettings {
+    step: u32,
+    seed: Seed,
+    most_micro_batches: usize,
+    precision: String,
+}
+
+/// What the stages are created with.
+struct ReplayedRanks {
+    layout: Arc<Layout>,
+    setups: Vec<Arc<RankSetup>>,
+    source: Arc<dyn Source>,
+}
+
+struct MicroBatch {
+    joint: Arc<JointGraph>,
+    input: MicroInput,
+}
+
+/// A program that was run again.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ReplayedProgram {
+    /// What it did, as digests.
+    pub digest: ProgramDigest,
+    /// What it read, with a name for each: parameters by their paths, tensors of the batch, and what other programs computed.
+    pub inputs: Vec<(String, DynTensor)>,
+    /// What it computed for other programs, for the driver, and for the update: gradients are the micro-batch's, times its
+    /// weight and the loss scale.
+    pub outputs: Vec<(String, DynTensor)>,
+}
+
+impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
+    /// Runs the programs of a training step again, alone, one after the other in this process, and gives what each reads and
+    /// computes. `step` is the number of training steps done before. On the CPU the values have the bits of the run, if the
+    /// [source](Self::source) has the parameters that it had before the step, and model, seed, precision, loss scale, number of
+    /// micro-batches and batch are the same. Plan, replicas, schedule and processes change no bit of a batch with at least as
+    /// many samples as micro-batches. The batch is the batch of all replicas. Sums of gradients and the update are not a part,
+    /// and nothing of the builder that is only for these or for ranks is used.
+    ///
+    /// A dynamic loss scale is the scale of the beginning, unless [`resume_loss_scale`](Self::resume_loss_scale) sets the scale
+    /// of the step.
+    ///
+    /// ```
+    /// # extern crate tinderbox_pipeline as tinderbox;
+    /// # use burn::nn::{Linear, LinearConfig};
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use tinderbox_deferred::Deferred;
+    /// # use tinderbox::{Machine, Outputs, Plan};
+    /// use tinderbox::{Pipeline, Traceable};
+    ///
+    /// # let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+    /// #     (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect()
+    /// # })?;
+    /// # let batch = Tensor::<2>::ones([8, 8], &Device::flex());
+    /// # let trace = model.trace(&batch.clone().narrow(0, 0, 2), |layers: &Vec<Linear>, x| {
+    /// #     Outputs::loss(layers.iter().fold(x, |x, layer| layer.forward(x)).mean())
+    /// # })?;
+    /// # let plan = Plan::auto(&trace, &Machine::local(2)?)?;
+    /// let replay = Pipeline::new(&model, &trace, &plan).micro_batches(4).replay(0, batch)?;
+    /// for program in replay.only(3)? {
+    ///     let program = program?;
+    ///     let loss = program.outputs.iter().find(|(name, _)| name == "loss");
+    ///     assert!(loss.is_none() || program.digest.stage.index() == 1);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start) and [`Pipeline::step`](crate::Pipeline::step) before anything runs;
+    /// [`PipelineError::NoReplaySource`] when a later step than the first has no source; when the source has not what the model
+    /// needs.
+    pub fn replay(self, step: u64, batch: B) -> Result<StepReplay, PipelineError> {
+        self.replay_accumulated(step, [batch])
+    }
+
+    /// As [`replay`](Self::replay), for a step by [`step_accumulated`](crate::Pipeline::step_accumulated).
+    ///
+    /// # Errors
+    ///
+    /// As [`replay`](Self::replay).
+    pub fn replay_accumulated(
+        mut self,
+        step: u64,
+        batches: impl IntoIterator<Item = B>,
+    ) -> Result<StepReplay, PipelineError> {
+        // Nothing is updated.
+        self.remove_optimizers();
+        if self.trace.mode() == Mode::Inference {
+            return Err(PipelineError::ForwardTrace);
+        }
+        if step > 0 && self.values.source.is_none() {
+            return Err(PipelineError::NoReplaySource { step });
+        }
+        let step = u32::try_from(step).map_err(|_| PipelineError::StepOverflow { step })?;
+        let launch = self.checked()?;
+        let prepared = launch.prepare(&self.plan)?;
+        let source = self.source_of_values();
+        let table = &launch.table;
+        let device = device_of(RankIndex::new(0), &launch.ranks.devices);
+        let requests = table.distinct();
+        let requests = requests.map(|parameter| Request::of(table, parameter, device));
+        let checked = source.check(table, &requests.collect::<Vec<_>>());
+        checked.map_err(|source| PipelineError::Materialize {
+            rank: RankIndex::new(0),
+            source: MaterializeError::from(source),
+        })?;
+        let batches = TracedBatches {
+            trace: self.trace.keeping(launch.kept_programs),
+            batches: batches.into_iter().collect(),
+        };
+        let (micro_batches, has_states) = micro_batches(&launch, &prepared, step, &batches)?;
+        let mut replay = StepReplay {
+            settings: ReplaySettings {
+                step,
+                seed: prepared.settings.seed,
+                most_micro_batches: launch.options.micro_batches,
+                precision: precision_in_text(launch.options.compute),
+            },
+            selected: 0..micro_batches.len(),
+            micro_batches,
+            has_states,
+            ranks: ReplayedRanks::new(&launch, prepared, source),
+            left: VecDeque::new(),
+            values: Kept::default(),
+            stage: None,
+            on_operation: None,
+        };
+        replay.left = replay.programs();
+        Ok(replay)
+    }
+}
+
+impl ReplayedRanks {
+    fn new(launch: &Launch, prepared: Prepared, source: Arc<dyn Source>) -> Self {
+        let layout = prepared.layout;
+        let setup = |rank: RankIndex| {
+            Arc::new(RankSetup {
+                rank,
+                replica: 0,
+                place: rank,
+                layout: layout.clone(),
+                table: launch.table.clone(),
+                device: device_of(rank, &launch.ranks.devices).clone(),
+                settings: prepared.settings.clone(),
+                progress: Arc::default(),
+                abort: Abort::default(),
+                streamed: None,
+            })
+        };
+        let ranks = (0..layout.rank_count()).map(RankIndex::new);
+        Self {
+            setups: ranks.map(setup).collect(),
+            layout,
+            source,
+        }
+    }
+}
+
+/// Splits batches as a training step does, and computes the weight of each micro-batch. Returns their graphs and inputs, and
+/// whether a forward updates running states.
+fn micro_batches(
+    launch: &Launch,
+    prepared: &Prepared,
+    step: u32,
+    batches: &dyn Batches,
+) -> Result<(Vec<MicroBatch>, bool), PipelineError> {
+    let mut programs = Programs::new(
+        launch.example.clone(),
+        prepared.layout.clone(),
+        prepared.schedule.clone(),
+        &prepared.settings,
+        launch.loss_scale,
+        launch.kept_programs,
+    );
+    let samples = batches.samples()?;
+    let is_written = matches!(programs.choice(), ScheduleChoice::Written(_));
+    let context = (prepared.settings.seed, step);
+    let factor = launch.loss_scale.map_or(1.0, |scale| scale.factor());
+    let mut first = None;
+    for counts in splits(&samples, launch.options.micro_batches, is_written)? {
+        let parts = batches.split(Mode::Training, &counts)?;
+        let joints = parts.iter().map(|part| (part.record)());
+        let joints = joints.collect::<Result<Vec<_>, _>>()?;
+        let (mut inputs, counts) = programs.prepare(context, parts, 0)?;
+        let cuts: Vec<_> = inputs.iter().map(|input| &*input.cut).collect();
+        match programs.parts(Mode::Training, &cuts) {
+            Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
+                first.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+            Ok(_) => {
+                let has_states = !states(&cuts).is_empty();
+                for (input, weight) in inputs.iter_mut().zip(weights(counts)?) {
+                    input.weight = weight * factor;
+                }
+                let all = joints.into_iter().zip(inputs);
+                let all = all.map(|(joint, input)| MicroBatch { joint, input });
+                return Ok((all.collect(), has_states));
+            }
+        }
+    }
+    Err(first.unwrap_or(BatchError::NoBatches.into()))
+}
+
+impl StepReplay {
+    /// Replays one micro-batch alone, counted from 0 among the micro-batches of all replicas. If forwards update running states,
+    /// the forwards of the micro-batches before it are run as well, without a report.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such micro-batch.
+    pub fn only(mut self, micro_batch: usize) -> Result<Self, PipelineError> {
+        let count = self.micro_batches.len();
+        if micro_batch >= count {
+            return Err(BatchError::NoMicroBatch { micro_batch, count }.into());
+        }
+        self.selected = micro_batch..micro_batch + 1;
+        self.left = self.programs();
+        Ok(self)
+    }
+
+    /// Sets a function that gets the result of every operation, in the order in which they run.
+    #[must_use]
+    pub fn on_operation(
+        mut self,
+        call: impl FnMut(&ReplayedOperation, &DynTensor) + 'static,
+    ) -> Self {
+        self.on_operation = Some(Box::new(call));
+        self
+    }
+
+    /// Returns the seed.
+    pub fn seed(&self) -> Seed {
+        self.settings.seed
+    }
+
+    /// Returns the number of micro-batches of the step.
+    pub fn micro_batches(&self) -> usize {
+        self.micro_batches.len()
+    }
+
+    /// Returns the number of micro-batches of a batch that has enough samples.
+    pub fn most_micro_batches(&self) -> usize {
+        self.settings.most_micro_batches
+    }
+
+    /// Returns the setting `precision` of [`Pipeline::run_settings`](crate::Pipeline::run_settings).
+    pub fn precision(&self) -> &str {
+        &self.settings.precision
+    }
+
+    /// Returns how many programs are left to be replayed.
+    pub fn programs_left(&self) -> usize {
+        let left = self.left.iter();
+        left.filter(|task| self.selected.contains(&task.micro_batch.index()))
+            .count()
+    }
+
+    /// All programs, those before the selected ones among them that compute running states.
+    fn programs(&self) -> VecDeque<Task> {
+        let stages = || self.ranks.layout.stages();
+        let forwards = stages().map(|stage| (stage, Compute::Forward));
+        let backwards = stages().rev().map(|stage| (stage, Compute::Backward));
+        let tasks = forwards.chain(backwards).flat_map(|(stage, compute)| {
+            let first = match self.has_states && compute == Compute::Forward {
+                true => 0,
+                false => self.selected.start,
+            };
+            (first..self.selected.end).map(move |number| Task {
+                stage,
+                compute,
+                micro_batch: MicroBatchIndex::new(number),
+            })
+        });
+        tasks.collect()
+    }
+
+    /// Runs a program; returns nothing for one that is not selected.
+    fn run(&mut self, task: Task) -> Result<Option<ReplayedProgram>, PipelineError> {
+        let rank = self.ranks.layout.ranks[task.stage.index()];
+        let same = self
+            .stage
+            .take()
+            .filter(|stage| stage.index() == task.stage);
+        let stage = match same {
+            Some(stage) => stage,
+            None => Stage::new(
+                task.stage,
+                &self.ranks.setups[rank.index()],
+                &*self.ranks.source,
+            )
+            .map_err(|source| PipelineError::Materialize { rank, source })?,
+        };
+        let ran = caught(|| self.run_task(stage, task));
+        let place = (Some(task.stage), Some(task.micro_batch));
+        ran.map_err(|source| action_error(rank, place, &task.to_string(), source))
+    }
+
+    fn run_task(
+        &mut self,
+        stage: Stage,
+        task: Task,
+    ) -> Result<Option<ReplayedProgram>, ActionError> {
+        let number = task.micro_batch.index();
+        let is_selected = self.selected.contains(&number);
+        let programs = self.micro_batches.iter();
+        let step = Step {
+            programs: programs
+                .map(|one| &*one.input.cut.programs.stages)
+                .collect(),
+            lists: None,
+            is_local: vec![true; self.ranks.layout.ranks.len()],
+        };
+        let host = Observed {
+            settings: &self.settings,
+            micro_batch: &self.micro_batches[number],
+            is_selected,
+            on_operation: &mut self.on_operation,
+            stage,
+            report: None,
+        };
+        let mut executor = Executor::new(step, host);
+        executor.values = std::mem::take(&mut self.values);
+        executor.run(&[task])?;
+        self.values = executor.values;
+        if !is_selected {
+            self.values.forget((task.stage, task.micro_batch));
+        }
+        self.stage = Some(executor.host.stage);
+        Ok(executor.host.report)
+    }
+}
+
+/// A stage and an observer, as the host of an executor.
+struct Observed<'a> {
+    settings: &'a ReplaySettings,
+    micro_batch: &'a MicroBatch,
+    is_selected: bool,
+    on_operation: &'a mut Option<Box<OnOperation>>,
+    stage: Stage,
+    report: Option<ReplayedProgram>,
+}
+
+impl Observed<'_> {
+    /// Runs a program; of one that is selected, reports what it reads and computes.
+    fn run_one(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
+        let MicroBatch { joint, input } = self.micro_batch;
+        let Job { task, phase, read } = job;
+        let (executable, constants) = self.stage.load(&input.cut, task.compute)?;
+        let mut read = read.into_iter();
+        let types = executable.program().input_types().iter();
+        let bindings = phase.inputs.iter().zip(types);
+        let inputs = bindings.map(|(binding, (_, dtype))| match *binding {
+            Binding::Value(_) => {
+                let value = read.next().expect("every value was read");
+                Ok(value.to_device(self.stage.device())?)
+            }
+            Binding::Constant(position) => Ok(constants[position].clone()),
+            Binding::Given(given) => self.stage.given(given, *dtype, input),
+        });
+        let inputs = inputs.collect::<Result<Vec<DynTensor>, ActionError>>()?;
+        let context = RunContext {
+            seed: self.settings.seed,
+            step: self.settings.step,
+            micro_batch: task.micro_batch.index() as u32,
+        };
+        let located = |source| input.cut.indices.locate(source);
+        if !self.is_selected {
+            let outputs = executable.run(inputs, &context);
+            return outputs.map_err(located);
+        }
+        let mut report = ReplayedProgram::begin(joint, self.settings.step, task, phase, &inputs)?;
+        let (operations, call) = (&mut report.digest.operations, &mut self.on_operation);
+        let mut unread: Option<FakeError> = None;
+        let made =
+            executable.run_observed(
+                inputs,
+                &context,
+                &mut |id, value| match ReplayedOperation::of(joint, id, &value) {
+                    Ok(Some(operation)) => {
+                        if let Some(call) = call {
+                            call(&operation, &value);
+                        }
+                        operations.push(operation);
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        unread.get_or_insert(error);
+                    }
+                },
+            );
+        if let Some(error) = unread {
+            return Err(error.into());
+        }
+        let made = made.map_err(located)?;
+        report.add_outputs(joint, phase, &made);
+        self.report = Some(report);
+        Ok(made)
+    }
+}
+
+impl Host for Observed<'_> {
+    type Value = DynTensor;
+
+    fn run(&mut self, jobs: Vec<Job<'_, DynTensor>>) -> Result<Vec<Vec<DynTensor>>, ActionError> {
+        let made = jobs.into_iter().map(|job| {
+            let phase = job.phase;
+            let mut made = self.run_one(job)?;
+            let mut others = made.split_off(phase.outputs.len()).into_iter();
+            // Gradients are of the update.
+            others.by_ref().take(phase.gradients.len()).for_each(drop);
+            for (position, value) in phase.updates.iter().zip(others) {
+                self.stage.update_state(*position, value);
+            }
+            Ok(made)
+        });
+        made.collect()
+    }
+
+    fn report(&mut self, _: MicroBatchIndex, _: Option<&str>, _: DynTensor) {}
+
+    fn act(&mut self, _: Action) -> Result<(), ActionError> {
+        unreachable!("only programs are replayed")
+    }
+
+    /// The backwards of those that are not replayed do not run.
+    fn passes(&self, _: Task, edge: &Edge) -> bool {
+        self.is_selected || edge.to.compute == Compute::Forward
+    }
+}
+
+impl ReplayedProgram {
+    /// The program of a task that is about to run, with what it reads.
+    fn begin(
+        joint: &JointGraph,
+        step: u32,
+        task: Task,
+        phase: &Phase,
+        inputs: &[DynTensor],
+    ) -> Result<Self, FakeError> {
+        let mut program = Self {
+            digest: ProgramDigest {
+                step: u64::from(step) + 1,
+                micro_batch: task.micro_batch,
+                stage: task.stage,
+                compute: task.compute,
+                inputs: Vec::new(),
+                operations: Vec::new(),
+                numerics: NumericFingerprint::of_process().clone(),
+            },
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+        };
+        let ids = phase.program.inputs().iter();
+        for ((id, binding), value) in ids.zip(&phase.inputs).zip(inputs) {
+            let name = name(joint, *id);
+            if !matches!(binding, Binding::Value(_)) {
+                let digest = (name.clone(), digest_of(value)?);
+                program.digest.inputs.push(digest);
+            }
+            program.inputs.push((name, value.clone()));
+        }
+        Ok(program)
+    }
+
+    /// Adds what the program computed: for other programs and the driver, gradients, and new values of running states.
+    fn add_outputs(&mut self, joint: &JointGraph, phase: &Phase, made: &[DynTensor]) {
+        let path = |position: &usize| &joint.parameter(*position).path;
+        let values = phase.outputs.iter().map(|(id, _)| name(joint, *id));
+        let gradients = phase.gradients.iter();
+        let gradients = gradients.map(|at| format!("gradient of `{}`", path(at)));
+        let updates = phase.updates.iter();
+        let updates = updates.map(|at| format!("new value of `{}`", path(at)));
+        let names = values.chain(gradients).chain(updates);
+        self.outputs.extend(names.zip(made.iter().cloned()));
+    }
+}
+
+/// The name of a value.
+fn name(joint: &JointGraph, value: ValueId) -> String {
+    match joint.given(value) {
+        Some(Given::Parameter(position)) => return joint.parameter(position).path.to_string(),
+        Some(Given::Input(position)) => {
+            return match &*joint.inputs()[position].leaf.name {
+                "" => "batch".to_owned(),
+                name => format!("batch.{name}"),
+            };
+        }
+        Some(Given::Weight) => return "weight of the loss".to_owned(),
+        None => {}
+    }
+    if joint.loss() == Some(value) {
+        return "loss".to_owned();
+    }
+    if let Some((name, _)) = joint.outputs().iter().find(|(_, of)| *of == value) {
+        return name.clone();
+    }
+    match joint.graph().value(value).producer {
+        Some(node) => {
+            let name = joint.graph().node(node).name();
+            described(&name, place(joint, node).as_deref(), node.index())
+        }
+        None => format!("constant {value}"),
+    }
+}
+
+impl Iterator for StepReplay {
+    type Item = Result<ReplayedProgram, PipelineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let task = self.left.pop_front()?;
+            let ran = self.run(task);
+            if ran.is_err() {
+                self.left.clear();
+            }
+            if let Some(ran) = ran.transpose() {
+                return Some(ran);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for StepReplay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepReplay")
+            .field("step", &self.settings.step)
+            .field("micro_batches", &self.selected)
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,199 @@
+//! Checks the settings of a pipeline, and starts it.
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use tinderbox_deferred::{SharedId, Source, check_device};
+use tinderbox_fake::Mode;
+use tinderbox_world::with_causes;
+
+use super::builder::PipelineBuilder;
+use super::pipeline::{Pipeline, Repeating};
+use crate::batch::Batch;
+use crate::lists::ScheduleChoice;
+use crate::runtime::clip::Clipping;
+use crate::runtime::driver::{Launch, Options};
+use crate::runtime::recovery::{Planned, Recovering, Recovery, replan};
+use crate::runtime::settings::Settings;
+use crate::sum::GradientSum;
+use crate::{PipelineError, TraceError};
+
+impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
+    /// Starts the ranks; each materializes only its own parameters.
+    ///
+    /// Configures the C library to reuse freed memory, for the rest of the process
+    /// ([`tinderbox_pages::keep_freed_blocks`]).
+    ///
+    /// # Errors
+    ///
+    /// When the number of micro-batches or threads is 0; when there is no device, or one can't be used
+    /// or has too little memory for the parameters and gradients of its ranks; when the plan is for
+    /// another model, the schedule does not fit the plan, the model has clones of a parameter and an
+    /// optimizer is set, or a rank can't materialize its parameters.
+    pub fn start(mut self) -> Result<Pipeline<M, B>, PipelineError> {
+        let world = self.ranks.world.clone();
+        // The others wait for this process to start.
+        let fail = |error: &PipelineError| {
+            if let Some(world) = &world {
+                world.fail(&with_causes(error));
+            }
+        };
+        let recovery = self.recovery.take();
+        let recovery = recovery.zip(world.clone());
+        self.ranks.backups = recovery.as_ref().map(|_| Arc::default());
+        let (mut pipeline, launch, source) = self.launch().inspect_err(fail)?;
+        if let Some((recovery, world)) = recovery {
+            let settings = (recovery.every, planned(recovery, &pipeline, &launch));
+            let launch = (launch, source);
+            let driver = &mut pipeline.driver;
+            let recovering = Recovering::new(settings, world, launch, driver).inspect_err(fail)?;
+            pipeline.recovery = Some(Box::new(Repeating::new(recovering)));
+        }
+        // After the parameters are allocated: the allocator would clear reused memory on one thread.
+        tinderbox_pages::keep_freed_blocks();
+        Ok(pipeline)
+    }
+}
+
+/// What plans for the processes that are left after a loss.
+fn planned<M: Module + Sync + 'static, B: Batch>(
+    recovery: Recovery,
+    pipeline: &Pipeline<M, B>,
+    launch: &Launch,
+) -> Arc<Planned> {
+    let Some(plan) = recovery.plan else {
+        let (trace, old) = (pipeline.trace.clone(), pipeline.driver.plan.clone());
+        let kind = match &launch.schedule {
+            Some(ScheduleChoice::Named(kind)) => *kind,
+            _ => old.file().step.schedule,
+        };
+        let micro_batches = launch.options.micro_batches;
+        return Arc::new(move |processes| replan(&trace, &old, kind, processes, micro_batches));
+    };
+    Arc::new(move |processes| match plan(processes) {
+        Ok(plan) if plan.world_size() > processes => Err(PipelineError::WorldSize {
+            ranks: plan.world_size(),
+            processes,
+        }),
+        Ok(plan) => Ok(plan),
+        Err(source) => Err(PipelineError::NoPlan {
+            processes,
+            source: Some(source),
+        }),
+    })
+}
+
+impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
+    /// Starts the ranks. Returns what starts them again as well.
+    pub(super) fn launch(self) -> Result<(Pipeline<M, B>, Launch, Arc<dyn Source>), PipelineError> {
+        let launch = self.checked()?;
+        let source = self.source_of_values();
+        let driver = launch.start(self.plan, source.clone(), self.links.as_deref())?;
+        let pipeline = Pipeline {
+            model: self.model,
+            trace: self.trace.keeping(self.options.kept_programs),
+            driver,
+            recovery: None,
+        };
+        Ok((pipeline, launch, source))
+    }
+
+    /// Checks the settings; returns what starts the ranks.
+    pub(super) fn checked(&self) -> Result<Launch, PipelineError> {
+        self.check_settings()?;
+        // The trace may be of another model, or of another forward of the same model.
+        if let Some(difference) = self.trace.constructor_difference(self.model.graph()) {
+            return Err(PipelineError::OtherModel { difference });
+        }
+        let (plan, options) = (&self.plan, &self.options);
+        plan.layout(self.trace.parameters())?;
+        plan.check_trace(&self.trace)?;
+        let replicas = plan.replica_count();
+        let schedule = options.schedule.clone();
+        let written = match schedule.as_ref().unwrap_or(&plan.schedule()) {
+            ScheduleChoice::Written(schedule) => Some(schedule.micro_batches * replicas),
+            ScheduleChoice::Named(_) | ScheduleChoice::Planned(_) => None,
+        };
+        let planned = plan.file().step.micro_batches.max(1);
+        Ok(Launch {
+            table: self.model.parameters().clone(),
+            example: self.trace.example_program()?,
+            settings: Arc::new(Settings {
+                optimizers: self.optimizers(),
+                sum: options.sum.unwrap_or(GradientSum::of_replicas(replicas)),
+                ..self.settings.clone()
+            }),
+            options: Options {
+                micro_batches: options.micro_batches.or(written).unwrap_or(planned),
+                compute: self.trace.compute_dtype(),
+                checks_batches: options.checks_batches,
+                outputs: options.outputs,
+                check_memory: options.check_memory,
+            },
+            loss_scale: options.loss_scale,
+            schedule,
+            kept_programs: options.kept_programs,
+            ranks: self.ranks.clone(),
+        })
+    }
+
+    /// Checks settings that do not depend on the plan, and that the model and forward have not changed
+    /// since they were recorded.
+    fn check_settings(&self) -> Result<(), PipelineError> {
+        if self.ranks.devices.is_empty() {
+            return Err(PipelineError::NoDevices);
+        }
+        if self.options.micro_batches == Some(0) {
+            return Err(PipelineError::NoMicroBatches);
+        }
+        if self.ranks.threads_per_rank == Some(0) {
+            return Err(PipelineError::NoThreads);
+        }
+        self.check_updates()?;
+        for device in &self.ranks.devices {
+            check_device(device)?;
+        }
+        let ranks = self.model.parameters().iter();
+        let mut ranks = ranks.map(|parameter| (&parameter.path, parameter.shape.len()));
+        if let Some((path, rank)) = ranks.find(|(_, rank)| !(1..=8).contains(rank)) {
+            let path = path.clone();
+            return Err(PipelineError::ParameterRank { path, rank });
+        }
+        // The recorded model must be the one that is trained and that a later construction gathers.
+        let unstable = |source| PipelineError::from(TraceError::Constructor { source });
+        self.model.check_stable().map_err(unstable)?;
+        Ok(self.trace.check_stable()?)
+    }
+
+    /// Checks settings of optimizers and clipping.
+    fn check_updates(&self) -> Result<(), PipelineError> {
+        if self.has_groups_alone() {
+            return Err(PipelineError::NoOptimizer);
+        }
+        let optimizers = self.optimizers();
+        if let Some(optimizers) = &optimizers {
+            optimizers.check(self.model.parameters())?;
+            if self.settings.clipping.is_some() && optimizers.clips() {
+                return Err(PipelineError::TwoClippings);
+            }
+        }
+        if let Some(decay) = self.settings.average_decay
+            && !(0.0..1.0).contains(&decay)
+        {
+            return Err(PipelineError::AverageDecay { decay });
+        }
+        if let Some(Clipping::GlobalNorm(max)) = self.settings.clipping
+            && !(max > 0.0 && max.is_finite())
+        {
+            return Err(PipelineError::Clip { max });
+        }
+        if optimizers.is_some() && self.trace.mode() == Mode::Inference {
+            return Err(PipelineError::ForwardTrace);
+        }
+        if let (Some(shared), true) = (self.model.shared_id(), optimizers.is_some()) {
+            let SharedId { first, second } = shared.clone();
+            return Err(PipelineError::Clones { first, second });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! Models that do not fit in memory: the parameters of each stage are read before it runs, and dropped after it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::tensor::Device;
+use tinderbox_deferred::{Deferred, MaterializeError, ParameterTable, Request, Source};
+use tinderbox_fake::{DeviceLabel, Mode, is_host};
+use tinderbox_planner::{DiskRate, MemoryBudget, StreamPrediction};
+
+use super::builder::PipelineBuilder;
+use super::pipeline::Pipeline;
+use crate::batch::Batch;
+use crate::runtime::driver::{Carry, Condition, Evaluation, StepOutput};
+use crate::runtime::pass::Passes;
+use crate::runtime::ranks::SharedPasses;
+use crate::runtime::streamed::{
+    StageStore, Stored, StreamedOptions, StreamedSetup, StreamedTraining,
+};
+use crate::schedule::{RankIndex, StageIndex};
+use crate::trace::Trace;
+use crate::{PipelineError, Plan, StreamedError};
+
+/// A model whose parameters do not stay in memory: the parameters of each stage are read before it runs, and dropped after it.
+///
+/// A pass runs the stages in order, each for all micro-batches, and so it reads every parameter once, whatever the number of
+/// samples. While a stage runs, the parameters of the next ones are read. The order of a pass is known before it begins and the
+/// next pass has the same one: what fits beside the stages in turn stays in memory for good
+/// ([`StreamPlan`](crate::planner::StreamPlan)). The values equal the values of [`Pipeline::evaluate`], bit for bit.
+///
+/// ```
+/// # extern crate tinderbox_pipeline as tinderbox;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// # use tinderbox_deferred::Deferred;
+/// use tinderbox::{MemoryBudget, Outputs, Plan, Streamed, Traceable};
+///
+/// # let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+/// #     (0..8).map(|_| LinearConfig::new(64, 64).init(device)).collect()
+/// # })?;
+/// # let batch = Tensor::<2>::ones([8, 64], &Device::flex());
+/// let trace = model.trace_forward(&batch, |layers: &Vec<Linear>, x| {
+///     Outputs::none().with("y", layers.iter().fold(x, |x, layer| layer.forward(x)))
+/// })?;
+/// // Not all of the eight layers fit.
+/// let budget = MemoryBudget::Values(64 << 10);
+/// let plan = Plan::streamed(&trace, budget)?;
+/// let mut streamed = Streamed::new(&model, &trace, &plan).memory(budget).start()?;
+/// let y = streamed.evaluate(batch)?.tensor::<2>("y")?;
+/// assert_eq!(y.dims(), [8, 64]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropping it stops the threads.
+pub struct Streamed<M, B> {
+    pipeline: Pipeline<M, B>,
+    passes: SharedPasses,
+    store: Option<Arc<dyn StageStore>>,
+}
+
+/// The kind of a [`PipelineBuilder`] whose stages have their parameters only while they run.
+#[derive(Debug)]
+pub struct OnDemand;
+
+/// Builds a [`Streamed`] model; all settings have defaults.
+pub type StreamedBuilder<M, B> = PipelineBuilder<M, B, OnDemand>;
+
+impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
+    /// Returns a builder of a streamed model. The plan has one rank and as many stages as are needed ([`Plan::streamed`]).
+    #[expect(clippy::new_ret_no_self, reason = "the builder creates it")]
+    pub fn new(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> StreamedBuilder<M, B> {
+        let mut builder = StreamedBuilder::of_kind(model, trace, plan);
+        builder.ranks.streamed = Some(Default::default());
+        builder
+    }
+
+    /// Runs the forward, as [`Pipeline::evaluate`] does: a pass over the stages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::evaluate`]; when the batch needs more memory than is allowed, before anything runs; when a parameter can't
+    /// be read.
+    pub fn evaluate(&mut self, batch: B) -> Result<Evaluation, PipelineError> {
+        self.pipeline.evaluate(batch)
+    }
+
+    /// Runs the forward with [carried](crate::Carried) values that stay in memory, as [`Pipeline::evaluate_with`] does: such as
+    /// the caches of a text that is generated token by token. Each token costs a pass over the stages; several texts in one batch
+    /// share it.
+    ///
+    /// # Errors
+    ///
+    /// As [`evaluate`](Self::evaluate) and [`Pipeline::evaluate_with`].
+    pub fn evaluate_with(
+        &mut self,
+        carry: &mut Carry,
+        batch: B,
+    ) -> Result<Evaluation, PipelineError> {
+        self.pipeline.evaluate_with(carry, batch)
+    }
+
+    /// Runs the forward of one batch after the other with one carry: `next` makes each batch of what the one before it gave, such
+    /// as the token with the highest score, and ends the sequence with `None`. Returns the last result. The first stages of a
+    /// batch are read while that before it is evaluated.
+    ///
+    /// # Errors
+    ///
+    /// As [`evaluate_with`](Self::evaluate_with).
+    pub fn generate(
+        &mut self,
+        carry: &mut Carry,
+        first: B,
+        mut next: impl FnMut(&Evaluation) -> Option<B>,
+    ) -> Result<Evaluation, PipelineError> {
+        let mut output = self.evaluate_with(carry, first)?;
+        while let Some(batch) = next(&output) {
+            output = self.evaluate_with(carry, batch)?;
+        }
+        Ok(output)
+    }
+
+    /// Runs a training step, as [`Pipeline::step`] does, and commits it to the [store](StreamedBuilder::store).
+    ///
+    /// The stages run forward and then backward, each for all micro-batches at a time, with their parameters; directly after its
+    /// backward, a stage is updated and written. So a step reads every parameter twice, but for what stays, and the optimizer's state
+    /// once, and writes both. Activations that do not fit in memory from the forward to the backward are written to the
+    /// [scratch directory](StageStore::scratch_dir) of the store and read again. Gradients stay in memory until the update, which
+    /// with a clip by the norm of all gradients is after the last backward: all of them are in memory then, and updated in another
+    /// pass over the stages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::step`]; when the step needs more memory than is allowed, before anything runs; when values can't be read,
+    /// written or committed: the store has the last committed step then, and training continues from it after another start.
+    pub fn step(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        batch: B,
+    ) -> Result<StepOutput, PipelineError> {
+        let store = self.store.clone().ok_or(StreamedError::NoStore)?;
+        let output = self.pipeline.step(lr, batch)?;
+        let step = self.pipeline.steps();
+        // Until then, values in memory are of the step, and the values of the store are not.
+        self.pipeline.driver.condition = Condition::Stopped;
+        match store.commit(step) {
+            Ok(()) => self.pipeline.driver.condition = Condition::Sound,
+            Err(source) => {
+                self.pipeline.resume_at(store.step());
+                return Err(StreamedError::Commit { step, source }.into());
+            }
+        }
+        Ok(output)
+    }
+
+    /// Returns the number of completed training steps, those before the start among them.
+    pub fn steps(&self) -> u64 {
+        self.pipeline.steps()
+    }
+
+    /// Returns a carry without values ([`Pipeline::carry`]).
+    pub fn carry(&mut self) -> Carry {
+        self.pipeline.carry()
+    }
+
+    /// Returns the plan.
+    pub fn plan(&self) -> &Plan {
+        self.pipeline.plan()
+    }
+
+    /// Predicts the last pass, every time but the first: what it reads and keeps, and how long it takes if the source reads
+    /// values at this rate; of a training step, the bytes alone are the step's own. The times of the stages are from the plan,
+    /// which was made with the [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None`
+    /// before the first evaluation of a model that was traced for training and has no [store](StreamedBuilder::store).
+    pub fn predict(&self, disk: DiskRate) -> Option<StreamPrediction> {
+        let driver = &self.pipeline.driver;
+        let stages = driver.plan.stages();
+        let passes = self.passes.lock();
+        passes.as_ref()?.prediction(disk, |stage| {
+            let forward = stages[stage.index()].costs.forward;
+            forward.saturating_mul(driver.options.micro_batches as u64)
+        })
+    }
+}
+
+impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
+    /// Sets the memory limit. Default: nine tenths of what the process can allocate.
+    ///
+    /// It is a limit of all bytes as far as they are known: parameters that stay and those being read, activations, carried
+    /// tensors and the batch, the memory that products of 16-bit numbers take inside, and with [`MemoryBudget::Bytes`] what the
+    /// process holds already. An operation that needs other memory of its own may exceed it. With [`MemoryBudget::Bytes`], freed memory
+    /// is returned to the system from then on, in the whole process ([`tinderbox_pages::return_freed_blocks`]).
+    #[must_use]
+    pub fn memory(mut self, budget: MemoryBudget) -> Self {
+        self.options_of_stages().budget = budget;
+        self
+    }
+
+    /// Sets how many bytes of parameters may stay in the memory of the host, between a device with its own memory and the source:
+    /// those that do not stay on the device, and that a training step does not change. Default: none. On the CPU it is more memory
+    /// beside [the memory of the model](Self::memory), which serves better there.
+    #[must_use]
+    pub fn host_memory(mut self, bytes: u64) -> Self {
+        self.options_of_stages().host_bytes = bytes;
+        self
+    }
+
+    /// Sets where the trained parameters and the state of the optimizer are while their stages do not run. All parameters are read
+    /// from its source, in place of [`source`](Self::source), and training continues with the step after the last one that it has.
+    #[must_use]
+    pub fn store(mut self, store: impl StageStore + 'static) -> Self {
+        self.options_of_stages().store = Some(Arc::new(store));
+        self
+    }
+
+    /// Sets the number of CPU threads that compute, at least 1. Default: those that this process may use. The source has threads
+    /// of its own.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.ranks.threads_per_rank = Some(threads);
+        self
+    }
+
+    fn options_of_stages(&mut self) -> &mut StreamedOptions {
+        &mut self.ranks.streamed.get_or_insert_default().0
+    }
+
+    /// Starts the threads. Checks that the source has the parameters of the model; reads none.
+    ///
+    /// # Errors
+    ///
+    /// As [`PipelineBuilder::start`]; [`StreamedError::Ranks`] when the plan has more than one rank;
+    /// [`StreamedError::ProcessBudget`] when the limit is one of the process, and the device has its own memory;
+    /// [`StreamedError::Budget`] when the memory limit is too low for the traced batch, with the least one. If it was traced for
+    /// training, and there is no store, the first evaluation says so.
+    pub fn start(mut self) -> Result<Streamed<M, B>, PipelineError> {
+        let ranks = self.plan.world_size();
+        if ranks != 1 {
+            return Err(StreamedError::Ranks { ranks }.into());
+        }
+        let (options, passes) = self.ranks.streamed.clone().unwrap_or_default();
+        let StreamedOptions { budget, store, .. } = options;
+        let table = self.model.parameters().clone();
+        let device = self.ranks.devices[0].clone();
+        if matches!(budget, MemoryBudget::Bytes(_)) && !is_host(&device) {
+            let device = DeviceLabel::of(&device);
+            return Err(StreamedError::ProcessBudget { device }.into());
+        }
+        if let Some(store) = &store {
+            self.values.source = Some(Arc::new(Stored(store.clone())));
+        }
+        let source = self.source_of_values();
+        check_source(&*source, &table, &device)?;
+        let is_forward = self.trace.mode() == Mode::Inference;
+        let (mut pipeline, ..) = self.launch()?;
+        let setup = pipeline.on_ranks(|_, stages| stages.first()?.streamed_setup());
+        let setup = setup?.into_iter().flatten().next();
+        let setup = setup.expect("the plan has stages, and they are streamed");
+        if let Some(store) = &store {
+            resume(&mut pipeline, &setup, &**store)?;
+        }
+        let driver = &mut pipeline.driver;
+        let example = driver.programs.example()?;
+        let cuts = vec![&*example; driver.options.micro_batches];
+        let mode = match (is_forward, &store) {
+            (true, _) => Some(Mode::Inference),
+            (false, store) => store.as_ref().map(|_| Mode::Training),
+        };
+        // Before the memory of the process is measured.
+        let parts = mode.map(|mode| driver.programs.parts(mode, &cuts));
+        let parts = parts.transpose()?;
+        let trained = (setup.trained.clone(), setup.scratch_dir.is_some());
+        let mut planned = Passes::new(budget, (table, device), source, trained);
+        if let (Some(mode), Some(parts)) = (mode, parts) {
+            planned.pass(mode, &parts[0].lists, &cuts, 0)?;
+        }
+        passes.set(planned);
+        Ok(Streamed {
+            pipeline,
+            passes,
+            store,
+        })
+    }
+}
+
+/// Checks that a source has the parameters of a model.
+fn check_source(
+    source: &dyn Source,
+    table: &ParameterTable,
+    device: &Device,
+) -> Result<(), PipelineError> {
+    let requests = table.distinct();
+    let requests = requests.map(|parameter| Request::of(table, parameter, device));
+    let checked = source.check(table, &requests.collect::<Vec<_>>());
+    checked.map_err(|source| PipelineError::Materialize {
+        rank: RankIndex::new(0),
+        source: MaterializeError::from(source),
+    })
+}
+
+/// Begins or continues the training of a pipeline with its store.
+fn resume<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &mut Pipeline<M, B>,
+    setup: &StreamedSetup,
+    store: &dyn StageStore,
+) -> Result<(), PipelineError> {
+    let driver = &pipeline.driver;
+    let table = &*driver.table;
+    let stages = setup.trained.iter().enumerate();
+    let trained = stages.map(|(stage, parameters)| {
+        let changed = parameters.iter().filter(|(_, state)| state.is_some());
+        let paths = changed.map(|(at, _)| table.iter().as_slice()[*at].path.clone());
+        (StageIndex::new(stage), paths.collect::<Vec<_>>())
+    });
+    let started = store.start(&StreamedTraining {
+        seed: driver.settings.seed,
+        plan: &driver.plan,
+        micro_batches: driver.options.micro_batches,
+        settings: driver.run_settings(),
+        trained: trained.filter(|(_, paths)| !paths.is_empty()).collect(),
+        keeps_state: driver.keeps_optimizer_state(),
+    });
+    started.map_err(|source| StreamedError::Store { source })?;
+    let checked = setup.check_states(table, &driver.settings);
+    checked.map_err(|source| PipelineError::Restore {
+        rank: RankIndex::new(0),
+        source,
+    })?;
+    pipeline.resume_at(store.step());
+    Ok(())
+}
+
+impl<M, B> fmt::Debug for Streamed<M, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Streamed").field(&self.pipeline).finish()
+    }
+}

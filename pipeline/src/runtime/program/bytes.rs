@@ -1,0 +1,184 @@
+//! What programs read and hold, in bytes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use burn::tensor::DType;
+use burn_ir::{FloatOperationIr, OperationIr, TensorIr};
+use tinderbox_deferred::rows_read;
+use tinderbox_fake::{NodeId, TensorKind, ValueId};
+
+use crate::cut::{Binding, Phase, StagePrograms};
+use crate::schedule::{Compute, StageIndex, Task};
+use crate::trace::{Given, JointGraph};
+
+/// What the programs of a micro-batch read and hold.
+#[derive(Debug, Default)]
+pub(crate) struct CutBytes {
+    stages: Vec<StageBytes>,
+    /// Bytes of the tensors of a micro-batch that are not carried.
+    pub(crate) inputs: u64,
+}
+
+/// What the programs of one stage read and hold.
+#[derive(Debug)]
+struct StageBytes {
+    /// Bytes of its constants, which are computed again for each visit.
+    constants: u64,
+    programs: BTreeMap<Compute, ProgramBytes>,
+}
+
+/// What a program reads and holds.
+#[derive(Debug)]
+pub(crate) struct ProgramBytes {
+    /// The parameters, by position in the table, with the dtype in which the program reads them.
+    pub(crate) parameters: BTreeMap<usize, DType>,
+    /// The parameters of which it reads few rows, by position in the table, with their dtype and the number of rows.
+    pub(crate) rows: BTreeMap<usize, (DType, u64)>,
+    /// Bytes of what it computes for itself.
+    pub(crate) transient: u64,
+    /// Bytes of each value for other programs, in the order of its outputs.
+    pub(crate) made: Vec<u64>,
+    /// Bytes of the gradients that it computes.
+    pub(crate) gradients: u64,
+    /// Bytes of the new values of running states, which stay until the update.
+    pub(crate) states: u64,
+    /// Bytes of the new values of carried tensors, which stay.
+    pub(crate) carried: u64,
+}
+
+impl CutBytes {
+    /// Cost: linear in the graph.
+    pub(crate) fn of(joint: &JointGraph, stages: &[StagePrograms]) -> Self {
+        let stage = |programs: &StagePrograms| {
+            let phases = Compute::ALL.into_iter();
+            let phases = phases.filter_map(|compute| Some((compute, programs.phase(compute)?)));
+            StageBytes {
+                constants: programs.constants.output_bytes(),
+                programs: phases
+                    .map(|(compute, phase)| (compute, ProgramBytes::of(joint, phase)))
+                    .collect(),
+            }
+        };
+        let inputs = joint.inputs().iter().enumerate();
+        // Of carried tensors, the new values are counted.
+        let inputs = inputs.filter(|(position, _)| !joint.carried().contains_key(position));
+        let inputs = inputs.map(|(_, input)| joint.graph().value(input.value).bytes());
+        Self {
+            stages: stages.iter().map(stage).collect(),
+            inputs: inputs.sum(),
+        }
+    }
+
+    /// The bytes of the program of a task; `None` if the stage has no such program.
+    pub(crate) fn program(&self, task: Task) -> Option<&ProgramBytes> {
+        let stage = self.stages.get(task.stage.index())?;
+        stage.programs.get(&task.compute)
+    }
+
+    /// The bytes of the constants of a stage.
+    pub(crate) fn constants(&self, stage: StageIndex) -> u64 {
+        let of_stage = self.stages.get(stage.index());
+        of_stage.map_or(0, |of_stage| of_stage.constants)
+    }
+
+    /// The bytes of the new values of all carried tensors.
+    pub(crate) fn carried(&self) -> u64 {
+        let programs = self.stages.iter().flat_map(|stage| stage.programs.values());
+        programs.map(|program| program.carried).sum()
+    }
+}
+
+impl ProgramBytes {
+    fn of(joint: &JointGraph, phase: &Phase) -> Self {
+        let bytes = |value: &ValueId| joint.graph().value(*value).bytes();
+        let few = few_rows(joint, phase);
+        let (mut parameters, mut rows) = (BTreeMap::new(), BTreeMap::new());
+        let types = phase.program.input_types().iter();
+        let inputs = phase.inputs.iter().zip(phase.program.inputs()).zip(types);
+        for ((binding, value), (_, dtype)) in inputs {
+            if let Binding::Given(Given::Parameter(position)) = binding {
+                if let Some(count) = few.get(value) {
+                    rows.insert(*position, (*dtype, *count));
+                } else {
+                    parameters.insert(*position, *dtype);
+                }
+            }
+        }
+        let inside = phase.nodes.iter().map(|node| inside_bytes(joint, *node));
+        let gradients = phase.gradients.iter();
+        let gradients = gradients.filter_map(|position| joint.gradients()[*position]);
+        Self {
+            parameters,
+            rows,
+            transient: phase.transient_bytes(joint) + inside.max().unwrap_or(0),
+            made: {
+                let made = phase.outputs.iter();
+                made.map(|(value, _)| bytes(value)).collect()
+            },
+            gradients: gradients.map(|value| bytes(&value)).sum(),
+            states: phase
+                .updates
+                .iter()
+                .map(|position| bytes(&joint.updates()[position]))
+                .sum(),
+            carried: phase
+                .carried
+                .iter()
+                .map(|input| bytes(&joint.carried()[input]))
+                .sum(),
+        }
+    }
+}
+
+/// The parameters of which a program reads some rows by index and nothing else, with the most rows that it reads, if these are few.
+fn few_rows(joint: &JointGraph, phase: &Phase) -> HashMap<ValueId, u64> {
+    /// The part of a table: reads of rows are small ones.
+    const FEW: u64 = 8;
+    let inputs = phase.inputs.iter().zip(phase.program.inputs());
+    let parameters = inputs.filter_map(|(binding, value)| match binding {
+        Binding::Given(Given::Parameter(_)) => Some((*value, 0)),
+        _ => None,
+    });
+    let mut rows: HashMap<ValueId, u64> = parameters.collect();
+    for node in phase.nodes.iter().map(|node| joint.graph().node(*node)) {
+        let read = rows_read(node);
+        for input in node.inputs() {
+            match read.filter(|(table, _)| table == input) {
+                Some((_, count)) => {
+                    rows.entry(*input).and_modify(|rows| *rows += count as u64);
+                }
+                None => {
+                    rows.remove(input);
+                }
+            }
+        }
+    }
+    for value in phase.leaving(joint) {
+        rows.remove(&value);
+    }
+    rows.retain(|table, count| {
+        let all = joint.graph().value(*table);
+        let most = all.shape.first().map_or(0, |all| *all as u64 / FEW);
+        *count > 0 && *count <= most && TensorKind::of(all.dtype) == TensorKind::Float
+    });
+    rows
+}
+
+/// What operations on the CPU allocate beside their outputs, as far as known: a product of 16-bit numbers converts its operands
+/// and its result.
+fn inside_bytes(joint: &JointGraph, node: NodeId) -> u64 {
+    let converted = |tensors: &[&TensorIr]| -> u64 {
+        let halves = tensors
+            .iter()
+            .filter(|tensor| matches!(tensor.dtype, DType::F16 | DType::BF16));
+        halves
+            .map(|tensor| tensor.shape.num_elements() as u64 * size_of::<f32>() as u64)
+            .sum()
+    };
+    match &joint.graph().node(node).operation {
+        OperationIr::Float(_, FloatOperationIr::Matmul(product)) => {
+            converted(&[&product.lhs, &product.rhs, &product.out])
+        }
+        _ => 0,
+    }
+}

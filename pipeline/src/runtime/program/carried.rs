@@ -1,0 +1,103 @@
+//! The carried tensors of programs, and their values on a stage.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use tinderbox_fake::DynTensor;
+
+use crate::batch::Leaf;
+use crate::cut::{Binding, StagePrograms};
+use crate::schedule::{Compute, StageIndex};
+use crate::trace::{Given, JointGraph};
+
+/// The carry of a round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundCarry {
+    pub(crate) number: u64,
+    /// Whether the values are the batch's.
+    pub(crate) is_first: bool,
+}
+
+/// The carried tensors of a program, in the order of the batch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CarriedTensors {
+    pub(crate) tensors: Vec<CarriedTensor>,
+}
+
+/// A carried tensor of a program.
+#[derive(Clone, Debug)]
+pub(crate) struct CarriedTensor {
+    /// Its position in the batch.
+    position: usize,
+    pub(crate) leaf: Leaf,
+    /// The stages that read it.
+    pub(crate) readers: BTreeSet<StageIndex>,
+    /// The stages that have its new value.
+    pub(crate) keepers: BTreeSet<StageIndex>,
+}
+
+impl CarriedTensors {
+    pub(crate) fn of(joint: &JointGraph, stages: &[StagePrograms]) -> Self {
+        let tensors = joint.carried().keys().map(|position| {
+            let (mut readers, mut keepers) = (BTreeSet::new(), BTreeSet::new());
+            for (index, programs) in stages.iter().enumerate() {
+                let Some(phase) = programs.phase(Compute::Forward) else {
+                    continue;
+                };
+                let input = Binding::Given(Given::Input(*position));
+                if phase.inputs.contains(&input) {
+                    readers.insert(StageIndex::new(index));
+                }
+                if phase.carried.contains(position) {
+                    keepers.insert(StageIndex::new(index));
+                }
+            }
+            CarriedTensor {
+                position: *position,
+                leaf: joint.inputs()[*position].leaf.clone(),
+                readers,
+                keepers,
+            }
+        });
+        Self {
+            tensors: tensors.collect(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// The index among the carried tensors of the one at a position of the batch.
+    pub(crate) fn index_of(&self, position: usize) -> Option<usize> {
+        let known = self.tensors.binary_search_by_key(&position, |t| t.position);
+        known.ok()
+    }
+}
+
+/// The micro-batch and the index of a carried tensor.
+type Place = (usize, usize);
+
+/// The carried values that a stage holds, by carry.
+#[derive(Debug, Default)]
+pub(crate) struct CarriedValues(pub(crate) BTreeMap<u64, HashMap<Place, DynTensor>>);
+
+impl CarriedValues {
+    /// Drops the values of carries that no longer exist.
+    pub(crate) fn retain(&mut self, existing: &BTreeSet<u64>) {
+        self.0.retain(|carry, _| existing.contains(carry));
+    }
+
+    pub(crate) fn put(&mut self, carry: u64, at: Place, value: DynTensor) {
+        self.0.entry(carry).or_default().insert(at, value);
+    }
+
+    /// Removes a value, so that the program that gets it has the only handle and may work in place.
+    pub(crate) fn take(&mut self, carry: u64, at: Place) -> Option<DynTensor> {
+        self.0.get_mut(&carry)?.remove(&at)
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let values = self.0.values().flat_map(HashMap::values);
+        values.map(DynTensor::bytes).sum()
+    }
+}

@@ -1,0 +1,57 @@
+//! The program of what a micro-batch counts, which decides its weight in the loss.
+
+use burn::tensor::Device;
+use tinderbox_deferred::{Executable, Executor, Program, ProgramError, RunContext};
+use tinderbox_fake::{DynTensor, ValueId};
+
+use crate::ActionError;
+use crate::runtime::caught::caught;
+use crate::trace::{Given, JointGraph, LossOver};
+
+/// Computes the count of a micro-batch on the CPU.
+#[derive(Debug)]
+pub(crate) struct CountProgram {
+    program: Executable,
+    /// The positions in the batch of the tensors that it reads.
+    inputs: Vec<usize>,
+}
+
+impl CountProgram {
+    fn new(joint: &JointGraph, count: ValueId, check_indices: bool) -> Result<Self, ProgramError> {
+        let graph = joint.graph();
+        let position = |value| match joint.given(value)? {
+            Given::Input(position) => Some(position),
+            _ => None,
+        };
+        let slice = graph.backward_slice([count], |value| position(value).is_some());
+        let read = slice.leaves.iter().filter_map(|value| position(*value));
+        let inputs: Vec<usize> = read.collect();
+        let values: Vec<_> = inputs.iter().map(|at| joint.inputs()[*at].value).collect();
+        let program = Program::new(graph, slice.nodes, &values, &[count], joint.keys())?;
+        Ok(Self {
+            program: Executor::new(&Device::flex())?
+                .checking_indices(check_indices)
+                .load(program),
+            inputs,
+        })
+    }
+
+    pub(crate) fn of(&self, batch: &[DynTensor], context: &RunContext) -> Result<f64, ActionError> {
+        let inputs = self.inputs.iter();
+        let inputs = inputs.map(|at| batch[*at].clone().to_device(&Device::flex()));
+        let inputs = inputs.collect::<Result<_, _>>()?;
+        // Where indices are not checked, Burn panics on one that is out of range.
+        let made = caught(|| Ok(self.program.run(inputs, context)?))?;
+        let data = made[0].to_data()?;
+        Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
+    }
+}
+
+/// What a program's loss is a mean or a sum over, with the program of its count.
+pub(crate) fn count_of(
+    joint: &JointGraph,
+    check_indices: bool,
+) -> Result<LossOver<CountProgram>, ProgramError> {
+    let new = |count| CountProgram::new(joint, count, check_indices);
+    joint.loss_over().try_map(new)
+}

@@ -1,0 +1,172 @@
+//! What a process is about to do, which the others compare with what they do.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::FakeError;
+use twox_hash::XxHash3_64;
+
+use crate::runtime::round::MicroInput;
+use crate::runtime::wire::TensorType;
+use crate::schedule::RankIndex;
+
+/// A digest of the shapes of micro-batches and, if asked for, of their values.
+pub(crate) fn digest_of(micro_batches: &[MicroInput], values: bool) -> Result<u64, FakeError> {
+    let mut hasher = XxHash3_64::with_seed(0);
+    for micro in micro_batches {
+        hasher.write_usize(micro.samples);
+        for input in &micro.inputs {
+            let written = postcard::to_stdvec(&TensorType::of(input));
+            // Numbers and names are always written.
+            hasher.write(&written.unwrap_or_default());
+            if values {
+                match input.host_bytes() {
+                    Some(bytes) => hasher.write(bytes),
+                    None => hasher.write(input.to_data()?.as_bytes()),
+                }
+            }
+        }
+    }
+    Ok(hasher.finish())
+}
+
+/// What a process does in one call of a pipeline: all have to do the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Notice {
+    /// The number of this call, from 1; calls that were refused count.
+    pub(crate) call: u64,
+    /// The number of earlier training steps.
+    step: u64,
+    is_training: bool,
+    /// The shapes of the batch, in words.
+    shapes: String,
+    /// A digest of the shapes of all micro-batches and, if asked for, of their values.
+    digest: u64,
+    /// A digest of learning rates, loss scale, and what was frozen or set.
+    settings: u64,
+}
+
+impl Notice {
+    /// Describes a round. With `values`, costs a pass over the batch. Of a share, only `of_share` is compared: the samples of
+    /// all shares.
+    pub(crate) fn new(
+        (call, step): (u64, u64),
+        is_training: bool,
+        (micro_batches, of_share): (&[MicroInput], Option<usize>),
+        settings: u64,
+        values: bool,
+    ) -> Result<Self, FakeError> {
+        if let Some(samples) = of_share {
+            return Ok(Self {
+                call,
+                step,
+                is_training,
+                shapes: format!("{samples} samples in shares"),
+                digest: 0,
+                settings,
+            });
+        }
+        let digest = digest_of(micro_batches, values)?;
+        let first = micro_batches.first().map_or(&[][..], |micro| &micro.inputs);
+        let first = first
+            .iter()
+            .map(|input| format!("{:?} {:?}", input.shape().to_vec(), input.dtype()));
+        let first: Vec<String> = first.collect();
+        Ok(Self {
+            call,
+            step,
+            is_training,
+            shapes: format!(
+                "{} micro-batches, the first of {}",
+                micro_batches.len(),
+                first.join(", ")
+            ),
+            digest,
+            settings,
+        })
+    }
+
+    /// What differs between two calls with the same number, in words.
+    fn difference(&self, other: &Self, of: RankIndex) -> Option<String> {
+        let doing = |notice: &Self| match notice.is_training {
+            true => format!("trains step {}", notice.step),
+            false => format!("evaluates after step {}", notice.step),
+        };
+        if (self.is_training, self.step) != (other.is_training, other.step) {
+            return Some(format!(
+                "rank {of} {} while this one {}",
+                doing(other),
+                doing(self)
+            ));
+        }
+        if self.shapes != other.shapes {
+            let (found, own) = (&other.shapes, &self.shapes);
+            return Some(format!(
+                "rank {of} has a batch of {found}, and this one of {own}"
+            ));
+        }
+        if self.settings != other.settings {
+            return Some(format!(
+                "rank {of} has other learning rates or another loss scale than this one, or has frozen or set other parameters"
+            ));
+        }
+        (self.digest != other.digest)
+            .then(|| format!("rank {of} has another batch of the same shapes than this one"))
+    }
+}
+
+/// The calls of all processes.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    pub(super) own: Option<Notice>,
+    /// The calls of others that this process has not made yet, and the last of each.
+    others: BTreeMap<(u64, RankIndex), Notice>,
+    last: BTreeMap<RankIndex, u64>,
+    /// The payload that this process waits for.
+    pub(super) awaited: Option<u64>,
+    /// The last call and the number of payloads of those that have ended.
+    pub(super) ended: BTreeMap<RankIndex, (u64, u64)>,
+}
+
+impl Notices {
+    /// Compares this process' call with the calls of the others.
+    pub(super) fn check(&self) -> Option<(RankIndex, String)> {
+        let own = self.own.as_ref()?;
+        self.last.iter().find_map(|(rank, last)| {
+            let text = match self.others.get(&(own.call, *rank)) {
+                Some(other) => own.difference(other, *rank)?,
+                None if *last > own.call => format!(
+                    "rank {rank} has skipped call {} of the pipeline, perhaps because its batch was refused",
+                    own.call
+                ),
+                None => return None,
+            };
+            Some((*rank, text))
+        })
+    }
+
+    /// Returns a rank that has ended before what this process does.
+    pub(super) fn left(&self) -> Option<RankIndex> {
+        let call = self.own.as_ref().map_or(0, |own| own.call);
+        let is_before = |(last, payloads): &(u64, u64)| {
+            *last < call || self.awaited.is_some_and(|awaited| *payloads <= awaited)
+        };
+        let mut ended = self.ended.iter();
+        ended
+            .find(|(_, last)| is_before(last))
+            .map(|(rank, _)| *rank)
+    }
+
+    /// Adds a call of another process.
+    pub(super) fn add(&mut self, from: RankIndex, notice: Notice) {
+        self.last.insert(from, notice.call);
+        self.others.insert((notice.call, from), notice);
+    }
+
+    pub(super) fn begin(&mut self, notice: Notice) {
+        // The calls before it are over on every rank.
+        self.others = self.others.split_off(&(notice.call, RankIndex::new(0)));
+        self.own = Some(notice);
+    }
+}

@@ -1,0 +1,151 @@
+//! What a driver needs of the ranks, wherever they are.
+
+use std::any::Any;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tinderbox_fake::DynTensor;
+use tinderbox_world::Channel;
+
+use super::notice::Notice;
+use crate::PipelineError;
+use crate::runtime::round::{Round, RoundReport};
+use crate::runtime::stage::Stage;
+use crate::schedule::RankIndex;
+
+/// Who gets what a process gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    All,
+    First,
+}
+
+/// A call that runs on every rank's thread, with its stages.
+pub(crate) type RankCall =
+    Arc<dyn Fn(RankIndex, &mut [Stage]) -> Box<dyn Any + Send> + Send + Sync>;
+
+/// The ranks of a pipeline.
+///
+/// # Contract
+///
+/// - Calls are made one after the other. In a world, all processes make the same calls in the same order.
+/// - An error of [`run`](Self::run), [`call`](Self::call) or [`exchange`](Self::exchange_bytes) ends the ranks, in all
+///   processes; later calls return [`PipelineError::Stopped`].
+pub(crate) trait Ranks: Send {
+    /// Returns the rank of this process, if the others are in other processes.
+    fn own(&self) -> Option<RankIndex> {
+        None
+    }
+
+    /// Returns how long a message may take.
+    fn timeout(&self) -> Duration;
+
+    /// Runs a round on every rank of this process and returns the reports in the order of the ranks. It may take any
+    /// time as long as some rank finishes an action within two timeouts: a rank that waits for a
+    /// message aborts earlier and names the message.
+    fn run(
+        &mut self,
+        round: &Arc<Round>,
+        request: &'static str,
+    ) -> Result<Vec<RoundReport>, PipelineError>;
+
+    /// Runs code on every rank's thread and returns the results in the order of the ranks. It may take
+    /// any time as long as some rank reports progress within each timeout.
+    fn call(
+        &mut self,
+        request: &'static str,
+        call: RankCall,
+    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError>;
+
+    /// Gives a value and tensors to all processes, or to the first, and returns the values and tensors of all that give to this
+    /// one, in the order of the ranks. Without other processes, returns the own ones.
+    fn exchange_bytes(
+        &mut self,
+        to: To,
+        value: Vec<u8>,
+        tensors: Vec<DynTensor>,
+    ) -> Result<Vec<(Vec<u8>, Vec<DynTensor>)>, PipelineError>;
+
+    /// Reports to the other processes what this one is about to do, and stops it if another does something else.
+    fn announce(&self, _: Notice) {}
+
+    /// Notifies the other processes of an error that ends this pipeline.
+    fn fail(&self, _: &PipelineError) {}
+
+    /// Returns whether the ranks were stopped by a failure.
+    fn is_aborted(&self) -> bool;
+
+    /// Returns the channel to the other processes.
+    fn channel(&self) -> Option<Weak<Channel>> {
+        None
+    }
+
+    /// Ends the ranks, and leaves the other processes.
+    fn end(&mut self);
+}
+
+impl dyn Ranks {
+    /// Runs code on every rank's thread, as [`call`](Ranks::call) does.
+    pub(crate) fn ask<R: Send + 'static>(
+        &mut self,
+        request: &'static str,
+        call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
+    ) -> Result<Vec<R>, PipelineError> {
+        let call = move |rank, stages: &mut [Stage]| -> Box<dyn Any + Send> {
+            Box::new(call(rank, stages))
+        };
+        let results = self.call(request, Arc::new(call))?.into_iter();
+        let typed = results.map(|result| *result.downcast::<R>().expect("it is of the call"));
+        Ok(typed.collect())
+    }
+
+    /// Gives a value and tensors to all processes, or to the first, as [`exchange_bytes`](Ranks::exchange_bytes) does.
+    pub(crate) fn exchange<T: Serialize + DeserializeOwned>(
+        &mut self,
+        to: To,
+        value: T,
+        tensors: Vec<DynTensor>,
+    ) -> Result<Vec<(T, Vec<DynTensor>)>, PipelineError> {
+        let Some(rank) = self.own() else {
+            self.exchange_bytes(to, Vec::new(), Vec::new())?;
+            return Ok(vec![(value, tensors)]);
+        };
+        let written = postcard::to_stdvec(&value).map_err(|_| PipelineError::Frame { rank })?;
+        let all = self.exchange_bytes(to, written, tensors)?;
+        let read = all.into_iter().enumerate().map(|(rank, (value, tensors))| {
+            let rank = RankIndex::new(rank);
+            let value = postcard::from_bytes(&value);
+            Ok((value.map_err(|_| PipelineError::Frame { rank })?, tensors))
+        });
+        read.collect()
+    }
+
+    /// Waits until all processes have made this call.
+    pub(crate) fn wait_for_all(&mut self) -> Result<(), PipelineError> {
+        self.exchange_bytes(To::All, Vec::new(), Vec::new())
+            .map(drop)
+    }
+
+    /// Returns the first rank of another process that can't continue, and why.
+    pub(crate) fn agree(
+        &mut self,
+        own: Option<String>,
+    ) -> Result<Option<(RankIndex, String)>, PipelineError> {
+        let all = self.exchange(To::All, own, Vec::new())?;
+        let mut ranks = all.into_iter().enumerate();
+        Ok(ranks.find_map(|(rank, (reason, _))| Some((RankIndex::new(rank), reason?))))
+    }
+
+    /// Notifies the other processes of an error that ends this pipeline, and returns it.
+    pub(crate) fn notified(&self, error: PipelineError) -> PipelineError {
+        self.fail(&error);
+        error
+    }
+
+    /// Returns the lowest rank of this process.
+    pub(crate) fn first(&self) -> RankIndex {
+        self.own().unwrap_or(RankIndex::new(0))
+    }
+}

@@ -1,0 +1,353 @@
+//! Ranks that are other processes.
+//!
+//! A process has the mailboxes of all ranks. Its own is polled by the thread of its rank; the mailboxes of the others are held
+//! here, and filled with what arrives from their processes. So a rank of another process is a rank whose mailbox somebody
+//! else fills, and the protocol of `tinderbox-link` stays as it is.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::DynTensor;
+use tinderbox_link::{Crossbeam, Mailbox, MailboxError, mailboxes};
+use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with_causes};
+
+use super::notice::{Notice, Notices};
+use super::ranks::To;
+use crate::runtime::link::{Abort, Link, Tag};
+use crate::runtime::snapshots::{Backups, Part};
+use crate::runtime::wire::{TensorType, lend, tensors};
+use crate::schedule::RankIndex;
+use crate::{LinkError, PipelineError};
+
+/// What a frame between processes is.
+#[derive(Serialize, Deserialize)]
+enum Header {
+    /// A message between ranks.
+    Message { tag: Tag, types: Vec<TensorType> },
+    /// What a process gives to all others at a call.
+    Payload {
+        sequence: u64,
+        value: Vec<u8>,
+        types: Vec<TensorType>,
+    },
+    /// What a process is about to do.
+    Notice(Notice),
+    /// A part of a state that the receiver keeps.
+    State(Part),
+    /// A process has ended its pipeline, after this call and this number of payloads.
+    Ended { call: u64, payloads: u64 },
+}
+
+/// A value and tensors that a process gives to others.
+pub(super) type Payload = (Vec<u8>, Vec<DynTensor>);
+
+/// The receiving side: fills the mailboxes.
+struct Inbox {
+    own: RankIndex,
+    messages: Mutex<Vec<Mailbox<Tag, Vec<DynTensor>, Crossbeam>>>,
+    payloads: Mutex<Vec<Mailbox<u64, Payload, Crossbeam>>>,
+    notices: Mutex<Notices>,
+    abort: Abort,
+    /// What this process keeps of another one.
+    backups: Option<Arc<Backups>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inbox {
+    /// Puts a frame where it is waited for; `None` if it is none.
+    fn put(&self, from: RankIndex, header: &[u8], pieces: Vec<Buffer>) -> Option<()> {
+        match postcard::from_bytes(header).ok()? {
+            Header::Message { tag, types } => {
+                let values = tensors(types, pieces)?;
+                let ports = locked(&self.messages);
+                // A failure is reported to the thread that waits.
+                let _ = ports.get(from.index())?.send(self.own, tag, values);
+            }
+            Header::Payload {
+                sequence,
+                value,
+                types,
+            } => {
+                let payload = (value, tensors(types, pieces)?);
+                let ports = locked(&self.payloads);
+                let _ = ports.get(from.index())?.send(self.own, sequence, payload);
+            }
+            Header::Notice(notice) => {
+                let mut notices = locked(&self.notices);
+                notices.add(from, notice);
+                self.refuse(&notices);
+            }
+            Header::State(part) => self.backups.as_ref()?.put(from, part, pieces)?,
+            Header::Ended { call, payloads } => {
+                let mut notices = locked(&self.notices);
+                notices.ended.insert(from, (call, payloads));
+                self.refuse(&notices);
+            }
+        }
+        Some(())
+    }
+
+    /// Stops this process if another one does something else.
+    fn refuse(&self, notices: &Notices) {
+        if let Some((rank, difference)) = notices.check() {
+            self.abort
+                .trigger(PipelineError::Diverged { rank, difference });
+        }
+        if let Some(rank) = notices.left() {
+            self.abort.trigger(PipelineError::Left { rank });
+        }
+    }
+}
+
+impl Handler for Inbox {
+    fn received(&self, from: RankIndex, header: &[u8], pieces: Vec<Buffer>) {
+        if self.put(from, header, pieces).is_none() {
+            self.abort.trigger(PipelineError::Frame { rank: from });
+        }
+    }
+
+    fn failed(&self, failure: &Failure) {
+        let error = WorldError::Failed(failure.clone());
+        self.abort.trigger(error.into());
+    }
+}
+
+/// The driver's side of the other processes.
+pub(super) struct Remote {
+    own: RankIndex,
+    channel: Arc<Channel>,
+    inbox: Arc<Inbox>,
+    payloads: Mailbox<u64, Payload, Crossbeam>,
+    sequence: u64,
+}
+
+/// The link of a process' rank.
+struct ProcessLink {
+    mailbox: Mailbox<Tag, Vec<DynTensor>, Crossbeam>,
+    /// The driver's: it closes even if this rank is stuck.
+    channel: Weak<Channel>,
+    abort: Abort,
+}
+
+/// How many times as long as for a message a process waits for a call of others: they may find an error of their own
+/// first, and name it better.
+const CALL_TIMEOUTS: u32 = 3;
+
+/// Connects the rank of this process with the ranks of all others.
+pub(super) fn join(
+    world: &World,
+    abort: &Abort,
+    timeout: Duration,
+    backups: Option<Arc<Backups>>,
+) -> (Box<dyn Link>, Remote) {
+    let (own, size) = (world.rank(), world.size());
+    // All mailboxes have the senders of all, so the mailbox of this rank can be taken out and replaced by one that is
+    // not used.
+    let take = own.index();
+    let mut messages = mailboxes(size, abort, timeout);
+    let mut payloads = mailboxes(size, abort, timeout.saturating_mul(CALL_TIMEOUTS));
+    let mut spare = (mailboxes(1, abort, timeout), mailboxes(1, abort, timeout));
+    let mailbox = std::mem::replace(&mut messages[take], spare.0.remove(0));
+    let own_payloads = std::mem::replace(&mut payloads[take], spare.1.remove(0));
+    let inbox = Arc::new(Inbox {
+        own,
+        messages: Mutex::new(messages),
+        payloads: Mutex::new(payloads),
+        notices: Mutex::default(),
+        abort: abort.clone(),
+        backups,
+    });
+    let channel = Arc::new(world.open(inbox.clone()));
+    let link = ProcessLink {
+        mailbox,
+        channel: Arc::downgrade(&channel),
+        abort: abort.clone(),
+    };
+    let remote = Remote {
+        own,
+        channel,
+        inbox,
+        payloads: own_payloads,
+        sequence: 0,
+    };
+    (Box::new(link), remote)
+}
+
+/// The header of a frame with a part of a state.
+pub(crate) fn header_of(part: Part) -> Vec<u8> {
+    // Numbers and names are always written.
+    postcard::to_stdvec(&Header::State(part)).unwrap_or_default()
+}
+
+fn send(channel: &Channel, to: RankIndex, header: &Header, pieces: Vec<bytes::Bytes>) {
+    // Numbers, names and bytes are always written.
+    let header = postcard::to_stdvec(header).unwrap_or_default();
+    channel.send(to, &header, pieces);
+}
+
+impl Link for ProcessLink {
+    fn post_receive(&mut self, from: RankIndex, tag: Tag) -> Result<(), LinkError> {
+        self.mailbox.post(from, &tag)
+    }
+
+    fn send(&mut self, to: RankIndex, tag: Tag, values: Vec<DynTensor>) -> Result<(), LinkError> {
+        self.mailbox.post(to, &tag)?;
+        let (types, pieces) = match lend(values) {
+            Ok(lent) => lent,
+            Err(source) => {
+                self.abort.trigger(PipelineError::Unsent {
+                    rank: self.mailbox.rank(),
+                    message: tag.to_string(),
+                    source: Box::new(source),
+                });
+                return Err(LinkError::Aborted);
+            }
+        };
+        let header = Header::Message { tag, types };
+        let channel = self.channel.upgrade().ok_or(LinkError::Aborted)?;
+        send(&channel, to, &header, pieces);
+        Ok(())
+    }
+
+    fn poll(&mut self, from: RankIndex, tag: Tag) -> Result<Vec<DynTensor>, LinkError> {
+        self.mailbox.poll(from, tag)
+    }
+
+    fn abort(&self, reason: PipelineError) {
+        let text = with_causes(&reason);
+        // A rank that another failure has woken reports an effect of it.
+        let is_first = !self.abort.is_triggered();
+        self.abort.trigger(reason);
+        if is_first && let Some(channel) = self.channel.upgrade() {
+            channel.fail(&text);
+        }
+    }
+}
+
+impl Remote {
+    /// Notifies the others that this process failed. A failure that came from them is not sent again.
+    pub(super) fn fail(&self, error: &PipelineError) {
+        self.channel.fail(&with_causes(error));
+    }
+
+    pub(super) fn is_aborted(&self) -> bool {
+        self.inbox.abort.is_triggered()
+    }
+
+    pub(super) fn channel(&self) -> Weak<Channel> {
+        Arc::downgrade(&self.channel)
+    }
+
+    /// Sets what this process reports of itself.
+    pub(super) fn report(&self, status: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        self.channel.report(status);
+    }
+
+    /// Reports to the others what this process is about to do, and stops it if another does something else.
+    pub(super) fn announce(&self, notice: Notice) {
+        for to in self.channel.others() {
+            send(
+                &self.channel,
+                to,
+                &Header::Notice(notice.clone()),
+                Vec::new(),
+            );
+        }
+        let mut notices = locked(&self.inbox.notices);
+        notices.begin(notice);
+        self.inbox.refuse(&notices);
+    }
+
+    /// Gives a value and tensors to other processes, and returns the values and tensors of all that give to this one, in the
+    /// order of the ranks, its own among them. All processes call this in the same order.
+    pub(super) fn exchange(
+        &mut self,
+        to: To,
+        value: Vec<u8>,
+        given: Vec<DynTensor>,
+    ) -> Result<Vec<Payload>, PipelineError> {
+        let sequence = self.sequence;
+        self.sequence += 1;
+        let is_first = |rank: RankIndex| rank.index() == 0;
+        let (types, pieces) = lend(given.clone()).map_err(|source| PipelineError::Unsent {
+            rank: self.own,
+            message: "what all ranks need".to_owned(),
+            source: Box::new(source),
+        })?;
+        let receivers = self.channel.others();
+        for other in receivers.filter(|other| to == To::All || is_first(*other)) {
+            let header = Header::Payload {
+                sequence,
+                value: value.clone(),
+                types: types.clone(),
+            };
+            send(&self.channel, other, &header, pieces.clone());
+        }
+        self.wait_for(Some(sequence));
+        let own = self.own;
+        let mut all = Vec::new();
+        let senders = self.channel.others();
+        for other in senders.filter(|_| to == To::All || is_first(own)) {
+            let read = self.payloads.poll(other, sequence);
+            all.push(read.map_err(|error| self.stopped(error))?);
+        }
+        self.wait_for(None);
+        all.insert(own.index().min(all.len()), (value, given));
+        Ok(all)
+    }
+
+    /// Sets the payload that this process waits for; a process that has ended without it stops this one.
+    fn wait_for(&self, sequence: Option<u64>) {
+        let mut notices = locked(&self.inbox.notices);
+        notices.awaited = sequence;
+        self.inbox.refuse(&notices);
+    }
+
+    fn stopped(&self, error: MailboxError<u64>) -> PipelineError {
+        match error {
+            MailboxError::Timeout { from, timeout, .. } => PipelineError::Timeout {
+                rank: from,
+                request: "make the same call",
+                timeout,
+            },
+            MailboxError::Repeated { from, .. } => PipelineError::Frame { rank: from },
+            MailboxError::Aborted | MailboxError::Closed { .. } => {
+                let reason = self.inbox.abort.take_reason();
+                reason.unwrap_or(PipelineError::Stopped)
+            }
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // The channel reports a panic.
+        if std::thread::panicking() {
+            return;
+        }
+        let own = locked(&self.inbox.notices)
+            .own
+            .as_ref()
+            .map_or(0, |own| own.call);
+        let header = Header::Ended {
+            call: own,
+            payloads: self.sequence,
+        };
+        for to in self.channel.others() {
+            send(&self.channel, to, &header, Vec::new());
+        }
+    }
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote")
+            .field("own", &self.own)
+            .field("size", &self.channel.size())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! A rank whose stages have their parameters only while they run.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tinderbox_fake::{DynTensor, Mode};
+
+use super::ranks::{RankCall, Ranks, To};
+use super::threads::Threads;
+use crate::PipelineError;
+use crate::runtime::pass::Passes;
+use crate::runtime::program::CutProgram;
+use crate::runtime::round::{Round, RoundReport};
+use crate::schedule::ScheduleMode;
+
+/// The plans of passes, shared by the rank and by predictions. There are none until the memory of the process is measured.
+#[derive(Clone, Default)]
+pub(crate) struct SharedPasses(Arc<Mutex<Option<Passes>>>);
+
+impl SharedPasses {
+    pub(crate) fn set(&self, passes: Passes) {
+        *self.lock() = Some(passes);
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Passes>> {
+        // No change panics halfway.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One rank on a thread, which plans a pass over its stages before each round.
+pub(crate) struct StreamingRank {
+    thread: Threads,
+    passes: SharedPasses,
+}
+
+impl StreamingRank {
+    pub(crate) const fn new(thread: Threads, passes: SharedPasses) -> Self {
+        Self { thread, passes }
+    }
+}
+
+impl Ranks for StreamingRank {
+    fn timeout(&self) -> Duration {
+        self.thread.timeout()
+    }
+
+    fn run(
+        &mut self,
+        round: &Arc<Round>,
+        request: &'static str,
+    ) -> Result<Vec<RoundReport>, PipelineError> {
+        let part = &round.parts[0];
+        let mode = match part.lists.schedule.mode {
+            ScheduleMode::Training => Mode::Training,
+            _ => Mode::Inference,
+        };
+        let cuts: Vec<&CutProgram> = round.cuts(part).collect();
+        let pass = {
+            let mut passes = self.passes.lock();
+            let passes = passes.as_mut().ok_or(PipelineError::Stopped)?;
+            passes.pass(mode, &part.lists, &cuts, round.carries.other_bytes)?
+        };
+        self.thread.run_pass(round, Some(&pass), request)
+    }
+
+    fn call(
+        &mut self,
+        request: &'static str,
+        call: RankCall,
+    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError> {
+        self.thread.call(request, call)
+    }
+
+    fn exchange_bytes(
+        &mut self,
+        to: To,
+        value: Vec<u8>,
+        tensors: Vec<DynTensor>,
+    ) -> Result<Vec<(Vec<u8>, Vec<DynTensor>)>, PipelineError> {
+        self.thread.exchange_bytes(to, value, tensors)
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.thread.is_aborted()
+    }
+
+    fn end(&mut self) {
+        self.thread.end();
+    }
+}

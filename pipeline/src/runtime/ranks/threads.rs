@@ -1,0 +1,237 @@
+//! Ranks that are threads of this process.
+
+use std::any::Any;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use tinderbox_deferred::Source;
+use tinderbox_fake::DynTensor;
+use tinderbox_link::{Crew, CrewError, Crossbeam, Member};
+use tinderbox_world::Channel;
+
+use super::ranks::{RankCall, Ranks, To};
+use crate::PipelineError;
+use crate::runtime::execute::{RankRequest, run_rank};
+use crate::runtime::link::{Abort, Link};
+use crate::runtime::local::{LocalLink, local_links};
+use crate::runtime::pass::Pass;
+use crate::runtime::progress::{Counted, RankProgress, Watch};
+use crate::runtime::round::{Round, RoundReport};
+use crate::runtime::stage::RankSetup;
+use crate::schedule::RankIndex;
+
+/// One thread per rank of this process: all ranks, or in a world of processes one of them. Dropping it ends and joins them
+/// all.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    /// None after it has ended.
+    crew: Option<Crew<RankRequest, PipelineError, Crossbeam>>,
+    /// The lowest rank.
+    first: RankIndex,
+    /// The progress of each rank with the current call.
+    progress: Vec<Arc<RankProgress>>,
+    abort: Abort,
+    timeout: Duration,
+}
+
+/// How ranks are started.
+pub(crate) struct Start<'a> {
+    /// The ranks of this process.
+    pub(crate) setups: Vec<RankSetup>,
+    /// Stops all of them.
+    pub(crate) abort: Abort,
+    /// Where their parameters come from.
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) threads_per_rank: usize,
+    pub(crate) timeout: Duration,
+    pub(crate) wrap: Option<&'a Wrap>,
+}
+
+/// Wraps a rank's in-process link.
+pub(crate) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
+
+impl Threads {
+    /// Starts all ranks in this process.
+    pub(crate) fn new(start: Start<'_>) -> Result<Self, PipelineError> {
+        let links = local_links(start.setups.len(), &start.abort, start.timeout);
+        let links = start
+            .setups
+            .iter()
+            .zip(links)
+            .map(|(setup, link)| match start.wrap {
+                Some(wrap) => wrap(setup.rank, link),
+                None => Box::new(link),
+            });
+        let links: Vec<Box<dyn Link>> = links.collect();
+        Self::start(RankIndex::new(0), start, links, None)
+    }
+
+    /// Starts a thread for each setup, with its link. Each computes with a number of threads of its own.
+    pub(super) fn start(
+        first: RankIndex,
+        start: Start<'_>,
+        links: Vec<Box<dyn Link>>,
+        others: Option<Weak<Channel>>,
+    ) -> Result<Self, PipelineError> {
+        let Start {
+            setups,
+            abort,
+            source,
+            threads_per_rank,
+            timeout,
+            ..
+        } = start;
+        let progress: Vec<_> = setups.iter().map(|setup| setup.progress.clone()).collect();
+        let watch = Arc::new(Watch {
+            own: (first, progress.clone()),
+            others,
+        });
+        let members = setups.into_iter().zip(links);
+        let members = members.map(|(setup, link)| {
+            let rank = setup.rank;
+            let (source, watch) = (source.clone(), watch.clone());
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads_per_rank)
+                .thread_name(move |thread| format!("rank-{rank}-{thread}"))
+                .build()
+                .map_err(|error| {
+                    let source = std::io::Error::other(error);
+                    PipelineError::Spawn { rank, source }
+                })?;
+            let body = move |link: &mut Box<dyn Link>, requests: &Receiver<RankRequest>| {
+                // The CPU backend works in the pool that it is called from.
+                pool.install(|| run_rank(setup, watch, &mut **link, &source, requests));
+            };
+            Ok(Member { link, body })
+        });
+        let members = members.collect::<Result<Vec<_>, PipelineError>>()?;
+        let lost = |rank| PipelineError::Ended { rank };
+        let crew = Crew::start_at(first, &abort, members, lost);
+        Ok(Self {
+            crew: Some(crew.map_err(|error| stopped(error, "start"))?),
+            first,
+            progress,
+            abort,
+            timeout,
+        })
+    }
+
+    /// Runs a round; a pass is for streamed stages.
+    pub(super) fn run_pass(
+        &mut self,
+        round: &Arc<Round>,
+        pass: Option<&Arc<Pass>>,
+        request: &'static str,
+    ) -> Result<Vec<RoundReport>, PipelineError> {
+        let make = |_, reply| RankRequest::Round(round.clone(), pass.cloned(), reply);
+        let mut progressed = progressed(&self.progress);
+        let mut is_idle = false;
+        let continues = || {
+            let was_idle = std::mem::replace(&mut is_idle, !progressed());
+            !(was_idle && is_idle)
+        };
+        let crew = self.crew.as_mut().ok_or(PipelineError::Stopped)?;
+        let reports = crew.ask_while(self.timeout, continues, make);
+        reports.map_err(|error| match error {
+            CrewError::Timeout { rank, timeout } => PipelineError::Idle {
+                rank,
+                request,
+                timeout: timeout.saturating_mul(2),
+            },
+            error => stopped(error, request),
+        })
+    }
+}
+
+impl Ranks for Threads {
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn run(
+        &mut self,
+        round: &Arc<Round>,
+        request: &'static str,
+    ) -> Result<Vec<RoundReport>, PipelineError> {
+        self.run_pass(round, None, request)
+    }
+
+    fn call(
+        &mut self,
+        request: &'static str,
+        call: RankCall,
+    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError> {
+        let make = |_, reply: Sender<(RankIndex, Box<dyn Any + Send>)>| {
+            let call = call.clone();
+            RankRequest::Call(Box::new(move |rank, stages| {
+                // The driver may have stopped waiting.
+                let _ = reply.send((rank, call(rank, stages)));
+            }))
+        };
+        let crew = self.crew.as_mut().ok_or(PipelineError::Stopped)?;
+        let results = crew.ask_while(self.timeout, progressed(&self.progress), make);
+        results.map_err(|error| match error {
+            CrewError::Timeout { rank, timeout } => {
+                let position = rank.index() - self.first.index();
+                match self.progress[position].counted() {
+                    // It has never reported any progress.
+                    counted if counted == Counted::default() => stopped(error, request),
+                    Counted { made, begun, bytes } => PipelineError::Stalled {
+                        rank,
+                        request,
+                        timeout,
+                        parameters: made,
+                        of: begun,
+                        bytes,
+                    },
+                }
+            }
+            error => stopped(error, request),
+        })
+    }
+
+    fn exchange_bytes(
+        &mut self,
+        _: To,
+        value: Vec<u8>,
+        tensors: Vec<DynTensor>,
+    ) -> Result<Vec<(Vec<u8>, Vec<DynTensor>)>, PipelineError> {
+        match self.crew {
+            Some(_) => Ok(vec![(value, tensors)]),
+            None => Err(PipelineError::Stopped),
+        }
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.abort.is_triggered()
+    }
+
+    fn end(&mut self) {
+        self.crew = None;
+    }
+}
+
+/// Whether any rank has reported progress since the last call.
+fn progressed(progress: &[Arc<RankProgress>]) -> impl FnMut() -> bool {
+    let look = || progress.iter().map(|rank| rank.reports()).sum::<u64>();
+    let mut seen = look();
+    move || {
+        let now = look();
+        std::mem::replace(&mut seen, now) != now
+    }
+}
+
+/// Converts an error of the ranks to a pipeline error.
+fn stopped(error: CrewError<PipelineError>, request: &'static str) -> PipelineError {
+    match error {
+        CrewError::Failed { reason } => reason,
+        CrewError::Timeout { rank, timeout } => PipelineError::Timeout {
+            rank,
+            request,
+            timeout,
+        },
+        CrewError::Stopped => PipelineError::Stopped,
+        CrewError::Spawn { rank, source } => PipelineError::Spawn { rank, source },
+    }
+}

@@ -1,0 +1,146 @@
+//! The parameters that a stage holds: its own, and copies of others.
+
+use std::collections::{BTreeMap, HashMap};
+
+use burn::tensor::{DType, Device};
+use tinderbox_deferred::{ParameterTable, PartialModule};
+use tinderbox_fake::DynTensor;
+
+use crate::ActionError;
+use crate::runtime::streamed::RowSource;
+
+/// The container and the index of a parameter of the stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    Owned(usize),
+    Copy(usize),
+}
+
+/// The values of the parameters of a stage.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub(super) owned: PartialModule,
+    pub(super) copies: PartialModule,
+    /// By position in the table.
+    pub(super) places: HashMap<usize, Place>,
+    /// Parameters in the dtype in which programs read them, if it is not their own, from the first
+    /// program that reads one to the next update.
+    pub(super) cast: HashMap<Place, DynTensor>,
+    /// New values of running states, by position in the table, until the update of the step.
+    pub(super) updated_states: BTreeMap<usize, DynTensor>,
+    /// The parameters of a stage that is streamed while it runs, by position in the table. It holds no others.
+    pub(super) streamed: HashMap<usize, DynTensor>,
+    /// Where rows of its other parameters are read.
+    pub(super) rows: Option<RowSource>,
+}
+
+impl Held {
+    pub(super) fn new(table: &ParameterTable, owned: PartialModule, copies: PartialModule) -> Self {
+        let places = table
+            .iter()
+            .enumerate()
+            .filter_map(|(position, parameter)| {
+                let own = owned.position(&parameter.path).map(Place::Owned);
+                let copy = || copies.position(&parameter.path).map(Place::Copy);
+                Some((position, own.or_else(copy)?))
+            });
+        Self {
+            places: places.collect(),
+            owned,
+            copies,
+            ..Self::default()
+        }
+    }
+
+    fn place(&self, position: usize) -> Place {
+        let place = self.places.get(&position).copied();
+        place.expect("certified programs and lists read parameters that the stage holds")
+    }
+
+    /// Whether it holds a copy of a parameter.
+    pub(super) fn is_copy(&self, position: usize) -> bool {
+        matches!(self.place(position), Place::Copy(_))
+    }
+
+    fn value(&self, place: Place) -> DynTensor {
+        match place {
+            Place::Owned(index) => self.owned.value(index),
+            Place::Copy(index) => self.copies.value(index),
+        }
+    }
+
+    /// The value of the parameter at a position of the table, in its own dtype.
+    pub(super) fn value_at(&self, position: usize) -> DynTensor {
+        self.value(self.place(position))
+    }
+
+    /// All values by position in the table, in its order.
+    pub(super) fn values(&self) -> impl Iterator<Item = (usize, DynTensor)> {
+        let places = self.places.iter();
+        let mut places: Vec<(usize, Place)> = places.map(|(at, place)| (*at, *place)).collect();
+        places.sort_unstable_by_key(|(position, _)| *position);
+        let values = places.into_iter();
+        values.map(|(position, place)| (position, self.value(place)))
+    }
+
+    /// The value of the parameter at a position of the table, in the dtype in which programs read it.
+    pub(super) fn read(&mut self, position: usize, dtype: DType) -> DynTensor {
+        if let Some(state) = self.updated_states.get(&position) {
+            return state.clone().cast_float(dtype);
+        }
+        if let Some(value) = self.streamed.get(&position) {
+            // Read in the dtype of the program, unless programs differ.
+            return value.clone().cast_float(dtype);
+        }
+        let place = self.place(position);
+        if let Some(cast) = self.cast.get(&place).filter(|cast| cast.dtype() == dtype) {
+            return cast.clone();
+        }
+        let value = self.value(place);
+        if value.dtype() == dtype {
+            return value;
+        }
+        let cast = value.cast_float(dtype);
+        self.cast.insert(place, cast.clone());
+        cast
+    }
+
+    /// Gives a running state the value that the forward of a micro-batch computed.
+    pub(super) fn update_state(&mut self, position: usize, value: DynTensor) {
+        // What a batch alone gives has the dtype of the forward.
+        let dtype = match self.streamed.get(&position) {
+            Some(state) => state.dtype(),
+            None => self.value_at(position).dtype(),
+        };
+        let value = value.cast_float(dtype);
+        self.updated_states.insert(position, value);
+    }
+
+    /// Replaces an owned parameter.
+    pub(super) fn replace(&mut self, index: usize, value: DynTensor) -> Result<(), ActionError> {
+        self.owned.replace(index, value)?;
+        self.cast.remove(&Place::Owned(index));
+        Ok(())
+    }
+
+    /// Replaces the value of a parameter, if the stage holds it.
+    pub(super) fn set(
+        &mut self,
+        position: usize,
+        value: DynTensor,
+        device: &Device,
+    ) -> Result<(), ActionError> {
+        let value = match self.places.get(&position) {
+            None => return Ok(()),
+            Some(_) => value.to_device(device)?,
+        };
+        match self.place(position) {
+            Place::Owned(index) => return self.replace(index, value),
+            place @ Place::Copy(index) => {
+                self.copies.replace(index, value)?;
+                self.cast.remove(&place);
+            }
+        }
+        Ok(())
+    }
+}

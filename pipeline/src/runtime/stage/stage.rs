@@ -1,0 +1,306 @@
+//! One stage on its rank: parameters, gradients, optimizer and programs.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, TensorData};
+use tinderbox_deferred::{
+    Executable, MaterializeError, MaterializeOptions, Observer, ParameterPath, PartialModule,
+    Source, materialize_parameters,
+};
+use tinderbox_fake::DynTensor;
+
+use super::gradients::Gradients;
+use super::held::{Held, Place};
+use super::loaded::LoadedPrograms;
+use super::recorded::Recorded;
+use super::setup::{RankSetup, owned_by};
+use crate::ActionError;
+use crate::runtime::optimizer::{OptimizerSnapshot, OptimizerState};
+use crate::runtime::pieces::{Piece, Pieces};
+use crate::runtime::program::{CarriedValues, CutProgram};
+use crate::runtime::round::MicroInput;
+use crate::schedule::{Compute, StageIndex};
+use crate::trace::Given;
+
+/// The parameters, gradients and optimizer of one stage.
+#[derive(Debug)]
+pub struct Stage {
+    pub(super) index: StageIndex,
+    pub(super) setup: Arc<RankSetup>,
+    pub(super) held: Held,
+    /// Which replica updates what.
+    pub(super) pieces: Arc<Pieces>,
+    pub(super) optimizer: Option<OptimizerState>,
+    pub(super) gradients: Gradients,
+    /// The values of parameters that are replaced by their averages, by position in the table.
+    pub(super) averaged: Option<Vec<(usize, DynTensor)>>,
+    /// What it held after the last step, if that is checked and the program has changed nothing since.
+    pub(crate) recorded: Option<Recorded>,
+    /// The values that stay from one evaluation to the next.
+    pub(crate) carried: CarriedValues,
+    /// By the number of the cut.
+    pub(super) loaded: BTreeMap<u64, LoadedPrograms>,
+}
+
+impl Stage {
+    /// Materializes only the parameters that the stage holds.
+    pub(crate) fn new(
+        index: StageIndex,
+        setup: &Arc<RankSetup>,
+        source: &dyn Source,
+    ) -> Result<Self, MaterializeError> {
+        let parameters = setup.table.iter().as_slice();
+        let hold = |positions: &[usize]| {
+            let paths = positions.iter().map(|at| &parameters[*at].path);
+            let paths: BTreeSet<&ParameterPath> = paths.collect();
+            materialize_parameters(
+                &setup.table,
+                &setup.device,
+                source,
+                MaterializeOptions::only(|p| paths.contains(&p.path))
+                    .memory(setup.settings.memory)
+                    .observer(&*setup.progress),
+            )
+        };
+        let owned = hold(setup.layout.owned(index))?;
+        let copies = hold(setup.layout.copies(index))?;
+        Ok(Self::with(index, setup, owned, copies))
+    }
+
+    pub(super) fn with(
+        index: StageIndex,
+        setup: &Arc<RankSetup>,
+        owned: PartialModule,
+        copies: PartialModule,
+    ) -> Self {
+        let settings = &setup.settings;
+        let pieces = Arc::new(Pieces::new(&owned_by(setup, &owned), settings.replicas));
+        let own = pieces.of(setup.replica);
+        let optimizer = settings.optimizers.as_ref().map(|optimizers| {
+            let rules = own.iter();
+            let rules = rules.map(|piece| optimizers.of(owned.path(piece.place)).clone());
+            OptimizerState::new(rules.collect())
+        });
+        Self {
+            index,
+            setup: setup.clone(),
+            gradients: Gradients::new(owned.len(), own.len(), settings.keep_gradients),
+            held: Held::new(&setup.table, owned, copies),
+            pieces,
+            optimizer,
+            averaged: None,
+            recorded: None,
+            carried: CarriedValues::default(),
+            loaded: BTreeMap::new(),
+        }
+    }
+
+    /// Returns its index in the plan.
+    pub fn index(&self) -> StageIndex {
+        self.index
+    }
+
+    /// Returns the parameters that it owns, as a Burn module under their original paths.
+    pub fn parameters(&self) -> &PartialModule {
+        &self.held.owned
+    }
+
+    /// Returns its copies of parameters that other stages own.
+    pub fn copies(&self) -> &PartialModule {
+        &self.held.copies
+    }
+
+    /// Returns the bytes of all parameters that it holds, copies included.
+    pub fn parameter_bytes(&self) -> u64 {
+        self.held.owned.bytes() + self.held.copies.bytes()
+    }
+
+    /// Returns the bytes of the copies of parameters in a second dtype, for a forward in mixed
+    /// precision.
+    pub fn cast_bytes(&self) -> u64 {
+        self.held.cast.values().map(DynTensor::bytes).sum()
+    }
+
+    /// Returns the bytes of the values that it holds for the next evaluations with a [`Carry`](crate::Carry).
+    pub fn carried_bytes(&self) -> u64 {
+        self.carried.bytes()
+    }
+
+    /// Returns the gradients of the last training step as passed to the optimizer, by path: summed over
+    /// its micro-batches, clipped if the pipeline clips, and changed by [the
+    /// function](crate::PipelineBuilder::on_gradients) for gradients. Empty unless the pipeline
+    /// [keeps](crate::PipelineBuilder::keep_gradients) them, and after a skipped step.
+    ///
+    /// With [replicas](crate::Plan::replicas), each has the sums over all of them for the parameters that it updates. A large
+    /// parameter may be divided: the parts are rows, in the order of the replicas.
+    pub fn gradients(&self) -> impl Iterator<Item = (&ParameterPath, &DynTensor)> {
+        let kept = self.gradients.kept.iter().flatten();
+        let pairs = self.own_pieces().iter().zip(kept);
+        pairs.filter_map(|(piece, gradient)| {
+            Some((self.held.owned.path(piece.place), gradient.as_ref()?))
+        })
+    }
+
+    /// Whether its replica is the first, or the only one.
+    pub(crate) fn is_of_first_replica(&self) -> bool {
+        self.setup.replica == 0
+    }
+
+    /// The parameters that it holds, copies included, by position in the table.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (usize, DynTensor)> {
+        self.held.values()
+    }
+
+    /// The pieces that it updates.
+    pub(crate) fn own_pieces(&self) -> &[Piece] {
+        self.pieces.of(self.setup.replica)
+    }
+
+    /// Which replica updates what.
+    pub(crate) fn pieces(&self) -> Arc<Pieces> {
+        self.pieces.clone()
+    }
+
+    /// Returns the current state of its optimizer without a copy: later steps do not change it. It is empty
+    /// [with averages](crate::Pipeline::with_averages).
+    pub fn optimizer_snapshot(&self) -> OptimizerSnapshot {
+        let pieces = self.own_pieces().iter();
+        let pieces = pieces.map(|piece| (self.held.owned.path(piece.place).clone(), piece.clone()));
+        OptimizerSnapshot::new(
+            self.optimizer.clone().filter(|_| self.averaged.is_none()),
+            pieces.collect(),
+        )
+    }
+
+    /// Returns an observer for progress reports of calls on the ranks: a call that reports may take any
+    /// time, as described at [timeout](crate::PipelineBuilder::timeout).
+    pub fn observer(&self) -> Arc<dyn Observer> {
+        self.setup.progress.clone()
+    }
+
+    /// Returns its device.
+    pub fn device(&self) -> &Device {
+        &self.setup.device
+    }
+
+    /// Drops the programs of cuts that are no longer kept.
+    pub(crate) fn keep_loaded(&mut self, cuts: &BTreeSet<u64>) {
+        self.loaded.retain(|number, _| cuts.contains(number));
+    }
+
+    /// Returns a program of this stage on its device, and its inputs that are the same in every run.
+    pub(crate) fn load(
+        &mut self,
+        cut: &CutProgram,
+        compute: Compute,
+    ) -> Result<(Executable, Arc<[DynTensor]>), ActionError> {
+        let programs = &cut.programs.stages[self.index.index()];
+        let loaded = self.loaded.entry(cut.number).or_default();
+        loaded.load((cut, programs), compute, &self.setup)
+    }
+
+    /// A value of a micro-batch that no program computes, in the dtype in which programs read it.
+    pub(crate) fn given(
+        &mut self,
+        given: Given,
+        dtype: DType,
+        micro_batch: &MicroInput,
+    ) -> Result<DynTensor, ActionError> {
+        Ok(match given {
+            Given::Parameter(position) => self.held.read(position, dtype),
+            Given::Input(position) => {
+                let input = micro_batch.inputs[position].clone();
+                input.to_device(&self.setup.device)?
+            }
+            Given::Weight => {
+                let data = TensorData::new(vec![micro_batch.weight], [1]).convert_dtype(dtype);
+                DynTensor::from_data(data, &self.setup.device)
+            }
+        })
+    }
+
+    /// Gives a running state the value that the forward of a micro-batch computed.
+    pub(crate) fn update_state(&mut self, position: usize, value: DynTensor) {
+        self.held.update_state(position, value);
+    }
+
+    /// Replaces the value of a parameter, if it holds it.
+    pub(crate) fn set(&mut self, position: usize, value: DynTensor) -> Result<(), ActionError> {
+        self.recorded = None;
+        self.held.set(position, value, &self.setup.device)
+    }
+
+    /// Sets whether parameters of the stage train, by position in the table.
+    pub(crate) fn set_trains(&mut self, positions: &[usize], trains: bool) {
+        let frozen = &mut self.gradients.frozen;
+        for position in positions {
+            if let Some(Place::Owned(place)) = self.held.places.get(position).copied() {
+                match trains {
+                    true => frozen.remove(&place),
+                    false => frozen.insert(place),
+                };
+            }
+        }
+    }
+
+    /// Returns the averages of owned parameters, by position in the table, and keeps the values of these parameters. As
+    /// long as it keeps them, the state of the optimizer is not saved.
+    pub(crate) fn averages(&mut self) -> Vec<(usize, DynTensor)> {
+        let owned = self.held.places.iter();
+        let owned = owned.filter_map(|(position, place)| match place {
+            Place::Owned(place) => Some((*place, *position)),
+            Place::Copy(_) => None,
+        });
+        let positions: HashMap<usize, usize> = owned.collect();
+        let pieces = self.own_pieces().iter().enumerate();
+        let with_average = pieces.filter_map(|(at, piece)| {
+            let average = self.optimizer.as_ref()?.average(at)?;
+            let position = positions[&piece.place];
+            let value = self.held.owned.value(piece.place);
+            let average = average.cast_float(value.dtype());
+            Some(((position, piece.of(value)), (position, average)))
+        });
+        let (values, averages) = with_average.unzip();
+        self.averaged = Some(values);
+        averages
+    }
+
+    /// Returns the values of the parameters that it has kept for their averages, by position in the table.
+    pub(crate) fn take_averaged(&mut self) -> Vec<(usize, DynTensor)> {
+        self.averaged.take().unwrap_or_default()
+    }
+
+    /// The parameters of which a copy stage holds copies.
+    pub(crate) fn shared_with(&self, copy: StageIndex) -> Vec<DynTensor> {
+        let shared = self.setup.layout.shared(self.index, copy);
+        shared
+            .map(|position| self.held.value_at(position))
+            .collect()
+    }
+
+    /// Replaces the copies of parameters that `owner` owns.
+    pub(crate) fn replace_shared(
+        &mut self,
+        owner: StageIndex,
+        values: Vec<DynTensor>,
+    ) -> Result<(), ActionError> {
+        let setup = self.setup.clone();
+        let shared: Vec<usize> = setup.layout.shared(owner, self.index).collect();
+        check_length(shared.len(), values.len())?;
+        for (position, value) in shared.into_iter().zip(values) {
+            if self.held.is_copy(position) {
+                self.set(position, value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks the number of tensors of a message.
+pub(crate) fn check_length(expected: usize, found: usize) -> Result<(), ActionError> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(ActionError::MessageLength { expected, found }),
+    }
+}

@@ -1,0 +1,194 @@
+//! The gradients of a stage, from the gradients of a micro-batch to the update.
+
+use std::collections::BTreeMap;
+
+use tinderbox_deferred::ParameterPath;
+use tinderbox_fake::{DynTensor, dtype_name};
+
+use super::held::Place;
+use super::stage::Stage;
+use crate::ActionError;
+use crate::runtime::clip::{SquareSums, each};
+use crate::runtime::learning_rates::LearningRates;
+use crate::runtime::settings::GradientHook;
+
+impl Stage {
+    /// Adds the gradient of a micro-batch of a group, in the dtype of the parameter.
+    pub(crate) fn accumulate(&mut self, position: usize, group: usize, gradient: DynTensor) {
+        if let Some(Place::Owned(place)) = self.held.places.get(&position).copied()
+            && !self.gradients.frozen.contains(&place)
+        {
+            let gradient = gradient.cast_float(self.held.owned.value(place).dtype());
+            self.gradients.sums[place].add(group, gradient, |sum, gradient| sum + gradient);
+        }
+    }
+
+    /// Completes the gradients of this replica's micro-batches, and returns the gradients of the pieces of each replica.
+    pub(crate) fn complete(&mut self) -> Vec<Vec<Option<DynTensor>>> {
+        let sums = self.gradients.sums.iter_mut();
+        let complete: Vec<Option<DynTensor>> = sums.map(|sum| sum.finish(|a, b| a + b)).collect();
+        let of_replica = |replica| {
+            let pieces = self.pieces.of(replica).iter();
+            let parts = pieces.map(|piece| Some(piece.of(complete[piece.place].clone()?)));
+            parts.collect()
+        };
+        (0..self.pieces.replicas()).map(of_replica).collect()
+    }
+
+    /// Sets the gradients of the pieces that it updates, from a first piece on.
+    pub(crate) fn set_gradients(
+        &mut self,
+        first: usize,
+        gradients: impl IntoIterator<Item = Option<DynTensor>>,
+    ) {
+        let places = self.gradients.complete[first..].iter_mut();
+        places
+            .zip(gradients)
+            .for_each(|(place, gradient)| *place = gradient);
+    }
+
+    /// The gradients of the pieces that it updates.
+    pub(crate) fn own_gradients(&self) -> &[Option<DynTensor>] {
+        &self.gradients.complete
+    }
+
+    /// Ends a step without an update: running states keep their values from before it.
+    pub(crate) fn drop_gradients(&mut self) {
+        self.clear_gradients();
+        let kept = self.gradients.kept.iter_mut();
+        kept.for_each(|kept| kept.fill(None));
+    }
+
+    /// Drops gradients and values of running states of an unfinished step.
+    pub(crate) fn clear_gradients(&mut self) {
+        self.gradients.clear();
+        self.held.updated_states.clear();
+    }
+
+    /// The squares of the gradients of the pieces that it updates.
+    pub(crate) fn square_sums(&self) -> SquareSums {
+        SquareSums::of(&self.gradients.complete)
+    }
+
+    /// The bytes of the gradients that it holds.
+    pub(crate) fn gradient_bytes(&self) -> u64 {
+        self.gradients.bytes()
+    }
+
+    /// Runs the optimizer on every piece that has a gradient, each clipped by `clip`, and replaces the running
+    /// states that forwards have updated. Returns the new value of each piece that it has updated.
+    pub(crate) fn update(
+        &mut self,
+        rates: &LearningRates,
+        mut clip: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
+    ) -> Result<Vec<Option<DynTensor>>, ActionError> {
+        self.recorded = None;
+        let mut updated = Vec::new();
+        for at in 0..self.own_pieces().len() {
+            let gradient = self.gradients.complete[at].take();
+            let gradient = gradient.map(&mut clip).transpose()?;
+            updated.push(self.update_piece(at, rates, gradient)?);
+        }
+        let device = &self.setup.device;
+        for (position, value) in std::mem::take(&mut self.held.updated_states) {
+            self.held.set(position, value, device)?;
+        }
+        Ok(updated)
+    }
+
+    /// Updates one piece, and returns its new value if other replicas need it.
+    fn update_piece(
+        &mut self,
+        at: usize,
+        rates: &LearningRates,
+        gradient: Option<DynTensor>,
+    ) -> Result<Option<DynTensor>, ActionError> {
+        let settings = &self.setup.settings;
+        let piece = &self.pieces.of(self.setup.replica)[at];
+        let path = self.held.owned.path(piece.place);
+        let clipping = self.optimizer.as_ref().and_then(|o| o.clipping(at));
+        let gradient = match (gradient, clipping) {
+            (Some(gradient), Some(config)) => Some(each(config, gradient)?),
+            (gradient, _) => gradient,
+        };
+        let gradient = match (gradient, &settings.gradient_hook) {
+            (Some(gradient), Some(hook)) => Some(hooked(&**hook, path, gradient)?),
+            (gradient, _) => gradient,
+        };
+        if let Some(kept) = &mut self.gradients.kept {
+            kept[at].clone_from(&gradient);
+        }
+        let Some(optimizer) = &mut self.optimizer else {
+            return Ok(None);
+        };
+        let value = piece.of(self.held.owned.value(piece.place));
+        let Some(gradient) = gradient else {
+            if let Some(decay) = settings.average_decay {
+                optimizer.average_unchanged(at, value, decay);
+            }
+            return Ok(None);
+        };
+        let value = optimizer.step(at, rates.of(path), value, gradient);
+        match piece.is_whole() {
+            true => self.held.replace(piece.place, value.clone())?,
+            false => self.gradients.updated_rows[at] = Some(value.clone()),
+        }
+        // Without replicas nobody else needs the value, and a second handle would prevent work in place.
+        Ok((self.pieces.replicas() > 1).then_some(value))
+    }
+
+    /// Replaces parameters by the values that the other replicas have given for their pieces, and by its own new rows; pieces
+    /// without a value are unchanged. The entry of this replica is ignored.
+    pub(crate) fn gather(
+        &mut self,
+        mut given: Vec<Vec<Option<DynTensor>>>,
+    ) -> Result<(), ActionError> {
+        self.recorded = None;
+        let own = self.setup.replica;
+        let mut rows: BTreeMap<usize, Vec<DynTensor>> = BTreeMap::new();
+        given[own] = std::mem::take(&mut self.gradients.updated_rows);
+        self.gradients.updated_rows = vec![None; given[own].len()];
+        for (replica, values) in given.into_iter().enumerate() {
+            for (piece, value) in self.pieces.of(replica).iter().zip(values) {
+                let Some(value) = value else {
+                    continue;
+                };
+                let value = value.to_device(&self.setup.device)?;
+                match piece.is_whole() {
+                    true => self.held.replace(piece.place, value)?,
+                    false => rows.entry(piece.place).or_default().push(value),
+                }
+            }
+        }
+        for (place, parts) in rows {
+            self.held.replace(place, DynTensor::joined(parts))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a hook makes of a gradient.
+fn hooked(
+    hook: &GradientHook,
+    path: &ParameterPath,
+    gradient: DynTensor,
+) -> Result<DynTensor, ActionError> {
+    let text = |tensor: &DynTensor| {
+        format!(
+            "{}{:?}",
+            dtype_name(tensor.dtype()),
+            tensor.shape().as_slice()
+        )
+    };
+    let expected = text(&gradient);
+    let changed = hook(path, gradient);
+    let found = text(&changed);
+    match found == expected {
+        true => Ok(changed),
+        false => Err(ActionError::Gradient {
+            path: path.clone(),
+            expected,
+            found,
+        }),
+    }
+}

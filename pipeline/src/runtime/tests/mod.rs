@@ -1,0 +1,2 @@
+mod carry;
+mod memory_check;
