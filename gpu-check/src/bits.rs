@@ -10,7 +10,7 @@ use burn::tensor::{DType, Device, Distribution, Shape, Tensor, activation::gelu}
 use tinderbox::random::{DTYPES, Domain, Seed, Stream, generate_on_device, generate_region};
 use tinderbox::{Deferred, Machine, MaterializeOptions, Outputs, Plan, Region, Traceable};
 
-use crate::Bench;
+use crate::bench::Bench;
 use crate::report::Part;
 
 fn distributions(dtype: DType) -> [Distribution; 3] {

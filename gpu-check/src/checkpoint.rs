@@ -14,9 +14,9 @@ use tinderbox::{
     Plan, Trace, Traceable, load_module, parameter_values,
 };
 
+use crate::bench::{Bench, settle};
 use crate::memory::Layers;
 use crate::report::Part;
-use crate::{Bench, settle};
 
 const LAYERS: usize = 16;
 

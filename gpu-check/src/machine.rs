@@ -2,7 +2,7 @@
 
 use tinderbox::DeviceLabel;
 
-use crate::Bench;
+use crate::bench::Bench;
 
 /// Returns names and values that describe the machine.
 pub fn describe(bench: &Bench) -> Vec<(String, String)> {
@@ -63,7 +63,7 @@ fn cpu_model() -> String {
 
 #[cfg(not(feature = "cuda"))]
 mod gpu {
-    use crate::Bench;
+    use crate::bench::Bench;
 
     pub(super) fn describe(_: &Bench) -> Vec<(&'static str, String)> {
         Vec::new()
@@ -79,7 +79,7 @@ mod gpu {
     use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
     use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-    use crate::Bench;
+    use crate::bench::Bench;
     use crate::flags::Runtime;
 
     /// Returns the card by its bus id, because the driver's own indices may differ.

@@ -13,6 +13,7 @@
 //! Devices come from the library, so all parts also run on the CPU (`--runtime flex`) with small sizes, which
 //! the tests use. Clock rates and used memory, which no library reports, are queried from the GPU driver.
 
+mod bench;
 mod bits;
 mod checkpoint;
 mod flags;
@@ -34,11 +35,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use burn::module::Module;
 use burn::tensor::Device;
 use clap::Parser;
-use tinderbox::{Batch, Pipeline};
 
+use bench::Bench;
 use flags::{Flags, PartName, Runtime};
 use report::{Part, Report};
 use size::Size;
@@ -47,17 +47,6 @@ use size::Size;
 const WRONG_ARGUMENTS: u8 = 2;
 /// The exit code for an unavailable device.
 const NO_DEVICE: u8 = 3;
-
-/// The environment of every part.
-#[derive(Debug)]
-pub struct Bench {
-    /// The device to check.
-    pub device: Device,
-    /// The sizes.
-    pub size: Size,
-    /// The command line.
-    pub flags: Flags,
-}
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -148,15 +137,6 @@ fn write(report: &Report, flags: &Flags) -> Result<()> {
         written.with_context(|| format!("--json {}", path.display()))?;
     }
     Ok(())
-}
-
-/// Waits until the device has completed all work that the ranks have queued; each rank has its own stream.
-fn settle<M: Module + Sync + 'static, B: Batch>(pipeline: &mut Pipeline<M, B>) -> Result<()> {
-    let done = pipeline.on_ranks(|_, stages| match stages.first() {
-        Some(stage) => stage.device().sync(),
-        None => Ok(()),
-    })?;
-    Ok(done.into_iter().collect::<Result<(), _>>()?)
 }
 
 /// Runs a part; records an error or a panic as a failed check, so that the other parts still run.

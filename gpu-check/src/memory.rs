@@ -10,7 +10,7 @@ use tinderbox::planner::PlanStage;
 use tinderbox::random::Seed;
 use tinderbox::{Deferred, Machine, MaterializeOptions, Outputs, Plan, Traceable};
 
-use crate::Bench;
+use crate::bench::Bench;
 use crate::flags::Runtime;
 use crate::machine::used_bytes;
 use crate::report::Part;

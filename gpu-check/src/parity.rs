@@ -12,7 +12,7 @@ use tinderbox::{
     Pipeline, Plan, RecordOptions, Trace, Traceable, parameter_values,
 };
 
-use crate::Bench;
+use crate::bench::Bench;
 use crate::report::Part;
 
 const SEED: u64 = 5;

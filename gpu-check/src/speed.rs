@@ -7,7 +7,7 @@ use burn::tensor::{DType, Distribution, Shape, Tensor};
 use tinderbox::random::{Domain, Seed, Stream, generate_on_device, words_only};
 use tinderbox::{DynTensor, Region};
 
-use crate::Bench;
+use crate::bench::Bench;
 use crate::report::Part;
 
 const TURNS: usize = 7;

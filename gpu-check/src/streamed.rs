@@ -8,7 +8,7 @@ use tinderbox::{
     Deferred, DiskRate, Evaluation, MemoryBudget, Outputs, Pipeline, Plan, Streamed, Traceable,
 };
 
-use crate::Bench;
+use crate::bench::Bench;
 use crate::memory::Layers;
 use crate::report::Part;
 

@@ -11,10 +11,10 @@ use tinderbox::{
     split_batch,
 };
 
+use crate::bench::{Bench, settle};
 use crate::gpt::{Gpt, GptConfig};
 use crate::report::Part;
 use crate::size::Training;
-use crate::{Bench, settle};
 
 const LR: f64 = 3e-4;
 const STAGES: usize = 2;

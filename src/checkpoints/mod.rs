@@ -24,7 +24,7 @@ use tinderbox_world::World;
 
 pub use export::export_pipeline;
 pub use replay::replay_step;
-pub use resume::{Resumed, SkippedCheckpoint};
+pub use restored::{Resumed, SkippedCheckpoint};
 pub(crate) use saved::held_by_ranks;
 use saved::{OfRanks, RankSnapshot, writes};
 use settings::Expected;
@@ -81,23 +81,6 @@ impl Checkpoints {
             saving: Mutex::new(None),
             settings: Expected::default(),
         })
-    }
-
-    /// As [`Checkpoints::on`], for a run of the processes of a world: all of them make every call, each saves what its rank
-    /// holds, and the first begins, publishes and removes. The store is one that all processes reach, such as a shared
-    /// directory. A world of one process needs nothing of this.
-    ///
-    /// A save returns when it is published: [`in_background`](Self::in_background) is refused.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error on all processes if the remains can't be removed, or if some process does not see within ten seconds
-    /// what the first writes.
-    pub fn in_world(run: Run, world: &World) -> Result<Self, CheckpointsError> {
-        if world.size() == 1 {
-            return Self::on(run);
-        }
-        world::open(run, world)
     }
 
     /// Saves after every `steps` steps; see [`Checkpoints::after_step`]. 0 disables periodic saves.
@@ -345,12 +328,6 @@ impl Checkpoints {
         meta.numerics = NumericFingerprint::of_process().classes().clone();
         Ok(meta)
     }
-}
-
-/// Formats an error with all of its sources on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Creates the whole model on a device, with the parameters of a checkpoint saved by any number of ranks.

@@ -1,19 +1,50 @@
 //! Restores a checkpoint to the ranks of a pipeline.
 
 use std::error::Error;
+use std::path::PathBuf;
 
 use burn::module::Module;
 use burn::tensor::{DType, TensorData};
+use serde_json::Value;
 use tinderbox_checkpoint::{Checkpoint, CheckpointSource, LoadOptions, Role, TensorEntry};
 use tinderbox_deferred::{Deferred, Observer, ParameterPath};
 use tinderbox_pipeline::{
-    Batch, Pipeline, PipelineError, SavedOptimizer, StateFields, StateTensor,
+    Batch, Pipeline, PipelineError, SavedOptimizer, StateFields, StateTensor, StepRates,
 };
 
-use super::resume::Resumed;
 use super::scalars::{from_saved, is_averaged, rates_of, scale_of};
 use super::settings::{Expected, warn_of_numerics};
 use crate::CheckpointsError;
+
+/// The result of resuming a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resumed {
+    /// Number of completed training steps.
+    pub step: u64,
+    /// The position in the training data, in the caller's unit.
+    pub data_position: u64,
+    /// The metadata that [`Checkpoints::save_with`](crate::Checkpoints::save_with) saved; `null` without.
+    pub metadata: Value,
+    /// The learning rates of the last step, if the checkpoint has them.
+    pub learning_rates: Option<StepRates>,
+    /// The checkpoint.
+    pub dir: PathBuf,
+    /// The newer, damaged checkpoints, newest first.
+    pub skipped: Vec<SkippedCheckpoint>,
+}
+
+/// A damaged checkpoint that was skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkippedCheckpoint {
+    /// Its step, which can be saved again.
+    pub step: u64,
+    /// The reason, on one line.
+    pub reason: String,
+    /// The current location of its files, where they are neither used as a checkpoint nor removed
+    /// automatically. `None` if another process has removed them, or they could not be moved: then a
+    /// `tracing` warning has the reason, and the step can't be saved.
+    pub set_aside: Option<PathBuf>,
+}
 
 type Failed = Box<dyn Error + Send + Sync>;
 

@@ -1,45 +1,12 @@
 //! Resumes a run from its newest undamaged checkpoint.
 
-use std::path::PathBuf;
-
 use burn::module::Module;
-use serde_json::Value;
 use tinderbox_checkpoint::{ErrorClass, Latest, LoadError, Skipped};
-use tinderbox_pipeline::{Batch, Pipeline, StepRates};
+use tinderbox_pipeline::{Batch, Pipeline};
 
-use super::restored::restore;
-use super::{Checkpoints, chain};
+use super::Checkpoints;
+use super::restored::{Resumed, SkippedCheckpoint, restore};
 use crate::CheckpointsError;
-
-/// The result of resuming a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Resumed {
-    /// Number of completed training steps.
-    pub step: u64,
-    /// The position in the training data, in the caller's unit.
-    pub data_position: u64,
-    /// The metadata that [`Checkpoints::save_with`] saved; `null` without.
-    pub metadata: Value,
-    /// The learning rates of the last step, if the checkpoint has them.
-    pub learning_rates: Option<StepRates>,
-    /// The checkpoint.
-    pub dir: PathBuf,
-    /// The newer, damaged checkpoints, newest first.
-    pub skipped: Vec<SkippedCheckpoint>,
-}
-
-/// A damaged checkpoint that was skipped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SkippedCheckpoint {
-    /// Its step, which can be saved again.
-    pub step: u64,
-    /// The reason, on one line.
-    pub reason: String,
-    /// The current location of its files, where they are neither used as a checkpoint nor removed
-    /// automatically. `None` if another process has removed them, or they could not be moved: then a
-    /// `tracing` warning has the reason, and the step can't be saved.
-    pub set_aside: Option<PathBuf>,
-}
 
 impl Checkpoints {
     /// Restores the newest undamaged checkpoint, saved by any number of ranks. Newer damaged ones are skipped
@@ -127,4 +94,10 @@ impl Checkpoints {
             set_aside: moved,
         }
     }
+}
+
+/// Formats an error with all of its sources on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

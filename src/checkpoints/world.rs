@@ -14,38 +14,11 @@ use tinderbox_checkpoint::{
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::{World, WorldError, with_causes};
 
-use super::restored::prepare;
-use super::resume::{Resumed, SkippedCheckpoint};
+use super::restored::{Resumed, SkippedCheckpoint, prepare};
 use super::saved::{RankSnapshot, writes};
 use super::settings::Expected;
 use super::{Checkpoints, scalars};
 use crate::CheckpointsError;
-
-/// Opens a run. The first process removes what a killed run has left.
-pub(super) fn open(run: Run, world: &World) -> Result<Checkpoints, CheckpointsError> {
-    let place = run.place();
-    let cleaned = match world.is_first() {
-        true => run.clean().map(drop),
-        false => Ok(()),
-    };
-    let not_open = |source| CheckpointsError::Open {
-        path: place.clone(),
-        source: Box::new(source),
-    };
-    agree(world, cleaned, not_open)?;
-    check_shared(&run, world)?;
-    Ok(Checkpoints {
-        run,
-        place,
-        every: None,
-        keep: None,
-        in_background: false,
-        timeout: Duration::from_secs(600),
-        world: Some(world.clone()),
-        saving: Mutex::new(None),
-        settings: Expected::default(),
-    })
-}
 
 /// Returns what this process has made, if all have made theirs. What it could not make because another process failed is
 /// reported as the failure of that one.
@@ -130,6 +103,45 @@ fn join(
 }
 
 impl Checkpoints {
+    /// As [`Checkpoints::on`], for a run of the processes of a world: all of them make every call, each saves what its rank
+    /// holds, and the first begins, publishes and removes. The store is one that all processes reach, such as a shared
+    /// directory. A world of one process needs nothing of this.
+    ///
+    /// A save returns when it is published: [`in_background`](Self::in_background) is refused.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error on all processes if the remains can't be removed, or if some process does not see within ten seconds
+    /// what the first writes.
+    pub fn in_world(run: Run, world: &World) -> Result<Self, CheckpointsError> {
+        if world.size() == 1 {
+            return Self::on(run);
+        }
+        let place = run.place();
+        // The first process removes what a killed run has left.
+        let cleaned = match world.is_first() {
+            true => run.clean().map(drop),
+            false => Ok(()),
+        };
+        let not_open = |source| CheckpointsError::Open {
+            path: place.clone(),
+            source: Box::new(source),
+        };
+        agree(world, cleaned, not_open)?;
+        check_shared(&run, world)?;
+        Ok(Self {
+            run,
+            place,
+            every: None,
+            keep: None,
+            in_background: false,
+            timeout: Duration::from_secs(600),
+            world: Some(world.clone()),
+            saving: Mutex::new(None),
+            settings: Expected::default(),
+        })
+    }
+
     /// The same, for a call that may be repeated.
     fn for_calls(&self) -> Arc<Self> {
         Arc::new(Self {

@@ -16,6 +16,7 @@ use tinderbox_pipeline::{
 pub use report::{GradientComparison, LossComparison, ParameterComparison, Verification};
 
 use crate::VerifyModelError;
+use report::Step;
 
 /// Settings of [`verify_with`].
 #[derive(Clone, Debug)]
@@ -173,12 +174,6 @@ pub fn verify_with<M: Module + Sync + 'static, B: Batch>(
         random_operations,
         options.tolerance,
     ))
-}
-
-/// The results of a step.
-struct Step {
-    loss: f64,
-    gradients: BTreeMap<String, TensorData>,
 }
 
 fn plain_step<M: Module, B: Batch>(

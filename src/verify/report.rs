@@ -1,5 +1,6 @@
 //! The result of a verification.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use burn::tensor::{DType, TensorData};
@@ -7,10 +8,14 @@ use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde::Serialize;
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
 
-use super::Step;
-
 /// Number of roundings of the largest element of all gradients below which a difference is insignificant.
 const ROUNDINGS: f64 = 8.0;
+
+/// The results of a step.
+pub(super) struct Step {
+    pub(super) loss: f64,
+    pub(super) gradients: BTreeMap<String, TensorData>,
+}
 
 /// The losses of the two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -11,7 +11,7 @@ use serde::{
 };
 use serde_json::{de::StrRead, value::RawValue};
 
-use super::{envelope, json::Json, lists, manifest::MAX_MANIFEST_BYTES};
+use super::{envelope, json::Json, limits::MAX_MANIFEST_BYTES, lists};
 use crate::{FormatError, digest::Text, error::short};
 
 /// The only supported major version; every minor version of it is supported.

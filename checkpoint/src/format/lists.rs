@@ -12,10 +12,9 @@ use serde::{
 };
 
 use super::{
-    Chunk, Scalar, TensorEntry,
-    validate::{MAX_DIMENSIONS, MAX_TIED_NAMES},
+    Scalar,
+    limits::{MAX_DIMENSIONS, MAX_TIED_NAMES},
 };
-use crate::layout::MAX_CHUNKS;
 
 /// A named scalar of the optimizer state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,28 +57,10 @@ pub(super) fn dimensions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
     list_while(deserializer, |all: &[u64]| all.len() <= MAX_DIMENSIONS)
 }
 
-/// Deserializes the chunks of a tensor, up to one more than the limit, which validation rejects.
-pub(super) fn chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Chunk>, D::Error> {
-    list_while(deserializer, |all: &[Chunk]| all.len() <= MAX_CHUNKS)
-}
-
 /// Deserializes names while they are sorted.
 pub(super) fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     list_while(deserializer, |all: &[String]| {
         ends_in_order(all, |a, b| a < b) && all.len() <= MAX_TIED_NAMES
-    })
-}
-
-/// Deserializes the tensors of a manifest while they are sorted.
-pub(super) fn tensors<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<TensorEntry>, D::Error> {
-    let mut tied = 0;
-    list_while(deserializer, |all: &[TensorEntry]| {
-        let last = all.last().expect("one was read");
-        tied += last.tied.len();
-        let in_order = |a: &TensorEntry, b: &TensorEntry| (a.role, &a.name) < (b.role, &b.name);
-        ends_in_order(all, in_order) && !last.chunks.is_empty() && tied <= MAX_TIED_NAMES
     })
 }
 
@@ -113,7 +94,8 @@ pub(super) fn scalars<'de, D: Deserializer<'de>>(
     deserializer.deserialize_seq(Scalars)
 }
 
-fn ends_in_order<T>(all: &[T], in_order: impl Fn(&T, &T) -> bool) -> bool {
+/// Returns whether the last two elements are in order.
+pub(super) fn ends_in_order<T>(all: &[T], in_order: impl Fn(&T, &T) -> bool) -> bool {
     match all {
         [.., a, b] => in_order(a, b),
         _ => true,
@@ -121,7 +103,7 @@ fn ends_in_order<T>(all: &[T], in_order: impl Fn(&T, &T) -> bool) -> bool {
 }
 
 /// Deserializes a list while a predicate holds, without excess capacity.
-fn list_while<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(super) fn list_while<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
     goes_on: impl FnMut(&[T]) -> bool,
 ) -> Result<Vec<T>, D::Error> {

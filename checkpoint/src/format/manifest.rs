@@ -3,26 +3,20 @@
 use std::collections::BTreeMap;
 
 use derive_more::Display;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tinderbox_fake::Region;
 
 use super::{
-    AttemptId, ModuleTypes, Scalar,
-    document::{Fields, VERSION},
-    envelope,
-    json::Json,
-    lists, texts, validate,
-    validate::MAX_DIMENSIONS,
+    AttemptId, ModuleTypes, Scalar, document::VERSION, json::Json, limits::MAX_DIMENSIONS, lists,
+    texts,
 };
-use crate::{BlockSize, Digest, FormatError, StoredDType};
+use crate::{BlockSize, Digest, StoredDType, layout::MAX_CHUNKS};
 
 /// The value of `format` in a manifest.
-const FORMAT: &str = "tinderbox-checkpoint";
+pub(super) const FORMAT: &str = "tinderbox-checkpoint";
 /// The minor version that this code writes. Version 1.0 stores the plan in the manifest; the types of modules are in it
 /// since version 1.2, settings and numerics since version 1.3.
 const MINOR: u32 = 3;
-/// Maximum size of a manifest in bytes.
-pub(crate) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
 /// The role of a tensor; parameters and optimizer state never share a file.
 #[derive(
@@ -41,9 +35,9 @@ pub enum Role {
 /// The contents of a checkpoint. `FORMAT.md` describes every field.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Manifest {
-    format: &'static str,
-    version: u32,
-    minor: u32,
+    pub(super) format: &'static str,
+    pub(super) version: u32,
+    pub(super) minor: u32,
     /// The attempt that wrote it.
     pub attempt: AttemptId,
     /// Number of completed optimizer steps.
@@ -81,7 +75,7 @@ pub struct Manifest {
 /// preserves their text when the checkpoint is saved again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct UnknownFields(BTreeMap<String, Json>);
+pub struct UnknownFields(pub(super) BTreeMap<String, Json>);
 
 impl UnknownFields {
     /// Returns their names, sorted.
@@ -108,17 +102,6 @@ pub(crate) enum StoredPlan {
 }
 
 impl Manifest {
-    /// Decodes and validates a manifest: digest, version, limits, names, layout. Accesses no other file.
-    ///
-    /// Memory: at most three times the size of `bytes`, in addition to `bytes`.
-    ///
-    /// # Errors
-    ///
-    /// Returns the first violation.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
-        decode_manifest(bytes)
-    }
-
     /// Creates a manifest of the current version that lists nothing.
     pub(crate) fn empty(
         attempt: AttemptId,
@@ -231,7 +214,7 @@ pub struct TensorEntry {
     #[serde(deserialize_with = "lists::dimensions")]
     pub shape: Vec<u64>,
     /// Boxes that tile the tensor exactly.
-    #[serde(deserialize_with = "lists::chunks")]
+    #[serde(deserialize_with = "chunks")]
     pub chunks: Vec<Chunk>,
 }
 
@@ -245,6 +228,11 @@ impl TensorEntry {
     pub fn bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.len_bytes).sum()
     }
+}
+
+/// Deserializes the chunks of a tensor, up to one more than the limit, which validation rejects.
+fn chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Chunk>, D::Error> {
+    lists::list_while(deserializer, |all: &[Chunk]| all.len() <= MAX_CHUNKS)
 }
 
 /// A box of a tensor and the location of its elements, which are stored in row-major order.
@@ -308,62 +296,5 @@ impl TryFrom<RawChunk> for Chunk {
             len_bytes: raw.len_bytes,
             digests: raw.digests,
         })
-    }
-}
-
-/// Encodes the manifest file.
-///
-/// # Errors
-///
-/// Returns an error if a reader would reject the manifest: it passes the same validation here.
-pub(crate) fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>, FormatError> {
-    let bytes = envelope::seal(manifest)?;
-    decode_manifest(&bytes)?;
-    Ok(bytes)
-}
-
-/// Decodes and validates a manifest: digest, version, limits, names, layout.
-pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
-    let mut fields = Fields::of(bytes, FORMAT)?;
-    let minor = fields.take_or_default("minor")?;
-    let metadata = fields.take_text("metadata")?;
-    let plan = match minor {
-        0 => StoredPlan::inline(fields.take_text("plan")?)?,
-        _ => match fields.take("plan")? {
-            Some(entry) => StoredPlan::File(entry),
-            None => StoredPlan::None(()),
-        },
-    };
-    let manifest = Manifest {
-        format: FORMAT,
-        version: VERSION,
-        minor,
-        attempt: fields.take("attempt")?,
-        step: fields.take("step")?,
-        seed: fields.take("seed")?,
-        data_position: fields.take("data_position")?,
-        world_size: fields.take("world_size")?,
-        block_bytes: fields.take("block_bytes")?,
-        metadata: Json::within(metadata, validate::MAX_METADATA_BYTES)?,
-        plan,
-        modules: fields.take_json("modules")?,
-        settings: fields.take_json("settings")?,
-        numerics: fields.take_json("numerics")?,
-        scalars: fields.take_with("scalars", |json| lists::scalars(json))?,
-        files: fields.take_with("files", |json| lists::list(json))?,
-        index: fields.take("index")?,
-        tensors: fields.take_with("tensors", |json| lists::tensors(json))?,
-        unknown: UnknownFields(fields.rest()?),
-    };
-    validate::check_manifest(&manifest)?;
-    Ok(manifest)
-}
-
-impl StoredPlan {
-    fn inline(text: &str) -> Result<Self, FormatError> {
-        match text {
-            "null" => Ok(Self::None(())),
-            text => Json::within(text, validate::MAX_INLINE_PLAN_BYTES).map(Self::Inline),
-        }
     }
 }

@@ -2,12 +2,14 @@
 //! every field.
 
 mod burnpack;
+mod codec;
 mod document;
 mod envelope;
 mod header;
 mod id;
 mod index;
 mod json;
+mod limits;
 mod lists;
 mod manifest;
 mod modules;
@@ -25,11 +27,13 @@ pub use modules::ModuleTypes;
 pub use scalar::Scalar;
 
 pub(crate) use burnpack::{burnpack_len, decode_burnpack, encode_burnpack, is_burnpack, padded};
+pub(crate) use codec::{decode_manifest, encode_manifest};
 pub(crate) use header::{PAGE_BYTES, Texts, header_len};
 pub(crate) use index::encode_index;
 pub(crate) use json::Json;
+pub(crate) use limits::{MAX_MANIFEST_BYTES, MAX_WORLD_SIZE, stored_len};
 pub(crate) use lists::NamedScalar;
-pub(crate) use manifest::{MAX_MANIFEST_BYTES, StoredPlan, decode_manifest, encode_manifest};
+pub(crate) use manifest::StoredPlan;
 pub(crate) use names::{
     INDEX_FILE, MANIFEST_FILE, MARKER_FILE, PLAN_FILE, attempt_dir_name, chunk_key,
     claim_file_name, damaged_dir_name, failed_file_name, parse_attempt_dir_name,
@@ -38,4 +42,4 @@ pub(crate) use names::{
 };
 pub(crate) use part::{FILE_BYTES, Marker, Part, decode_part, encode_part};
 pub(crate) use pytorch::{BATCHES_TRACKED, PyTorchForm, path_in, tracks_batches};
-pub(crate) use validate::{MAX_WORLD_SIZE, check_tensor_name, metadata, stored_len};
+pub(crate) use validate::{check_tensor_name, metadata};

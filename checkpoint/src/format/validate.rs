@@ -3,51 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    FileEntry, Json, Manifest, Role, StoredPlan, TensorEntry, header::header_len,
-    manifest::MAX_MANIFEST_BYTES, names::shard_file_name,
+    FileEntry, Json, Manifest, Role, StoredPlan, TensorEntry,
+    header::header_len,
+    limits::{MAX_MANIFEST_BYTES, MAX_METADATA_BYTES, MAX_TIED_NAMES, MAX_WORLD_SIZE, stored_len},
+    names::shard_file_name,
 };
 use crate::{
-    FormatError, StoredDType,
+    FormatError,
     error::{short, short_shape},
     layout::check_tiling,
 };
 
-/// Maximum number of ranks; a file name has five digits for the rank.
-pub(crate) const MAX_WORLD_SIZE: u32 = 65_536;
 /// Maximum index of a file; its name has five digits for it.
 const MAX_FILE_NUMBER: u32 = 99_999;
-/// Maximum number of dimensions.
-pub(super) const MAX_DIMENSIONS: usize = 32;
 /// Maximum length of a tensor or scalar name in bytes.
 const MAX_NAME_BYTES: usize = 4096;
-/// Maximum size of a caller's metadata in bytes of JSON: it is meant for hashes and settings, not tensors.
-pub(super) const MAX_METADATA_BYTES: u64 = 1 << 20;
-/// Maximum size of a plan in a manifest of version 1.0, in bytes of JSON; later versions store it in a
-/// separate file.
-pub(super) const MAX_INLINE_PLAN_BYTES: u64 = 16 << 20;
-/// Maximum number of tied names of a checkpoint.
-pub(super) const MAX_TIED_NAMES: usize = 65_536;
-
-/// Returns the size of a tensor in a file in bytes, or `None` if it is too large.
-///
-/// Dimensions of size 0 count as 1, because strides are products of the other dimensions and must not
-/// overflow for an empty tensor either.
-pub(crate) fn stored_len(shape: &[u64], dtype: StoredDType) -> Option<u64> {
-    if shape.len() > MAX_DIMENSIONS {
-        return None;
-    }
-    let bound = shape
-        .iter()
-        .try_fold(dtype.size_bytes(), |n, d| n.checked_mul((*d).max(1)))?;
-    // An allocation has at most `isize::MAX` bytes.
-    if bound > i64::MAX as u64 {
-        None
-    } else if shape.contains(&0) {
-        Some(0)
-    } else {
-        Some(bound)
-    }
-}
 
 /// Rejects a name that can't be the key of a tensor.
 pub(crate) fn check_tensor_name(name: &str) -> Result<(), FormatError> {

@@ -1,20 +1,17 @@
 //! Saved tensors of several paths of one parameter, which must have the same values.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use burn::tensor::{DType, TensorData};
+use burn::tensor::TensorData;
 use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::Region;
 
 use super::{
     Checkpoint, PIECE_BYTES,
-    load::{Reading, Wanted, load},
+    compared::Pair,
+    load::{Reading, load},
+    plan::Wanted,
     transpose::reversed,
 };
 use crate::{LoadError, layout::pieces};
-
-/// The most comparisons that are remembered.
-const MAX_COMPARED: usize = 1024;
 
 /// A saved tensor of another path of a requested parameter.
 #[derive(Debug)]
@@ -94,47 +91,5 @@ impl Alias<'_> {
             }
         }
         Ok(values.is_empty())
-    }
-}
-
-/// Two parts of tensors that are compared.
-#[derive(Debug, PartialEq)]
-struct Pair {
-    names: [String; 2],
-    regions: [Region; 2],
-    transposed: [bool; 2],
-    dtype: DType,
-}
-
-impl Pair {
-    fn of(first: &Wanted<'_>, other: &Wanted<'_>) -> Self {
-        Self {
-            names: [first, other].map(|wanted| wanted.tensor.name.clone()),
-            regions: [first, other].map(|wanted| wanted.region.clone()),
-            transposed: [first, other].map(|wanted| wanted.transposed),
-            dtype: first.dtype,
-        }
-    }
-}
-
-/// The parts that were equal, of a model that is loaded again and again.
-#[derive(Debug, Default)]
-pub(super) struct Compared(Mutex<Vec<Pair>>);
-
-impl Compared {
-    fn lock(&self) -> MutexGuard<'_, Vec<Pair>> {
-        // It is whole after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn contains(&self, pair: &Pair) -> bool {
-        self.lock().contains(pair)
-    }
-
-    fn insert(&self, pair: Pair) {
-        let mut compared = self.lock();
-        if compared.len() < MAX_COMPARED {
-            compared.push(pair);
-        }
     }
 }

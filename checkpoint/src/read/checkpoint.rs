@@ -2,33 +2,27 @@
 
 use std::{
     collections::BTreeMap,
-    io,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::SystemTime,
 };
 
-use burn::tensor::TensorData;
-use tinderbox_deferred::Observer;
-use tinderbox_fake::Region;
-
 use super::{
-    aliases::Compared,
+    compared::Compared,
+    failed,
     files::Files,
-    load::{Reading, Scratch, Wanted, load},
-    shard::ShardFile,
+    scratch::Scratch,
+    shard::{ShardFile, check_header},
 };
 use crate::{
-    Chunk, Digest, DocumentEntry, FormatError, LoadError, Manifest, Role, Scalar, StoredDType,
+    Chunk, Digest, DocumentEntry, FileEntry, FormatError, LoadError, Manifest, Role, Scalar,
     TensorEntry,
     format::{INDEX_FILE, MANIFEST_FILE, PLAN_FILE, StoredPlan, attempt_dir_name},
-    layout::pieces,
     store::{Found, FoundKind, LocalStore, Retrying, Store, join, list_by_name, read_manifest},
 };
-
-/// Maximum size of a piece in bytes: several digest blocks, because the first and the last block of a piece may be read
-/// twice.
-pub(crate) const PIECE_BYTES: u64 = 8 << 20;
 
 /// A published checkpoint: a directory with a validated manifest. A source of a model's parameters
 /// ([`tinderbox_deferred::Source`]) and of an optimizer's state.
@@ -37,16 +31,16 @@ pub(crate) const PIECE_BYTES: u64 = 8 << 20;
 /// Up to 64 files remain open after a read, or a sixteenth of those that the process may have open if that is less, for all clones together, until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    pub(super) store: Arc<dyn Store>,
+    store: Arc<dyn Store>,
     place: PathBuf,
-    pub(super) files_dir: String,
+    files_dir: String,
     manifest: Arc<Manifest>,
     /// Indices of tensors by role and tied name.
     tied: BTreeMap<(Role, String), usize>,
     /// For each file, the indices of its tensors and of their chunks, in file order.
     contents: Arc<Vec<Vec<(usize, usize)>>>,
     /// Whether the header of each file has been validated.
-    pub(super) proven: Arc<Vec<AtomicBool>>,
+    proven: Arc<Vec<AtomicBool>>,
     files: Arc<Files>,
     /// The memory of loads, kept from one to the next.
     pub(super) scratch: Arc<Scratch>,
@@ -148,7 +142,25 @@ impl Checkpoint {
 
     /// Opens a file by its index in the manifest and validates its header.
     pub(super) fn file(&self, position: usize) -> Result<Arc<ShardFile>, LoadError> {
-        self.files.get(self, position)
+        let entry = &self.manifest.files[position];
+        self.files
+            .get(entry, position, || self.open_file(entry, position))
+    }
+
+    /// Opens a file whose blocks have digests.
+    fn open_file(&self, entry: &FileEntry, position: usize) -> Result<ShardFile, LoadError> {
+        let (store, block) = (&*self.store, self.manifest.block_bytes);
+        let (shard, header) = ShardFile::open(store, &self.files_dir, entry, block)?;
+        let proven = &self.proven[position];
+        if !proven.load(Ordering::Relaxed) {
+            let checked = check_header(&header, self.contents(position), entry);
+            checked.map_err(|source| LoadError::Header {
+                path: shard.path.clone(),
+                source,
+            })?;
+            proven.store(true, Ordering::Relaxed);
+        }
+        Ok(shard)
     }
 
     /// Opens the file of this name.
@@ -271,70 +283,6 @@ impl Checkpoint {
         &self.manifest.scalars
     }
 
-    /// Reads whole tensors of the optimizer's state, in the order of `names`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`LoadError::MissingState`] with every missing name; otherwise the first damage.
-    pub fn state<S: AsRef<str>>(&self, names: &[S]) -> Result<Vec<TensorData>, LoadError> {
-        self.state_with(names, &())
-    }
-
-    /// As [`state`](Self::state), and reports bytes to an observer as they are read.
-    ///
-    /// # Errors
-    ///
-    /// See [`state`](Self::state).
-    pub fn state_with<S: AsRef<str>>(
-        &self,
-        names: &[S],
-        observer: &dyn Observer,
-    ) -> Result<Vec<TensorData>, LoadError> {
-        self.state_in(names, Reading::default(), observer)
-    }
-
-    /// As [`state_with`](Self::state_with), around the cache of the system, for values that are read again and again, of which the
-    /// cache can't hold all.
-    ///
-    /// # Errors
-    ///
-    /// See [`state`](Self::state).
-    pub fn state_uncached<S: AsRef<str>>(
-        &self,
-        names: &[S],
-        observer: &dyn Observer,
-    ) -> Result<Vec<TensorData>, LoadError> {
-        self.state_in(names, Reading::uncached(), observer)
-    }
-
-    fn state_in<S: AsRef<str>>(
-        &self,
-        names: &[S],
-        reading: Reading,
-        observer: &dyn Observer,
-    ) -> Result<Vec<TensorData>, LoadError> {
-        let mut wanted = Vec::with_capacity(names.len());
-        let mut missing = Vec::new();
-        for name in names {
-            match self.tensor(Role::State, name.as_ref()) {
-                Some(tensor) => wanted.push(Wanted {
-                    tensor,
-                    region: tensor.region(),
-                    dtype: tensor.dtype.burn(),
-                    transposed: false,
-                }),
-                None => missing.push(name.as_ref().to_owned()),
-            }
-        }
-        if !missing.is_empty() {
-            return Err(LoadError::MissingState {
-                path: self.place.clone(),
-                names: missing,
-            });
-        }
-        load(self, &wanted, reading, observer)
-    }
-
     /// Returns the saved state tensors whose names start with a prefix, sorted by name. Reads nothing. Cost:
     /// a binary search.
     pub fn state_under(&self, prefix: &str) -> impl Iterator<Item = &TensorEntry> {
@@ -344,96 +292,6 @@ impl Checkpoint {
         tensors[first..]
             .iter()
             .take_while(move |t| t.role == Role::State && t.name.starts_with(prefix))
-    }
-
-    /// Reads a region of a tensor of this checkpoint, in its stored dtype.
-    ///
-    /// Reads only the blocks that contain elements of the region. Memory: the region and one block per
-    /// thread.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the region extends outside the tensor, a block is damaged, or the tensor belongs
-    /// to another checkpoint.
-    pub fn read(&self, tensor: &TensorEntry, region: &Region) -> Result<TensorData, LoadError> {
-        let own = self.tensor(tensor.role, &tensor.name);
-        if !own.is_some_and(|own| std::ptr::eq(own, tensor) || own == tensor) {
-            return Err(LoadError::OtherCheckpoint {
-                path: self.place.clone(),
-                tensor: tensor.name.clone(),
-            });
-        }
-        self.read_as(tensor, region, tensor.dtype)
-    }
-
-    /// Reads a region of a tensor of this checkpoint, cast.
-    fn read_as(
-        &self,
-        tensor: &TensorEntry,
-        region: &Region,
-        dtype: StoredDType,
-    ) -> Result<TensorData, LoadError> {
-        let wanted = Wanted {
-            tensor,
-            region: region.clone(),
-            dtype: dtype.burn(),
-            transposed: false,
-        };
-        let mut data = load(self, &[wanted], Reading::default(), &())?;
-        Ok(data.pop().expect("one region for one request"))
-    }
-
-    /// Reads all tensors of a role around the cache of the system, two at a time, and drops them.
-    pub(crate) fn read_uncached(&self, role: Role) -> Result<(), LoadError> {
-        let wanted = self.tensors(role).map(|tensor| Wanted {
-            tensor,
-            region: tensor.region(),
-            dtype: tensor.dtype.burn(),
-            transposed: false,
-        });
-        let reading = Reading::uncached();
-        let wanted: Vec<Wanted<'_>> = wanted.collect();
-        wanted
-            .chunks(2)
-            .try_for_each(|some| load(self, some, reading, &()).map(drop))
-    }
-
-    /// Reads a region of a tensor in boxes of at most 8 MiB, cast, whose concatenated elements are the elements of the region
-    /// in row-major order; none for an empty region.
-    pub(crate) fn read_in_pieces(
-        &self,
-        tensor: &TensorEntry,
-        region: &Region,
-        dtype: StoredDType,
-    ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
-        let pieces = pieces(region, PIECE_BYTES / tensor.dtype.size_bytes());
-        let pieces = pieces.into_iter();
-        pieces.map(move |piece| self.read_as(tensor, &piece, dtype))
-    }
-
-    /// Reads boxes of a matrix of this checkpoint, each transposed and cast.
-    ///
-    /// Every block that contains an element of a box is read. Memory: a box and a block.
-    pub(crate) fn read_transposed(
-        &self,
-        tensor: &TensorEntry,
-        boxes: impl IntoIterator<Item = Region>,
-        dtype: StoredDType,
-    ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
-        boxes.into_iter().map(move |region| {
-            let wanted = Wanted {
-                tensor,
-                region,
-                dtype: dtype.burn(),
-                transposed: true,
-            };
-            let reading = Reading {
-                threads: 1,
-                uncached: false,
-            };
-            let mut data = load(self, &[wanted], reading, &())?;
-            Ok(data.pop().expect("one region for one request"))
-        })
     }
 }
 
@@ -454,27 +312,6 @@ fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
         chunks.sort_by_key(|(t, c)| manifest.tensors[*t].chunks[*c].start_bytes);
     }
     contents
-}
-
-/// Converts an I/O error.
-pub(crate) fn failed<'a>(
-    store: &'a dyn Store,
-    action: &'static str,
-    path: &'a str,
-) -> impl FnOnce(io::Error) -> LoadError + 'a {
-    move |source| match source.kind() {
-        io::ErrorKind::NotFound => LoadError::FileMissing {
-            path: store.place(path),
-        },
-        io::ErrorKind::InvalidInput => LoadError::NotAFile {
-            path: store.place(path),
-        },
-        _ => LoadError::Io {
-            action,
-            path: store.place(path),
-            source,
-        },
-    }
 }
 
 /// Returns the error of a directory without a manifest.

@@ -5,9 +5,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{Checkpoint, failed, shard::ShardFile};
+use super::{failed, shard::ShardFile};
 use crate::{
-    LoadError,
+    FileEntry, LoadError,
     store::{FileVersion, LocalStore, Store},
 };
 
@@ -111,11 +111,12 @@ impl Files {
         self.plain.is_some()
     }
 
-    /// Returns the file at this index in the manifest, with a validated header.
+    /// Returns the file at this index in the manifest, with a validated header. One with digests is opened by `open`.
     pub(super) fn get(
         &self,
-        checkpoint: &Checkpoint,
+        entry: &FileEntry,
         position: usize,
+        open: impl FnOnce() -> Result<ShardFile, LoadError>,
     ) -> Result<Arc<ShardFile>, LoadError> {
         let slot = self.slot(position);
         let mut file = slot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,8 +124,8 @@ impl Files {
             return Ok(file.clone());
         }
         let opened = match &self.plain {
-            Some(plain) => plain.open(&checkpoint.manifest().files[position].name, position)?,
-            None => ShardFile::open(checkpoint, position)?,
+            Some(plain) => plain.open(&entry.name, position)?,
+            None => open()?,
         };
         Ok(file.insert(Arc::new(opened)).clone())
     }

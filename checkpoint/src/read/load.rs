@@ -4,20 +4,21 @@ use std::{
     num::NonZeroUsize,
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
 };
 
-use burn::tensor::{DType, TensorData};
+use burn::tensor::TensorData;
 use tinderbox_deferred::Observer;
 use tinderbox_fake::{ElementRun, Region};
 use tinderbox_pages::{Memory, Part};
 
 use super::{
     Checkpoint,
-    plan::blocks_of,
+    plan::{Wanted, blocks_of},
+    scratch::Held,
     shard::ShardFile,
     transfer::{InvalidValue, Transfer},
     transpose::{Elements, Transposed},
@@ -37,25 +38,6 @@ const TRANSPOSED_BYTES: u64 = 1 << 20;
 const MAX_THREADS: usize = 8;
 /// Smaller blocks are read through the system's cache, which reads ahead.
 const UNCACHED_BYTES: u64 = 64 << 10;
-
-/// A requested region.
-#[derive(Clone, Debug)]
-pub(super) struct Wanted<'a> {
-    pub(super) tensor: &'a TensorEntry,
-    pub(super) region: Region,
-    /// The requested dtype.
-    pub(super) dtype: DType,
-    /// Whether the two dimensions are swapped.
-    pub(super) transposed: bool,
-}
-
-impl Wanted<'_> {
-    /// Whether its elements are consecutive in the whole tensor.
-    fn is_rows(&self) -> bool {
-        let inner = self.region.size().iter().skip(1);
-        !self.transposed && inner.eq(self.tensor.shape.iter().skip(1))
-    }
-}
 
 /// How files are read.
 #[derive(Clone, Copy, Debug)]
@@ -341,32 +323,6 @@ impl Item<'_, '_> {
         }
         Ok(())
     }
-}
-
-/// The memory of each thread of a load. It is kept for the next load: the threads end, and an allocator that freed and allocated it
-/// each time between values would need more memory in the end.
-#[derive(Debug, Default)]
-pub(super) struct Scratch(Mutex<Vec<Held>>);
-
-impl Scratch {
-    fn lock(&self) -> MutexGuard<'_, Vec<Held>> {
-        // It is whole after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The memory in which a thread has the block that it has read.
-#[derive(derive_more::Debug, Default)]
-struct Held {
-    #[debug(skip)]
-    memory: Vec<u8>,
-    /// Where in the memory the block is.
-    range: Range<usize>,
-    /// Memory to transpose.
-    #[debug(skip)]
-    scratch: Vec<u8>,
-    /// Whether the cache of the system is bypassed.
-    uncached: bool,
 }
 
 /// Reads runs of one chunk, in order; keeps the last partially used block.

@@ -8,7 +8,8 @@ use tinderbox_deferred::Observer;
 use tinderbox_fake::{DynTensor, is_host};
 
 use super::Checkpoint;
-use super::load::{Reading, Wanted, load};
+use super::load::{Reading, load};
+use super::plan::Wanted;
 use crate::LoadError;
 
 /// Size of a group of values that is read before it is copied to a device other than the host: large enough

@@ -1,10 +1,30 @@
-//! Byte ranges of files that a request needs. Pure.
+//! Requested regions, and the byte ranges of files that they need. Pure.
 
 use std::ops::Range;
 
+use burn::tensor::DType;
 use tinderbox_fake::Region;
 
-use crate::Chunk;
+use crate::{Chunk, TensorEntry};
+
+/// A requested region.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) tensor: &'a TensorEntry,
+    pub(super) region: Region,
+    /// The requested dtype.
+    pub(super) dtype: DType,
+    /// Whether the two dimensions are swapped.
+    pub(super) transposed: bool,
+}
+
+impl Wanted<'_> {
+    /// Whether its elements are consecutive in the whole tensor.
+    pub(super) fn is_rows(&self) -> bool {
+        let inner = self.region.size().iter().skip(1);
+        !self.transposed && inner.eq(self.tensor.shape.iter().skip(1))
+    }
+}
 
 /// Returns the indices of the blocks of a chunk that contain an element of a region, as sorted ranges that do
 /// not touch. A load reads each block once and completely, because a digest covers a whole block.

@@ -6,15 +6,14 @@ use std::{
     io,
     ops::Range,
     path::{Path, PathBuf},
-    sync::atomic::Ordering,
 };
 
-use super::{Checkpoint, checkpoint::failed};
+use super::failed;
 use crate::{
     BlockSize, Digest, HeaderError, LoadError, StoredDType,
     error::short,
     format::{Chunk, FileEntry, TensorEntry, chunk_key, decode_header},
-    store::{ReadFile, join},
+    store::{ReadFile, Store, join},
 };
 
 /// An open file whose header matches the manifest.
@@ -38,14 +37,16 @@ impl ShardFile {
         }
     }
 
-    /// Opens a file listed in the manifest; checks its size, the digest of its header, and that the header
-    /// lists exactly the chunks that the manifest assigns to the file.
+    /// Opens a file listed in the manifest, and returns it with its header; checks its size and the digest of its header.
     ///
     /// Memory: the header, whose size is bounded by the size of the file.
-    pub(super) fn open(checkpoint: &Checkpoint, position: usize) -> Result<Self, LoadError> {
-        let (store, manifest) = (&*checkpoint.store, checkpoint.manifest());
-        let entry = &manifest.files[position];
-        let name = join(&checkpoint.files_dir, &entry.name);
+    pub(super) fn open(
+        store: &dyn Store,
+        dir: &str,
+        entry: &FileEntry,
+        block: BlockSize,
+    ) -> Result<(Self, Vec<u8>), LoadError> {
+        let name = join(dir, &entry.name);
         let path = store.place(&name);
         let file = store.open(&name).map_err(failed(store, "open", &name))?;
         if file.bytes() != entry.size_bytes {
@@ -56,21 +57,13 @@ impl ShardFile {
             });
         }
         let header = read_header(&*file, &path, entry)?;
-        let proven = &checkpoint.proven[position];
-        if !proven.load(Ordering::Relaxed) {
-            let contents = checkpoint.contents(position);
-            check_header(&header, contents, entry).map_err(|source| LoadError::Header {
-                path: path.clone(),
-                source,
-            })?;
-            proven.store(true, Ordering::Relaxed);
-        }
-        Ok(Self {
+        let shard = Self {
             path,
             file,
-            block: manifest.block_bytes,
+            block,
             digests: true,
-        })
+        };
+        Ok((shard, header))
     }
 
     /// Reads the header again and checks its digest.
@@ -202,8 +195,9 @@ fn read_header(file: &dyn ReadFile, path: &Path, entry: &FileEntry) -> Result<Ve
     }
 }
 
-/// Checks that other readers of the file see the same tensors as the manifest lists.
-fn check_header<'a>(
+/// Checks that the header of a file lists exactly the chunks that the manifest assigns to the file, so that other readers see the
+/// same tensors.
+pub(super) fn check_header<'a>(
     bytes: &[u8],
     contents: impl Iterator<Item = (&'a TensorEntry, &'a Chunk)>,
     entry: &FileEntry,

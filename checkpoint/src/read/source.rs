@@ -11,8 +11,9 @@ use tinderbox_fake::DynTensor;
 use super::{
     Checkpoint, LoadOptions,
     aliases::Alias,
-    load::{Reading, Wanted, working_bytes},
+    load::{Reading, working_bytes},
     place::load_to,
+    plan::Wanted,
     transfer::Transfer,
     transpose::reversed,
 };

@@ -1,21 +1,20 @@
 //! The checkpoints of a run.
 
-mod foreign;
 mod latest;
+mod listing;
 mod retention;
 
 use std::{
     collections::BTreeSet,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use crate::{
     Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
-    format::{MANIFEST_FILE, parse_damaged_dir_name, step_dir_name},
-    read::failed,
-    store::{Found, LocalStore, Retrying, Store, existing},
+    format::step_dir_name,
+    store::{LocalStore, Retrying, Store},
     write::{self, Action, Unlocked},
 };
 
@@ -103,51 +102,11 @@ impl Run {
         AttemptHandle::of(&self.store, step, attempt, timeout)
     }
 
-    /// Returns the steps that have a directory, or a symbolic link to one, sorted. They are published; whether they are intact,
-    /// and whether the target of a link exists, is not checked.
-    ///
-    /// An entry that begins with `step-` and is no step causes a `tracing` warning, once for each name and run.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store can't be listed.
-    pub fn steps(&self) -> Result<Vec<u64>, LoadError> {
-        let listing = self.list()?;
-        let mut steps: Vec<u64> = listing.iter().filter_map(foreign::step_of).collect();
-        steps.sort_unstable();
-        self.warn_of_foreign(&listing);
-        Ok(steps)
-    }
-
     /// Returns the target of a step whose directory is a symbolic link, as the link contains it; `None` for any other, and if it
     /// can't be read.
     pub fn link_target(&self, step: u64) -> Option<PathBuf> {
         let target = self.store.link_target(&step_dir_name(step));
         target.ok().flatten()
-    }
-
-    /// Returns the directories of damaged checkpoints that were [set aside](Self::set_aside), sorted by name.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store can't be listed.
-    pub fn set_aside_dirs(&self) -> Result<Vec<String>, LoadError> {
-        let names = self.list()?.into_iter().map(|found| found.name);
-        let mut names: Vec<String> = names
-            .filter(|name| parse_damaged_dir_name(name).is_some())
-            .collect();
-        names.sort_unstable();
-        Ok(names)
-    }
-
-    /// Lists the root; returns an empty list if it does not exist.
-    fn list(&self) -> Result<Vec<Found>, LoadError> {
-        let listing = existing(self.store.list("")).map_err(failed(&*self.store, "list", ""))?;
-        let listing = listing.unwrap_or_default();
-        match listing.iter().any(|found| found.name == MANIFEST_FILE) {
-            true => Err(LoadError::NotARun { path: self.place() }),
-            false => Ok(listing),
-        }
     }
 
     /// Opens the checkpoint of a step: validates the manifest, and checks that every file exists with its
@@ -179,6 +138,10 @@ impl Run {
                 found,
             }),
         }
+    }
+
+    fn opened(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes directories that are not checkpoints: of attempts that died before publication, and of

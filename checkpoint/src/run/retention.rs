@@ -3,11 +3,6 @@
 //! Invariant: if a checkpoint could be loaded before, one can be loaded afterwards, also after a kill or a
 //! power failure in between.
 
-use std::{
-    collections::BTreeSet,
-    sync::{MutexGuard, PoisonError},
-};
-
 use serde::{Deserialize, Serialize};
 
 use super::Run;
@@ -116,9 +111,5 @@ impl Run {
             tracing::warn!(step, reason = %chain(error), "a checkpoint to keep is damaged or can't be read");
         }
         verified.is_ok()
-    }
-
-    pub(super) fn opened(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

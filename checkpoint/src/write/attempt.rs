@@ -1,96 +1,22 @@
 //! An attempt to save a step.
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    AttemptHandle, SaveSize,
+    AttemptHandle, CheckpointMeta,
     clean::{remove_attempt, remove_replaced},
+    failed,
     merge::merge,
 };
 use crate::{
-    AttemptId, BlockSize, Digest, FormatError, ModuleTypes, Role, SaveError, TensorEntry,
+    AttemptId, Digest, Role, SaveError, TensorEntry,
     format::{
-        DocumentEntry, FILE_BYTES, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE,
-        MAX_MANIFEST_BYTES, MAX_WORLD_SIZE, Manifest, Marker, PLAN_FILE, Part, StoredPlan,
-        UnknownFields, attempt_dir_name, claim_file_name, encode_index, encode_manifest, metadata,
-        part_file_name, step_dir_name, texts,
+        DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest,
+        Marker, PLAN_FILE, Part, StoredPlan, attempt_dir_name, claim_file_name, encode_index,
+        encode_manifest, metadata, part_file_name, step_dir_name, texts,
     },
     store::{Found, FoundKind, Lock, PublishError, Store, existing, is_link, join},
 };
-
-/// The metadata of a checkpoint that the coordinator supplies.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CheckpointMeta {
-    /// Number of completed optimizer steps; determines the name of the directory.
-    pub step: u64,
-    /// Seed of the run.
-    pub seed: u64,
-    /// The position in the training data, in the caller's unit.
-    pub data_position: u64,
-    /// Number of ranks that save, 1 to 65,536.
-    pub world_size: u32,
-    /// Metadata of the caller, such as a model's configuration; at most 1 MiB of JSON.
-    pub metadata: serde_json::Value,
-    /// The plan, in the planner's format; `Null` without one. Stored in a separate file of at most 256 MiB.
-    pub plan: serde_json::Value,
-    /// The types of the model's modules, at most 16 MiB of JSON; empty if they are not known. An export with PyTorch's names
-    /// and layouts needs them.
-    pub modules: ModuleTypes,
-    /// The settings that decide the losses of the training, by name, at most 1 MiB of JSON; empty if they are not known.
-    pub settings: BTreeMap<String, String>,
-    /// Digests of what the CPU of the run computes, by class of operation, at most 1 MiB of JSON; empty if they are not known.
-    pub numerics: BTreeMap<String, String>,
-    /// The number of bytes that one digest covers; `None` for 1 MiB, or more if [`Self::size`] is large.
-    pub block_size: Option<BlockSize>,
-    /// The size of the save, if known.
-    pub size: Option<SaveSize>,
-    /// The size in bytes at which a rank starts another file; a larger tensor has its own file.
-    pub file_bytes: u64,
-    /// Whether an existing checkpoint of the step is replaced, atomically.
-    pub replace: bool,
-    /// The [unknown fields](Manifest::unknown_fields) of a checkpoint that is saved again.
-    pub unknown_fields: UnknownFields,
-}
-
-impl CheckpointMeta {
-    /// Creates the metadata of a step and a world size, with seed and data position 0, no metadata, no plan,
-    /// no types of modules, no settings, blocks of 1 MiB and files of 1 GiB; does not replace an earlier checkpoint of the step.
-    pub fn new(step: u64, world_size: u32) -> Self {
-        Self {
-            step,
-            seed: 0,
-            data_position: 0,
-            world_size,
-            metadata: serde_json::Value::Null,
-            plan: serde_json::Value::Null,
-            modules: ModuleTypes::default(),
-            settings: BTreeMap::new(),
-            numerics: BTreeMap::new(),
-            block_size: None,
-            size: None,
-            file_bytes: FILE_BYTES,
-            replace: false,
-            unknown_fields: UnknownFields::default(),
-        }
-    }
-
-    fn check(&self) -> Result<(), FormatError> {
-        if self.world_size == 0 || self.world_size > MAX_WORLD_SIZE {
-            return Err(FormatError::WorldSize {
-                found: self.world_size,
-                limit: MAX_WORLD_SIZE,
-            });
-        }
-        if self.file_bytes == 0 {
-            return Err(FormatError::FileBytes);
-        }
-        // Detected here instead of after the save.
-        self.modules.to_json()?;
-        texts::to_json(&self.settings)?;
-        texts::to_json(&self.numerics)?;
-        metadata(&self.metadata).map(drop)
-    }
-}
 
 /// An attempt to save a step, owned by the coordinator: rank 0, or the process that starts the ranks.
 ///
@@ -357,17 +283,4 @@ fn is_replaceable(store: &dyn Store, step_dir: &str) -> Result<bool, SaveError> 
 
 fn look(store: &dyn Store, path: &str) -> Result<Option<Found>, SaveError> {
     existing(store.look(path)).map_err(failed(store, "look at", path))
-}
-
-/// Converts an I/O error.
-pub(crate) fn failed<'a>(
-    store: &'a dyn Store,
-    action: &'static str,
-    path: &'a str,
-) -> impl FnOnce(io::Error) -> SaveError + 'a {
-    move |source| SaveError::Io {
-        action,
-        path: store.place(path),
-        source,
-    }
 }

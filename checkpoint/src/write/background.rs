@@ -1,7 +1,6 @@
 //! Saves all ranks of one process, in the foreground or in the background.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     path::PathBuf,
     sync::{
@@ -13,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Attempt, SaveTensor};
-use crate::{SaveError, Scalar, error::chain, parallel::parallel};
+use super::{Attempt, RankSave};
+use crate::{SaveError, error::chain, parallel::parallel};
 use tinderbox_deferred::Observer;
 use tinderbox_fake::panic_message;
 
@@ -24,31 +23,6 @@ const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
 const STALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// More ranks at once do not increase disk throughput.
 const MAX_RANKS_AT_ONCE: usize = 4;
-
-/// The contents that one rank saves.
-#[derive(Clone, Debug, Default)]
-pub struct RankSave {
-    /// The tensors. Clones of tensors share their data, so this description does not copy it: Burn never
-    /// modifies shared data.
-    pub tensors: Vec<SaveTensor>,
-    /// Scalars of the optimizer.
-    pub scalars: BTreeMap<String, Scalar>,
-}
-
-impl RankSave {
-    /// Copies every tensor to the memory of this process; see [`SaveTensor::on_host`].
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a device fails.
-    pub fn on_host(self) -> Result<Self, SaveError> {
-        let tensors = self.tensors.into_iter().map(SaveTensor::on_host);
-        Ok(Self {
-            tensors: tensors.collect::<Result<_, _>>()?,
-            scalars: self.scalars,
-        })
-    }
-}
 
 impl Attempt {
     /// Writes all ranks from this process, several at a time, and publishes; returns the directory. Calls

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, io, path::PathBuf};
 
-use super::attempt::failed;
+use super::failed;
 use crate::{
     AttemptId, SaveError,
     format::{

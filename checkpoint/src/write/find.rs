@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     AttemptHandle,
-    attempt::failed,
     clean::{is_missing, marker_of, published},
+    failed,
     wait::poll,
 };
 use crate::{

@@ -13,8 +13,8 @@ use std::{
 
 use super::{
     CheckpointMeta, SaveSize, SaveTensor,
-    attempt::failed,
     clean::{is_missing, published},
+    failed,
     shard::{Shard, plan_shards},
 };
 use crate::{

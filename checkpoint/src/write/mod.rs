@@ -22,9 +22,11 @@
 mod attempt;
 mod background;
 mod clean;
+mod failure;
 mod find;
 mod handle;
 mod merge;
+mod meta;
 mod replicas;
 mod set_aside;
 mod shard;
@@ -32,14 +34,14 @@ mod size;
 mod tensor;
 mod wait;
 
-pub use attempt::{Attempt, CheckpointMeta};
-pub use background::{RankSave, Saving};
+pub use attempt::Attempt;
+pub use background::Saving;
 pub use clean::Cleaned;
 pub use handle::AttemptHandle;
+pub use meta::{CheckpointMeta, SaveSize};
 pub use replicas::assign_writers;
-pub use size::SaveSize;
-pub use tensor::{SaveData, SaveTensor};
+pub use tensor::{RankSave, SaveData, SaveTensor};
 
-pub(crate) use attempt::failed;
 pub(crate) use clean::{Action, Unlocked, clean, remove_step};
+pub(crate) use failure::failed;
 pub(crate) use set_aside::{discard, set_aside};

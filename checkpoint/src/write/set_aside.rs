@@ -3,8 +3,8 @@
 use std::{io, path::PathBuf};
 
 use super::{
-    attempt::failed,
     clean::{remove_link, remove_marked},
+    failed,
 };
 use crate::{
     SaveError,

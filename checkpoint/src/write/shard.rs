@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{SaveTensor, attempt::failed};
+use super::{SaveTensor, failed};
 use crate::{
     Digest, SaveError, StoredDType,
     digest::BlockDigests,

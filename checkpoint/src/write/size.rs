@@ -1,9 +1,8 @@
 //! Estimation of the manifest size before writing.
 
-use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 
-use super::{CheckpointMeta, RankSave, SaveTensor};
+use super::{CheckpointMeta, RankSave, SaveSize, SaveTensor};
 use crate::{
     BlockSize, Chunk, SaveError, Scalar, TensorEntry,
     format::{MAX_MANIFEST_BYTES, NamedScalar, shard_file_name, stored_len},
@@ -17,17 +16,6 @@ const FILE_BYTES: u64 = 320;
 const DIGEST_BYTES: u64 = 35;
 /// The block size increases before the manifest exceeds this size, because a small manifest opens faster.
 const AIM_BYTES: u64 = MAX_MANIFEST_BYTES / 4;
-
-/// The amount of data in a checkpoint. With it, [`Run::begin`](crate::Run::begin) chooses the block size, and
-/// rejects saves whose manifest would be too large before anything is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SaveSize {
-    tensors: u64,
-    chunks: u64,
-    data_bytes: u64,
-    /// JSON size of tensors and scalars, without digests.
-    entry_bytes: u64,
-}
 
 impl SaveSize {
     /// Adds the contents of other ranks.

@@ -1,6 +1,6 @@
-//! The tensors that a rank saves.
+//! The tensors and scalars that a rank saves.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use burn::tensor::{DType, Device, TensorData};
 use derive_more::From;
@@ -8,7 +8,8 @@ use tinderbox_deferred::{Parameter, ParameterTable, Request, Source, read_values
 use tinderbox_fake::{DynTensor, Region, is_host};
 
 use crate::{
-    Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, StoredDType, TensorEntry,
+    Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, Scalar, StoredDType,
+    TensorEntry,
     dtype::stored_bytes,
     format::{check_tensor_name, stored_len},
     layout::pieces,
@@ -393,6 +394,31 @@ impl SaveTensor {
             tensor: self.name.clone(),
             source: Box::new(source),
         }
+    }
+}
+
+/// The contents that one rank saves.
+#[derive(Clone, Debug, Default)]
+pub struct RankSave {
+    /// The tensors. Clones of tensors share their data, so this description does not copy it: Burn never
+    /// modifies shared data.
+    pub tensors: Vec<SaveTensor>,
+    /// Scalars of the optimizer.
+    pub scalars: BTreeMap<String, Scalar>,
+}
+
+impl RankSave {
+    /// Copies every tensor to the memory of this process; see [`SaveTensor::on_host`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a device fails.
+    pub fn on_host(self) -> Result<Self, SaveError> {
+        let tensors = self.tensors.into_iter().map(SaveTensor::on_host);
+        Ok(Self {
+            tensors: tensors.collect::<Result<_, _>>()?,
+            scalars: self.scalars,
+        })
     }
 }
 

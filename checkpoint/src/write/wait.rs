@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{AttemptHandle, attempt::failed};
+use super::{AttemptHandle, failed};
 use crate::{
     SaveError,
     error::short,

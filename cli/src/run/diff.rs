@@ -10,11 +10,9 @@ use clap::Args;
 use serde::Serialize;
 use tinderbox_pipeline::StateDigest;
 
-use super::replays;
+use super::numerics::show_numerics;
+use super::replays::{self, SHOWN};
 use crate::{outcome::Outcome, terminal::Output};
-
-/// The names that the text shows.
-pub(super) const SHOWN: usize = 10;
 
 /// Arguments of `diff`.
 #[derive(Args, Debug)]
@@ -188,16 +186,4 @@ fn show(found: &Found, out: &mut Output) -> io::Result<()> {
         )?;
     }
     show_numerics(&found.numerics, out)
-}
-
-/// Names what the processors compute differently.
-pub(super) fn show_numerics(classes: &[String], out: &mut Output) -> io::Result<()> {
-    match classes.is_empty() {
-        true => Ok(()),
-        false => writeln!(
-            out,
-            "the processors or C libraries of the two round differently: {}",
-            classes.join(", ")
-        ),
-    }
 }

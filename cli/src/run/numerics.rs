@@ -1,7 +1,7 @@
 //! `run numerics`: what the processor of this machine computes.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -9,7 +9,6 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::NumericFingerprint;
 
-use super::diff::show_numerics;
 use crate::outcome::Outcome;
 use crate::terminal::{Columns, Output, name_of, read_text};
 
@@ -88,4 +87,16 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             false => Outcome::No,
         },
     )
+}
+
+/// Names what the processors compute differently.
+pub(super) fn show_numerics(classes: &[String], out: &mut Output) -> io::Result<()> {
+    match classes.is_empty() {
+        true => Ok(()),
+        false => writeln!(
+            out,
+            "the processors or C libraries of the two round differently: {}",
+            classes.join(", ")
+        ),
+    }
 }

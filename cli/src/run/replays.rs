@@ -7,8 +7,11 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use tinderbox_pipeline::{ProgramDigest, ReplayComparison, ReplayDifference};
 
-use super::diff::{SHOWN, show_numerics};
+use super::numerics::show_numerics;
 use crate::{outcome::Outcome, terminal::Output};
+
+/// The names that the text shows.
+pub(super) const SHOWN: usize = 10;
 
 /// Reads the digests of a replay; nothing from a file whose first line has others.
 pub(super) fn read(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {

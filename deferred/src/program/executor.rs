@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Shape};
-use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
+use burn_dispatch::{DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn_flex::Flex;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use rayon::prelude::*;
 use tinderbox_fake::{DynTensor, ValueId, is_host};
 
+use super::handle::handle;
 use super::rows::{self, ProgramInput, Rows};
 use super::stack::StackDepth;
 use super::sums::{divided_sum, with_ordered_sums};
@@ -429,20 +430,4 @@ fn register<B: BackendIr>(
 /// Values as inputs.
 fn given(values: Vec<DynTensor>) -> Vec<ProgramInput> {
     values.into_iter().map(ProgramInput::Value).collect()
-}
-
-pub(super) fn handle<B: BackendIr>(tensor: DynTensor) -> Result<HandleKind<B>, ProgramError>
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    let wrong = |tensor: String| ProgramError::InputDevice { tensor };
-    let meta = tensor.meta();
-    match <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(tensor.into()) {
-        Ok(BackendTensor::Float(t)) => Ok(HandleKind::Float(t)),
-        Ok(BackendTensor::Int(t)) => Ok(HandleKind::Int(t)),
-        Ok(BackendTensor::Bool(t)) => Ok(HandleKind::Bool(t)),
-        Ok(BackendTensor::Quantized(_) | BackendTensor::Autodiff(_)) | Err(_) => {
-            Err(wrong(meta.to_string()))
-        }
-    }
 }

@@ -1,6 +1,8 @@
 //! Programs: operations that run together on one device.
 
+mod build;
 mod executor;
+mod handle;
 mod indices;
 mod interpret;
 mod keys;
@@ -13,7 +15,7 @@ mod sums;
 mod tests;
 mod together;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,8 +25,9 @@ use burn_ir::{
     TensorStatus,
 };
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, dtype_on, is_host};
+use tinderbox_fake::{Node, NodeId, Region, ValueId, dtype_on, is_host};
 
+pub(crate) use build::Generator;
 pub use executor::{Executable, Executor, RunContext, ValueObserver};
 pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
@@ -33,9 +36,7 @@ pub(crate) use operation::{base, is_view};
 pub use rows::{ProgramInput, Rows, rows_read};
 pub use sums::with_ordered_sums;
 
-use crate::ProgramError;
 use crate::random::Domain;
-use together::{WORTHWHILE, bring_together};
 
 /// The origin of the values of one random operation: together with the seed it is the whole key of its
 /// stream, so the values depend on nothing else.
@@ -81,31 +82,6 @@ impl Draw {
             region: region.expect("a part of a part is inside the whole"),
             ..self.clone()
         }
-    }
-}
-
-/// The generator of a program's random operations.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Generator<'a> {
-    /// The counter-based generator: the whole tensor of each operation, by its key.
-    Keys(&'a RandomKeys),
-    /// The counter-based generator: a part of a tensor for each operation.
-    Draws(&'a BTreeMap<NodeId, Draw>),
-    /// The backend's, in the order of the operations.
-    Backend,
-}
-
-impl Generator<'_> {
-    /// Returns what the counter-based generator generates for an operation; `None` if the backend's does.
-    fn draw(&self, node: NodeId, out: &TensorIr) -> Result<Option<Draw>, ProgramError> {
-        let draw = match self {
-            Self::Backend => return Ok(None),
-            Self::Draws(draws) => draws.get(&node).cloned(),
-            Self::Keys(keys) => keys
-                .get(&node)
-                .map(|key| Draw::whole(key.clone(), &out.shape)),
-        };
-        draw.map(Some).ok_or(ProgramError::NoKey { node })
     }
 }
 
@@ -216,98 +192,6 @@ impl Program {
         operation
     }
 
-    /// Creates the program that runs `nodes` of `graph`, given `inputs`, for `outputs`.
-    ///
-    /// # Errors
-    ///
-    /// When a node reads a value that is not computed before it, an input or a constant; when
-    /// an output is not available; when a random operation has no key; when the interpreter does not
-    /// support an operation.
-    pub fn new(
-        graph: &Graph,
-        nodes: impl IntoIterator<Item = NodeId>,
-        inputs: &[ValueId],
-        outputs: &[ValueId],
-        keys: &RandomKeys,
-    ) -> Result<Self, ProgramError> {
-        Self::with_generator(graph, nodes, inputs, outputs, Generator::Keys(keys))
-    }
-
-    /// Like [`Program::new`], with random values of any generator.
-    pub(crate) fn with_generator(
-        graph: &Graph,
-        nodes: impl IntoIterator<Item = NodeId>,
-        inputs: &[ValueId],
-        outputs: &[ValueId],
-        generator: Generator<'_>,
-    ) -> Result<Self, ProgramError> {
-        let mut at_hand: BTreeSet<ValueId> = inputs.iter().copied().collect();
-        let mut constants = BTreeMap::new();
-        let mut steps = Vec::new();
-        let mut read = |value: ValueId, at_hand: &BTreeSet<ValueId>, reader: &str| {
-            if at_hand.contains(&value) {
-                return Ok(());
-            }
-            match graph.constant(value) {
-                Some(data) => {
-                    constants.entry(value).or_insert_with(|| data.clone());
-                    Ok(())
-                }
-                None => Err(ProgramError::NotAtHand {
-                    value,
-                    reader: reader.into(),
-                }),
-            }
-        };
-        for id in nodes {
-            let node = graph.node(id);
-            operation::supported(node)?;
-            // An input that a node of the program would recompute is used as given.
-            if node.outputs().iter().all(|output| at_hand.contains(output)) {
-                continue;
-            }
-            for input in node.inputs() {
-                read(*input, &at_hand, &node.name())?;
-            }
-            at_hand.extend(node.outputs());
-            let random = match random(&node.operation) {
-                None => None,
-                Some((out, distribution)) => generator
-                    .draw(id, out)?
-                    .map(|draw| (out, distribution, draw)),
-            };
-            steps.push(match random {
-                None => Step::Operation {
-                    node: id,
-                    last_uses: 0..0,
-                },
-                Some((out, distribution, draw)) => Step::Random(Box::new(RandomStep {
-                    out: out.clone(),
-                    distribution,
-                    draw,
-                })),
-            });
-        }
-        for output in outputs {
-            read(*output, &at_hand, "the program's output")?;
-        }
-        let mut program = Self {
-            nodes: graph.shared_nodes(),
-            steps,
-            last_uses: Vec::new(),
-            inputs: inputs.to_vec(),
-            input_types: inputs
-                .iter()
-                .map(|v| (graph.value(*v).shape.clone(), graph.value(*v).dtype))
-                .collect(),
-            outputs: outputs.iter().map(|v| tensor_ir(graph, *v)).collect(),
-            constants: constants.into_iter().collect(),
-        };
-        liveness::mark(&mut program);
-        bring_together(&mut program, WORTHWHILE);
-        Ok(program)
-    }
-
     /// Returns the inputs, in order.
     pub fn inputs(&self) -> &[ValueId] {
         &self.inputs
@@ -337,16 +221,6 @@ impl Program {
     /// Returns whether the program runs no operation.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-fn tensor_ir(graph: &Graph, value: ValueId) -> TensorIr {
-    let known = graph.value(value);
-    TensorIr {
-        id: tensor_id(value),
-        shape: known.shape.clone(),
-        status: TensorStatus::ReadOnly,
-        dtype: known.dtype,
     }
 }
 

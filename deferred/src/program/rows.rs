@@ -12,7 +12,7 @@ use burn_ir::{
 use burn_router::TensorInterpreter;
 use tinderbox_fake::{DynTensor, Node, ValueId};
 
-use super::executor::handle;
+use super::handle::handle;
 use super::{indices, tensor_id};
 use crate::random::{RandomBackend, tensor};
 use crate::{ProgramError, SourceError};

@@ -1,152 +1,21 @@
 //! Sources of parameter values.
 
-mod constructed_by;
 mod observed;
-mod or_else;
+mod request;
 mod uncached;
 mod values;
 
-use burn::tensor::{DType, Device};
-use tinderbox_fake::{DynTensor, FakeError, Region, dtype_name, dtype_on};
+use std::collections::BTreeSet;
 
-use crate::table::can_cast;
-use crate::{
-    Mismatch, Mismatches, Observer, Parameter, ParameterPath, ParameterTable, SourceError,
-};
+use burn::tensor::Device;
+use tinderbox_fake::DynTensor;
 
-pub use constructed_by::ConstructedBy;
+use crate::{Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, SourceError};
+
 pub use observed::Observed;
-pub use or_else::OrElse;
+pub use request::Request;
 pub use uncached::Uncached;
 pub use values::Values;
-
-/// A request for one value.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The parameter.
-    pub path: ParameterPath,
-    /// The paths of its clones in the model, under which a source may have its value as well. A source that has values
-    /// under several of these paths must compare them.
-    pub clones: Vec<ParameterPath>,
-    /// The whole parameter's size per dimension.
-    pub shape: Vec<u64>,
-    /// The requested part of it.
-    pub region: Region,
-    /// The requested dtype.
-    pub dtype: DType,
-    /// The requested device.
-    pub device: Device,
-}
-
-impl Request {
-    /// Requests a whole parameter of a model in its own dtype, by its [original](Parameter::original) path.
-    pub fn of(model: &ParameterTable, parameter: &Parameter, device: &Device) -> Self {
-        let region = Region::whole(&parameter.shape);
-        Self {
-            path: parameter.original().clone(),
-            clones: model.clones(parameter.original()).to_vec(),
-            shape: parameter.shape.clone(),
-            region: region.expect("a parameter's elements can be counted"),
-            dtype: parameter.dtype,
-            device: device.clone().without_autodiff(),
-        }
-    }
-
-    /// Returns the paths under which a source may have the value, the original first.
-    pub fn paths(&self) -> impl Iterator<Item = &ParameterPath> {
-        std::iter::once(&self.path).chain(&self.clones)
-    }
-
-    /// Requests some rows of the whole parameter: those from one number up to another, exclusive.
-    ///
-    /// # Panics
-    ///
-    /// When the parameter has no dimension, or the second number is less than the first.
-    #[must_use]
-    pub fn rows(&self, from: u64, to: u64) -> Self {
-        let mut offset = vec![0; self.shape.len()];
-        let mut size = self.shape.clone();
-        (offset[0], size[0]) = (from, to - from);
-        let region = Region::new(offset, size).expect("a part of a region that can be counted");
-        Self {
-            region,
-            ..self.clone()
-        }
-    }
-
-    /// Returns the bytes of the requested value.
-    pub fn bytes(&self) -> u64 {
-        self.region.num_elements() * self.dtype.size() as u64
-    }
-
-    /// Returns all mismatches between the request and a whole value under a path, of this shape and dtype. Float dtypes
-    /// are cast to each other, others must be equal.
-    pub(crate) fn mismatches(
-        &self,
-        path: &ParameterPath,
-        shape: &[u64],
-        dtype: DType,
-    ) -> Vec<Mismatch> {
-        let path = || path.clone();
-        let mut mismatches = Vec::new();
-        if shape != self.shape {
-            mismatches.push(Mismatch::Shape {
-                path: path(),
-                expected: self.shape.clone(),
-                found: shape.to_vec(),
-            });
-        }
-        if dtype != self.dtype && !can_cast(dtype, self.dtype) {
-            mismatches.push(self.of_dtype(path(), dtype));
-        }
-        // Compared with the request's own shape, since the other mismatch is reported already.
-        if let Err(reason) = self.region.check_inside(&self.shape) {
-            let path = path();
-            mismatches.push(Mismatch::Region { path, reason });
-        }
-        mismatches
-    }
-
-    /// Returns the requested part of the whole value, in memory of its own and in the requested dtype.
-    pub(crate) fn part_of(&self, whole: DynTensor) -> Result<DynTensor, FakeError> {
-        let part = match self.region.is_whole(&self.shape) {
-            true => whole,
-            false => whole.slice(&self.region).compact()?,
-        };
-        let part = part.to_device(&self.device)?;
-        Ok(part.cast_float(self.dtype))
-    }
-
-    /// Returns all mismatches between the request and its value.
-    pub(crate) fn mismatches_of(&self, answer: &DynTensor) -> Vec<Mismatch> {
-        let found: Vec<u64> = answer.shape().iter().map(|d| *d as u64).collect();
-        let mut mismatches = Vec::new();
-        if found != self.region.size() {
-            mismatches.push(Mismatch::Shape {
-                path: self.path.clone(),
-                expected: self.region.size().to_vec(),
-                found,
-            });
-        }
-        if answer.dtype() != dtype_on(self.dtype, &self.device) {
-            mismatches.push(self.of_dtype(self.path.clone(), answer.dtype()));
-        }
-        if answer.is_fake() {
-            let path = self.path.clone();
-            mismatches.push(Mismatch::Fake { path });
-        }
-        mismatches
-    }
-
-    fn of_dtype(&self, path: ParameterPath, found: DType) -> Mismatch {
-        let name = dtype_name;
-        Mismatch::DType {
-            path,
-            expected: name(self.dtype).into(),
-            found: name(found).into(),
-        }
-    }
-}
 
 /// Values of parameters, by path and region: a replay of the recorded initialization, a checkpoint,
 /// a gathered model.
@@ -212,7 +81,11 @@ pub trait Source: Send + Sync {
     where
         Self: Sized,
     {
-        OrElse::new(self, other, None)
+        OrElse {
+            first: self,
+            second: other,
+            modules: None,
+        }
     }
 
     /// As [`or_else`](Self::or_else), for the parameters of these modules only: a parameter elsewhere that this source
@@ -222,7 +95,11 @@ pub trait Source: Send + Sync {
         Self: Sized,
     {
         let modules = modules.iter().map(|module| (*module).to_owned()).collect();
-        OrElse::new(self, other, Some(modules))
+        OrElse {
+            first: self,
+            second: other,
+            modules: Some(modules),
+        }
     }
 
     /// Combines the values of this source with the construction of another: for example saved values, and a replay
@@ -231,7 +108,10 @@ pub trait Source: Send + Sync {
     where
         Self: Sized,
     {
-        ConstructedBy::new(self, constructor)
+        ConstructedBy {
+            values: self,
+            constructor,
+        }
     }
 }
 
@@ -290,6 +170,158 @@ impl<S: Source + ?Sized> Source for Box<S> {
 
 impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
     forward!(self => (**self); load load_uncached check working_bytes construct describe);
+}
+
+/// A source, and another for the parameters that the first lacks; see [`or_else`](Source::or_else) and
+/// [`or_else_in`](Source::or_else_in). A mismatch other than a missing parameter in the first is still an error.
+#[derive(Clone, Debug)]
+pub struct OrElse<A, B> {
+    first: A,
+    second: B,
+    /// The modules whose parameters may come from the second source; all if `None`.
+    modules: Option<Vec<String>>,
+}
+
+impl<A: Source, B: Source> OrElse<A, B> {
+    /// Splits the mismatches of the first source into parameters that the second may supply, and errors.
+    fn split(&self, mismatches: Mismatches) -> (BTreeSet<ParameterPath>, Mismatches) {
+        let is_in = |path: &ParameterPath, module: &String| {
+            let rest = path.as_str().strip_prefix(module.as_str());
+            rest.is_some_and(|rest| module.is_empty() || rest.is_empty() || rest.starts_with('.'))
+        };
+        let mut missing = BTreeSet::new();
+        let mut wrong = Vec::new();
+        for mismatch in mismatches.0 {
+            match mismatch {
+                Mismatch::Missing { path }
+                    if self.modules.as_ref().is_none_or(|modules| {
+                        modules.iter().any(|module| is_in(&path, module))
+                    }) =>
+                {
+                    missing.insert(path);
+                }
+                other => wrong.push(other),
+            }
+        }
+        (missing, Mismatches(wrong))
+    }
+
+    /// Loads the requested values, of each source as `load` does.
+    fn load_of_both(
+        &self,
+        requests: &[Request],
+        load: impl Fn(&dyn Source, &[Request]) -> Result<Vec<DynTensor>, SourceError>,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        let missing = match load(&self.first, requests) {
+            // Nothing was computed: a source checks all requests before it serves the first.
+            Err(SourceError::Mismatch {
+                described,
+                mismatches,
+            }) => {
+                let (missing, mut wrong) = self.split(mismatches);
+                if self.modules.is_none() && !wrong.0.is_empty() {
+                    // The second source is not asked, so it may lack them too.
+                    let paths = missing.iter().cloned();
+                    wrong.0.extend(paths.map(|path| Mismatch::Missing { path }));
+                }
+                wrong.none_in(|| described)?;
+                missing
+            }
+            done => return done,
+        };
+        tracing::info!(
+            parameters = missing.len(), lacking = %self.first.describe(),
+            source = %self.second.describe(), "what one source lacks comes from another"
+        );
+        let (theirs, ours): (Vec<_>, Vec<_>) =
+            (0..requests.len()).partition(|at| missing.contains(&requests[*at].path));
+        let mut values: Vec<Option<DynTensor>> = vec![None; requests.len()];
+        let mut load_some = |source: &dyn Source, positions: &[usize]| {
+            let some: Vec<Request> = positions.iter().map(|at| requests[*at].clone()).collect();
+            let made = load(source, &some)?;
+            if made.len() != some.len() {
+                return Err(SourceError::Count {
+                    described: source.describe(),
+                    expected: some.len(),
+                    found: made.len(),
+                });
+            }
+            for (at, value) in positions.iter().zip(made) {
+                values[*at] = Some(value);
+            }
+            Ok(())
+        };
+        load_some(&self.first, &ours)?;
+        load_some(&self.second, &theirs)?;
+        Ok(values.into_iter().flatten().collect())
+    }
+}
+
+impl<A: Source, B: Source> Source for OrElse<A, B> {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.load_of_both(requests, |source, some| source.load(some, observer))
+    }
+
+    fn load_uncached(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.load_of_both(requests, |source, some| {
+            source.load_uncached(some, observer)
+        })
+    }
+
+    /// Requests that the first source can't serve are checked with the second.
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        let (described, mismatches) = match self.first.check(model, requests) {
+            Err(SourceError::Mismatch {
+                described,
+                mismatches,
+            }) => (described, mismatches),
+            done => return done,
+        };
+        let (missing, wrong) = self.split(mismatches);
+        wrong.none_in(|| described)?;
+        let asked = requests.iter().filter(|r| missing.contains(&r.path));
+        let asked: Vec<Request> = asked.cloned().collect();
+        self.second.check(model, &asked)
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        let first = self.first.working_bytes(requests);
+        first.max(self.second.working_bytes(requests))
+    }
+
+    /// Uses the second source: the first has saved values, the second has the seed.
+    fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
+        self.second.construct(device, construct);
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{}, or else {}",
+            self.first.describe(),
+            self.second.describe()
+        )
+    }
+}
+
+/// The values of one source, in models that are constructed for another one; see
+/// [`constructed_by`](Source::constructed_by).
+#[derive(Clone, Debug)]
+pub struct ConstructedBy<S, C> {
+    values: S,
+    constructor: C,
+}
+
+impl<S: Source, C: Source> Source for ConstructedBy<S, C> {
+    forward!(self => self.values; load load_uncached check working_bytes describe);
+    forward!(self => self.constructor; construct);
 }
 
 /// Returns the value for each request, or all mismatches in one error.

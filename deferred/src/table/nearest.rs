@@ -1,8 +1,8 @@
-//! Suggestions for a path that no parameter has.
+//! Lookups of paths that a user wrote, with suggestions for a path that no parameter has.
 
 use std::collections::BTreeSet;
 
-use super::ParameterTable;
+use super::{Parameter, ParameterTable};
 use crate::ParameterPath;
 
 /// Number of paths in an error.
@@ -62,7 +62,17 @@ fn quoted(paths: &[ParameterPath]) -> String {
 }
 
 impl ParameterTable {
-    pub(super) fn unknown(&self, path: &str) -> UnknownPath {
+    /// Returns the parameter at a path, or an error with suggestions.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such parameter: the error names the nearest existing paths, or the parameters of the
+    /// module at the path.
+    pub fn find(&self, path: &str) -> Result<&Parameter, UnknownPath> {
+        self.at(path).ok_or_else(|| self.unknown(path))
+    }
+
+    fn unknown(&self, path: &str) -> UnknownPath {
         let path = path.to_owned();
         let inside = self.iter().filter(|p| p.path.is_under(&path));
         let count = inside.clone().count();

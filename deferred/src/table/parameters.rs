@@ -54,19 +54,11 @@ impl ParameterTable {
 
     /// Returns the parameter at a path. Cost: a binary search, after the first call, which sorts.
     pub fn get(&self, path: &ParameterPath) -> Option<&Parameter> {
-        self.position(path).map(|at| &self.parameters[at])
+        self.at(path.as_str())
     }
 
-    /// Returns the parameter at a path, or an error with suggestions.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such parameter: the error names the nearest existing paths, or the parameters of the
-    /// module at the path.
-    pub fn find(&self, path: &str) -> Result<&Parameter, super::UnknownPath> {
-        let position = self.index_of(path);
-        let position = position.ok_or_else(|| self.unknown(path))?;
-        Ok(&self.parameters[position])
+    pub(super) fn at(&self, path: &str) -> Option<&Parameter> {
+        self.index_of(path).map(|at| &self.parameters[at])
     }
 
     /// Returns the index of a parameter in visiting order. Cost: as [`get`](Self::get).

@@ -3,7 +3,7 @@
 use burn_capture::CapturedGraph;
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 
-use super::{Constant, Graph, Node, NodeId, Operands, Value, ValueId};
+use super::{Constant, Graph, Node, NodeId, Value, ValueId};
 use crate::{ErrorOrigin, RecordError};
 
 /// A graph, and the value of each tensor of the recording.
@@ -79,11 +79,7 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
     let mut nodes = Vec::with_capacity(count);
     for operation in operations {
         if is_recorded(&operation) {
-            let operands = Operands::of(&operation).expect("the ids are dense");
-            nodes.push(Node {
-                operation,
-                operands,
-            });
+            nodes.push(Node::new(operation).expect("the ids are dense"));
         }
     }
     let constants = captured.values.into_iter().map(|(id, data)| {

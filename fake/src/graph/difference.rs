@@ -178,8 +178,8 @@ struct Renumber<'a, 'b>(&'a mut Side<'b>);
 
 impl IrVisitorMut for Renumber<'_, '_> {
     fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        let value = u32::try_from(tensor.id.value()).expect("the graph's ids are dense");
-        tensor.id = TensorId::new(self.0.number(ValueId(value)).into());
+        let value = ValueId::of_tensor(tensor).expect("the graph's ids are dense");
+        tensor.id = TensorId::new(self.0.number(value).into());
     }
 }
 

@@ -1,6 +1,6 @@
 //! The nodes that read each value.
 
-use super::{Node, NodeId, ValueId};
+use super::node::{Node, NodeId, ValueId};
 
 /// The nodes that read each value, as concatenated lists: two allocations for a whole graph.
 #[derive(Clone, Debug, PartialEq)]

@@ -22,7 +22,6 @@
 //! | `limits` | memory as the simulator counts it |
 //! | `reasons` | why a partition was chosen |
 
-mod auto;
 mod chain;
 mod fine;
 mod flight;
@@ -35,6 +34,7 @@ mod mixed;
 mod partitioner;
 mod reasons;
 mod refine;
+mod run;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -43,4 +43,5 @@ mod tests;
 pub use chain::testing;
 pub use chain::{Chained, chain};
 pub use fine::fine;
-pub use partitioner::{Choice, Partitioner, Planned, partition};
+pub use partitioner::{Choice, Partitioner, Planned};
+pub use run::partition;

@@ -2,7 +2,6 @@
 
 mod breadth_first;
 mod dual_pipe_v;
-mod error;
 mod interleaved;
 mod kind;
 mod placement;
@@ -11,6 +10,5 @@ mod tests;
 mod v_shape;
 
 pub use breadth_first::forward_only_on;
-pub use error::GenerateError;
-pub use kind::{ChunkCounts, ScheduleKind};
+pub use kind::{ChunkCounts, GenerateError, ScheduleKind};
 pub use placement::Placement;

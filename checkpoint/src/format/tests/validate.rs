@@ -161,12 +161,3 @@ fn attack_a_whole_tensor_without_index() {
     manifest["index"] = json!({"size_bytes": 1, "digest": "0".repeat(32)});
     decode(&manifest).unwrap();
 }
-
-#[test]
-fn sizes() {
-    assert_eq!(stored_len(&[], StoredDType::F32), Some(4));
-    assert_eq!(stored_len(&[2, 0], StoredDType::F32), Some(0));
-    assert_eq!(stored_len(&[1 << 60], StoredDType::F32), Some(1 << 62));
-    assert_eq!(stored_len(&[1 << 61], StoredDType::F32), None);
-    assert_eq!(stored_len(&[0, 1 << 61], StoredDType::F32), None);
-}

@@ -10,11 +10,13 @@
 
 mod address;
 mod bucket;
+mod error;
+mod operations;
 mod outcome;
 mod put;
 mod read;
 mod tasks;
 mod write;
 
-pub use address::BucketError;
 pub use bucket::BucketStore;
+pub use error::BucketError;

@@ -2,8 +2,8 @@
 
 use tinderbox_schedule::RankIndex;
 
+use super::problem::Problem;
 use super::search::Cuts;
-use super::solve::Problem;
 use super::stages::Stages;
 use crate::Infeasible;
 

@@ -6,6 +6,7 @@
 //! | `ranges` | bytes that a stage of any range of blocks reads, holds and sends |
 //! | `stages` | time and memory of such a stage on its rank |
 //! | `search` | the dynamic program |
+//! | `problem` | the inputs of all searches |
 //! | `solve` | positions of cuts, and the check against the memory that the schedule requires |
 //! | `explain` | why no cuts fit |
 //!
@@ -15,6 +16,7 @@
 
 mod explain;
 mod model;
+mod problem;
 mod ranges;
 mod search;
 mod solve;

@@ -35,7 +35,7 @@
 //! An action has an overhead, and a stage has up to two messages per direction; both are part of the
 //! programs' times.
 
-use tinderbox_schedule::{Action, Compute, Schedule, ScheduleKind};
+use tinderbox_schedule::{Action, Compute, LinkCosts, Schedule, ScheduleKind};
 
 use crate::Step;
 
@@ -177,5 +177,13 @@ impl StepModel {
     /// that different times remain different.
     pub(super) fn scaled(&self, most: u64, sum: u64) -> u64 {
         most.saturating_mul(self.chunks).saturating_add(sum)
+    }
+}
+
+/// The nanoseconds that a message adds to the sum; 0 for no bytes.
+pub(super) fn message_ns(link: LinkCosts, bytes: u64) -> u64 {
+    match bytes {
+        0 => 0,
+        _ => link.transfer(bytes).min(LONGEST_NS) + link.latency.min(LONGEST_NS),
     }
 }

@@ -2,7 +2,7 @@
 
 use tinderbox_schedule::LinkCosts;
 
-use super::stages::message_ns;
+use super::model::message_ns;
 use crate::{Step, Work};
 
 /// Bytes of a stage by its first and last block.

@@ -1,10 +1,8 @@
 //! The partitioner: positions of cuts, the search, and the check against the memory that the schedule
 //! requires.
 
-use tinderbox_schedule::Schedule;
-
 use super::explain::{self, Excess};
-use super::ranges::Ranges;
+use super::problem::Problem;
 use super::search::{Cuts, Search};
 use super::stages::Stages;
 use crate::{Machine, Partition, PlannerError, Predicted, Step, Work, predict};
@@ -76,43 +74,7 @@ pub(super) fn chain_by_model(
     Problem::new(work, machine, step, most_positions)?.solve(false)
 }
 
-/// The inputs that stay the same while limits change.
-pub(super) struct Problem<'a> {
-    pub(super) work: &'a Work,
-    pub(super) machine: &'a Machine,
-    step: &'a Step,
-    /// Positions for cuts that are compared in one search.
-    most_positions: usize,
-    pub(super) ranges: Ranges,
-    lists: Option<Schedule>,
-}
-
-impl<'a> Problem<'a> {
-    fn new(
-        work: &'a Work,
-        machine: &'a Machine,
-        step: &'a Step,
-        most_positions: usize,
-    ) -> Result<Self, PlannerError> {
-        work.check()?;
-        let map = machine.stage_to_rank();
-        let blocks = work.blocks.len();
-        if blocks < map.len() {
-            return Err(PlannerError::TooManyStages {
-                stages: map.len(),
-                blocks,
-            });
-        }
-        Ok(Self {
-            ranges: Ranges::new(work, step),
-            work,
-            machine,
-            step,
-            most_positions,
-            lists: step.lists(&map),
-        })
-    }
-
+impl Problem<'_> {
     fn solve(&self, is_checked: bool) -> Result<Chained, PlannerError> {
         let mut stages = Stages::new(self.work, self.machine, self.step, self.lists.as_ref());
         let positions = self.positions(&stages);
@@ -268,15 +230,6 @@ impl<'a> Problem<'a> {
             }
         }
         worst
-    }
-
-    /// The bytes that a stage holds by the cost model.
-    pub(super) fn held(&self, stages: &Stages, cuts: &Cuts, stage: usize) -> u64 {
-        let from = cuts.starts[stage];
-        let next = cuts.starts.get(stage + 1);
-        let to = next.copied().unwrap_or(self.work.blocks.len());
-        let range = self.ranges.table(vec![from, to]).between(0, 1);
-        stages.held_bytes(stage, &range, cuts.recompute[stage])
     }
 
     fn partition(&self, cuts: &Cuts) -> Partition {

@@ -2,7 +2,7 @@
 
 use tinderbox_schedule::{LinkCosts, Schedule, StageIndex};
 
-use super::model::{LONGEST_NS, Programs, StepModel};
+use super::model::{LONGEST_NS, Programs, StepModel, message_ns};
 use super::ranges::BlockRange;
 use crate::partition::flight::{Flight, flights, most_bytes};
 use crate::{Machine, RankModel, Step, Work};
@@ -206,14 +206,6 @@ impl Stages {
     pub(super) fn step_ns(&self, scaled: u64) -> u64 {
         let time = scaled.div_ceil(self.model.chunks);
         time.saturating_add(2 * self.action_ns)
-    }
-}
-
-/// The nanoseconds that a message adds to the sum; 0 for no bytes.
-pub(super) fn message_ns(link: LinkCosts, bytes: u64) -> u64 {
-    match bytes {
-        0 => 0,
-        _ => link.transfer(bytes).min(LONGEST_NS) + link.latency.min(LONGEST_NS),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tinderbox_schedule::{Placement, ScheduleKind};
 
-use super::super::partitioner::{Partitioner, partition};
+use super::super::{Partitioner, partition};
 use super::{check_valid, works};
 use crate::{Machine, PlannerError, RankModel, Step, Work};
 

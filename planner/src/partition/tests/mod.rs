@@ -7,7 +7,7 @@ pub(super) mod works;
 use proptest::prelude::*;
 use tinderbox_schedule::ScheduleKind;
 
-use super::partitioner::{Partitioner, partition};
+use super::{Partitioner, partition};
 use crate::{Machine, Partition, PlannerError, RankModel, Step, Work, predict};
 
 /// Every block has a stage, every stage a block, values go from lower to higher stages, and ranks are

@@ -2,7 +2,7 @@
 
 use tinderbox_schedule::ScheduleKind;
 
-use super::super::partitioner::{Partitioner, partition};
+use super::super::{Partitioner, partition};
 use super::works;
 use crate::{Machine, Step, Work};
 

@@ -1,4 +1,4 @@
-//! Entries of a run's directory that are neither checkpoints nor made by this crate.
+//! The entries of a run's directory: steps, checkpoints that were set aside, and what is not made by this crate.
 
 use std::sync::PoisonError;
 
@@ -6,16 +6,18 @@ use super::Run;
 use crate::{
     LoadError,
     format::{
-        parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name, parse_step_dir_name,
+        MANIFEST_FILE, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
+        parse_step_dir_name,
     },
-    store::{Found, FoundKind},
+    read::failed,
+    store::{Found, FoundKind, existing},
 };
 
 /// The begin of the names of steps.
 const STEP: &str = "step-";
 
 /// Returns the step of a directory, or of a link to one.
-pub(super) fn step_of(found: &Found) -> Option<u64> {
+fn step_of(found: &Found) -> Option<u64> {
     let step = parse_step_dir_name(&found.name);
     step.filter(|_| matches!(found.kind, FoundKind::Dir | FoundKind::Link))
 }
@@ -39,6 +41,46 @@ fn reason(found: &Found) -> Option<&'static str> {
 }
 
 impl Run {
+    /// Returns the steps that have a directory, or a symbolic link to one, sorted. They are published; whether they are intact,
+    /// and whether the target of a link exists, is not checked.
+    ///
+    /// An entry that begins with `step-` and is no step causes a `tracing` warning, once for each name and run.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store can't be listed.
+    pub fn steps(&self) -> Result<Vec<u64>, LoadError> {
+        let listing = self.list()?;
+        let mut steps: Vec<u64> = listing.iter().filter_map(step_of).collect();
+        steps.sort_unstable();
+        self.warn_of_foreign(&listing);
+        Ok(steps)
+    }
+
+    /// Returns the directories of damaged checkpoints that were [set aside](Self::set_aside), sorted by name.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store can't be listed.
+    pub fn set_aside_dirs(&self) -> Result<Vec<String>, LoadError> {
+        let names = self.list()?.into_iter().map(|found| found.name);
+        let mut names: Vec<String> = names
+            .filter(|name| parse_damaged_dir_name(name).is_some())
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Lists the root; returns an empty list if it does not exist.
+    fn list(&self) -> Result<Vec<Found>, LoadError> {
+        let listing = existing(self.store.list("")).map_err(failed(&*self.store, "list", ""))?;
+        let listing = listing.unwrap_or_default();
+        match listing.iter().any(|found| found.name == MANIFEST_FILE) {
+            true => Err(LoadError::NotARun { path: self.place() }),
+            false => Ok(listing),
+        }
+    }
+
     /// Returns the entries of the run that are not understood, by name, each with the reason: neither steps, nor attempts, nor
     /// checkpoints that were [set aside](Self::set_aside). Nothing uses or removes them. A name that is not UTF-8 is lossy.
     ///
@@ -54,7 +96,7 @@ impl Run {
     }
 
     /// Emits a warning for each entry that could be taken for a step, once.
-    pub(super) fn warn_of_foreign(&self, listing: &[Found]) {
+    fn warn_of_foreign(&self, listing: &[Found]) {
         for found in listing.iter().filter(|found| found.name.starts_with(STEP)) {
             let Some(reason) = reason(found) else {
                 continue;

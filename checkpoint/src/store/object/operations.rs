@@ -1,0 +1,248 @@
+//! Implementation of store operations as requests to a bucket.
+
+use std::{io, path::PathBuf, pin::Pin, sync::Arc, time::SystemTime};
+
+use object_store::{
+    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result, path::Path,
+};
+
+use super::{
+    bucket::{BucketStore, join_place},
+    outcome::to_io,
+    put::{PutError, version_of},
+    read::BucketRead,
+    write::BucketWrite,
+};
+use crate::{
+    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest, step_dir_name},
+    store::{Found, FoundKind, Lock, PublishError, ReadFile, Store, WriteFile, existing, join},
+};
+
+impl BucketStore {
+    /// Returns the condition that the manifest of a step is unchanged, and the location of the files that it
+    /// lists, unless they are next to it.
+    fn now_at(&self, step: &str, at: &Path) -> io::Result<(PutMode, Option<String>)> {
+        let (objects, at) = (self.objects.clone(), at.clone());
+        let (version, bytes) = self.run(async move {
+            let found = objects.get_opts(&at, GetOptions::default()).await?;
+            let (version, size) = (version_of(&found.meta), found.meta.size);
+            Ok(match size {
+                0..=MAX_MANIFEST_BYTES => (version, Some(found.bytes().await?)),
+                _ => (version, None),
+            })
+        })?;
+        if version.e_tag.is_none() && version.version.is_none() {
+            // The condition needs an existing manifest.
+            return Err(io::Error::from(io::ErrorKind::Unsupported));
+        }
+        let manifest = bytes.and_then(|bytes| decode_manifest(&bytes).ok());
+        // A copy of another step's manifest lists files that do not belong to this step.
+        let manifest = manifest.filter(|manifest| step_dir_name(manifest.step) == step);
+        let files = manifest.map(|manifest| {
+            let attempt = attempt_dir_name(manifest.step, manifest.attempt);
+            self.files_of(step, &attempt)
+        });
+        if files.as_deref() == Some(step) {
+            tracing::warn!(
+                step = %self.place(step).display(),
+                "the files of the replaced checkpoint are next to its manifest and are not removed"
+            );
+        }
+        Ok((
+            PutMode::Update(version),
+            files.filter(|files| files != step),
+        ))
+    }
+}
+
+impl Store for BucketStore {
+    fn place(&self, path: &str) -> PathBuf {
+        PathBuf::from(join_place(&self.place, path))
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<Found>> {
+        let (objects, at) = (self.objects.clone(), self.at(dir)?);
+        let listing = self.run(async move { objects.list_with_delimiter(Some(&at)).await })?;
+        let dirs = listing.common_prefixes.iter();
+        let dirs = dirs.map(|dir| found(dir, FoundKind::Dir, 0));
+        let files = listing.objects.iter();
+        let files = files.map(|meta| found(&meta.location, FoundKind::File, meta.size));
+        let all: Vec<Found> = dirs.chain(files).collect();
+        match all.is_empty() && !dir.is_empty() {
+            true => Err(io::Error::from(io::ErrorKind::NotFound)),
+            false => Ok(all),
+        }
+    }
+
+    fn look(&self, path: &str) -> io::Result<Found> {
+        let at = self.at(path)?;
+        if !path.is_empty()
+            && let Some(meta) = existing(self.head(&at))?
+        {
+            return Ok(found(&at, FoundKind::File, meta.size));
+        }
+        // A directory exists if it has objects.
+        self.list(path).map(|_| found(&at, FoundKind::Dir, 0))
+    }
+
+    fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
+        let meta = self.head(&self.at(path)?)?;
+        Ok(Some(meta.last_modified.into()))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
+        let at = self.at(path)?;
+        let meta = self.head(&at)?;
+        Ok(Box::new(BucketRead::new(self.clone(), at, meta)))
+    }
+
+    fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
+        Ok(Box::new(BucketWrite::new(self.clone(), self.at(path)?)))
+    }
+
+    /// One request.
+    fn read_small(&self, path: &str, limit_bytes: u64) -> io::Result<Vec<u8>> {
+        let (objects, at) = (self.objects.clone(), self.at(path)?);
+        let bytes = self.run(async move {
+            let found = objects.get_opts(&at, GetOptions::default()).await?;
+            match found.meta.size {
+                size if size <= limit_bytes => found.bytes().await.map(Some),
+                _ => Ok(None),
+            }
+        })?;
+        match bytes {
+            Some(bytes) => Ok(bytes.into()),
+            None => Err(io::Error::from(io::ErrorKind::FileTooLarge)),
+        }
+    }
+
+    fn create_root(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn create_dir(&self, _path: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    fn exchange(&self, _one: &str, _other: &str) -> io::Result<()> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        let (objects, at) = (self.objects.clone(), self.at(path)?);
+        self.run(async move { delete(&objects, &at).await })
+    }
+
+    fn remove_dir(&self, _path: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_dir(&self, _path: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock> {
+        let at = self.at(path)?;
+        let payload = PutPayload::from(bytes.to_vec());
+        self.put_if(&at, payload, PutMode::Create)?;
+        // A service that ignores conditions accepts the same write again.
+        let other = PutPayload::from_static(b"this write must fail");
+        match self.put_if(&at, other, PutMode::Create) {
+            Err(PutError::Taken(_)) => Ok(Lock::of(())),
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                self.remove_file(path)?;
+                Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "the service ignores the condition of a write (If-None-Match)",
+                ))
+            }
+        }
+    }
+
+    fn has_locks(&self) -> bool {
+        false
+    }
+
+    fn try_lock(&self, _path: &str, _shared: bool) -> io::Result<Option<Lock>> {
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    fn renames(&self) -> bool {
+        false
+    }
+
+    fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        let (objects, at) = (self.objects.clone(), self.at(path)?);
+        let payload = PutPayload::from(bytes.to_vec());
+        self.run(async move {
+            let put = objects.put_opts(&at, payload, PutOptions::default());
+            put.await.map(drop)
+        })
+    }
+
+    fn publish(
+        &self,
+        attempt: &str,
+        step: &str,
+        manifest: &[u8],
+        replace: bool,
+    ) -> std::result::Result<Option<String>, PublishError> {
+        let at = |path: &str| {
+            let path = path.to_owned();
+            move |source| PublishError::Unpublished { path, source }
+        };
+        let copy = join(attempt, MANIFEST_FILE);
+        self.put(&copy, manifest).map_err(at(&copy))?;
+        let target = self.at(&join(step, MANIFEST_FILE)).map_err(at(step))?;
+        let (mode, replaced) = match replace {
+            true => self.now_at(step, &target).map_err(at(step))?,
+            false => (PutMode::Create, None),
+        };
+        let payload = PutPayload::from(manifest.to_vec());
+        match self.put_if(&target, payload, mode) {
+            // An attempt is published at most once, and not removed while it is being published.
+            Ok(()) => Ok(replaced.filter(|files| files != attempt)),
+            Err(PutError::Unknown(source)) => Err(PublishError::Unknown {
+                source: to_io(source),
+            }),
+            Err(error) => Err(at(step)(io::Error::from(error))),
+        }
+    }
+
+    fn retire(&self, step: &str, _trash: &str) -> io::Result<()> {
+        // It existed before: if it is missing now, a repeated request found it already removed by the first.
+        existing(self.remove_file(&join(step, MANIFEST_FILE))).map(drop)
+    }
+
+    /// Returns the attempt's directory, which contains the copy of the manifest, or the step's for an
+    /// uploaded directory. One request.
+    fn files_of(&self, step: &str, attempt: &str) -> String {
+        let copy = self.at(&join(attempt, MANIFEST_FILE));
+        match existing(copy.and_then(|copy| self.head(&copy))) {
+            Ok(None) => step.to_owned(),
+            _ => attempt.to_owned(),
+        }
+    }
+}
+
+/// Removes an object. Boxed, so that the compiler does not have to prove that the future is `Send` from its
+/// contents.
+fn delete<'a>(
+    objects: &'a Arc<dyn ObjectStore>,
+    at: &'a Path,
+) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>> {
+    Box::pin(objects.delete(at))
+}
+
+fn found(at: &Path, kind: FoundKind, bytes: u64) -> Found {
+    Found {
+        name: at.filename().unwrap_or_default().to_owned(),
+        kind,
+        bytes,
+    }
+}
