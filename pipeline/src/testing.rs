@@ -19,6 +19,7 @@ use burn::tensor::{Device, Tensor};
 use tinderbox_fake::{DynTensor, RecordOptions, record};
 
 use crate::batch::{Batch, BatchMapper, Division, leaves, split_batch};
+pub use crate::runtime::Point;
 use crate::runtime::{Abort, Link, LinkMessage, LocalLink, Tag, local_links};
 use crate::schedule::{Edge, Message, MicroBatchIndex, RankIndex, StageIndex};
 use crate::{LinkError, PipelineError};
@@ -34,6 +35,14 @@ fn tag(micro_batch: usize) -> Tag {
             micro_batch: MicroBatchIndex::new(micro_batch),
         }),
     }
+}
+
+/// Calls a function at every [`Point`] that ranks on this thread reach, while code runs: those of a simulation.
+///
+/// The function may panic at [`Point::Action`], as the action could.
+#[cfg(feature = "testing")]
+pub fn at_points<R>(reached: impl Fn(Point) + 'static, run: impl FnOnce() -> R) -> R {
+    crate::runtime::at_points(reached, run)
 }
 
 /// Checks links that [`PipelineBuilder::links`](crate::PipelineBuilder::links) creates by `wrap`: messages

@@ -1,4 +1,6 @@
 //! What holds for the structure of all crates: read from their sources, with a parser.
 
+mod host;
 mod imports;
+mod sizes;
 mod source;

@@ -54,7 +54,7 @@ pub struct Crate {
 
 /// Returns the root of the project.
 pub fn root() -> PathBuf {
-    PathBuf::from(option_env!("PROJECT").unwrap_or(env!("CARGO_MANIFEST_DIR")))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 impl Crate {

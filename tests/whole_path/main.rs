@@ -17,7 +17,6 @@ mod links;
 mod many_parameters;
 mod memory;
 mod models;
-mod modules;
 mod parity;
 mod partitioners;
 mod plain;

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
-use tinderbox_link::Crossbeam;
 
 use crate::schedule::{Action, Message, RankIndex, StageIndex};
+use super::points::System;
 use crate::{LinkError, PipelineError};
 
 /// The name of a message, unique between its two ranks.
@@ -123,4 +123,4 @@ pub trait Link: Send {
 
 /// The stop signal that all ranks share: set once, by the first rank that fails. A pipeline that ends
 /// normally sets it too, without a reason.
-pub(crate) type Abort = tinderbox_link::Abort<PipelineError, Crossbeam>;
+pub(crate) type Abort = tinderbox_link::Abort<PipelineError, System>;

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use tinderbox_fake::DynTensor;
-use tinderbox_link::{Crossbeam, Mailbox, mailboxes};
+use tinderbox_link::{Mailbox, mailboxes};
 
 use super::link::{Abort, Link, Tag};
+use super::points::System;
 use crate::schedule::RankIndex;
 use crate::{LinkError, PipelineError};
 
 /// One rank's end of in-process links, which pass tensors without a copy.
 #[derive(Debug)]
 pub struct LocalLink {
-    mailbox: Mailbox<Tag, Vec<DynTensor>, Crossbeam>,
+    mailbox: Mailbox<Tag, Vec<DynTensor>, System>,
     abort: Abort,
 }
 

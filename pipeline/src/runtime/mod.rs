@@ -3,7 +3,7 @@
 //! In order: a module uses only those before it.
 //!
 //! ```text
-//! caught wire digest loss_scale learning_rates clip pieces optimizer settings     values, and how they are updated
+//! points caught wire digest loss_scale learning_rates clip pieces optimizer settings     values, and how they are updated
 //! program round link local progress streamed stage                                what a rank has
 //! executor pass execute                                                                how it runs its list
 //! snapshots recovered ranks                                                       ranks, wherever they are
@@ -27,6 +27,7 @@ mod optimizer;
 mod pass;
 mod pieces;
 mod pipeline;
+mod points;
 mod program;
 mod progress;
 mod ranks;
@@ -61,6 +62,10 @@ pub use pipeline::{
     OnDemand, Pipeline, PipelineBuilder, ProgramDigest, ReplayComparison, ReplayDifference,
     ReplayedOperation, ReplayedProgram, Resident, StepReplay, Streamed, StreamedBuilder,
 };
+#[cfg(feature = "testing")]
+pub(crate) use points::at_points;
+#[cfg(any(test, feature = "testing"))]
+pub use points::Point;
 pub use recovered::Recovered;
 pub use recovery::Recovery;
 pub use stage::Stage;

@@ -39,10 +39,9 @@ impl Visit for Events {
 
 impl tracing::Subscriber for Events {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        let module = metadata
-            .target()
-            .strip_prefix("tinderbox_pipeline::runtime::");
-        matches!(module, Some("programs" | "restore" | "training"))
+        let is_of_runtime = metadata.target().starts_with("tinderbox_pipeline::runtime::");
+        let module = metadata.target().rsplit("::").next();
+        is_of_runtime && matches!(module, Some("programs" | "restore" | "training"))
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -38,8 +38,10 @@ pub(crate) fn splits(
     micro_batches: usize,
     is_written: bool,
 ) -> Result<impl Iterator<Item = Vec<usize>>, BatchError> {
-    let smallest = samples.iter().copied().min().unwrap_or(0);
-    let largest = samples.iter().copied().max().unwrap_or(0);
+    let (Some(smallest), Some(largest)) = (samples.iter().min(), samples.iter().max()) else {
+        return Err(BatchError::NoBatches);
+    };
+    let (smallest, largest) = (*smallest, *largest);
     let is_short = smallest < micro_batches;
     if is_short && is_written {
         return Err(BatchError::TooFewForSchedule {

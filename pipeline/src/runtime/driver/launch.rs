@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn::tensor::Device;
-use tinderbox_deferred::{ParameterTable, Source};
+use tinderbox_deferred::{ParameterTable, Request, Source};
 use tinderbox_world::World;
 
 use super::carry::Carries;
@@ -51,6 +51,8 @@ pub(crate) struct Launch {
     pub(crate) table: Arc<ParameterTable>,
     /// The graph of the example that was traced.
     pub(crate) example: Arc<JointGraph>,
+    /// Where parameters come from.
+    pub(crate) source: Arc<dyn Source>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) options: Options,
     pub(crate) loss_scale: Option<LossScale>,
@@ -109,14 +111,9 @@ impl Launch {
     }
 
     /// Starts the ranks of a plan; each materializes only its own parameters. Links of one process may be wrapped.
-    pub(crate) fn start(
-        &self,
-        plan: Plan,
-        source: Arc<dyn Source>,
-        wrap: Option<&Wrap>,
-    ) -> Result<Driver, PipelineError> {
+    pub(crate) fn start(&self, plan: Plan, wrap: Option<&Wrap>) -> Result<Driver, PipelineError> {
         let prepared = self.prepare(&plan)?;
-        let mut ranks = self.start_ranks(&plan, &prepared, source, wrap)?;
+        let mut ranks = self.start_ranks(&plan, &prepared, wrap)?;
         self.facts(&plan, &prepared).compare(&mut *ranks)?;
         ranks.ask("materialize its parameters", |_, _| ())?;
         // Nobody trains before all can.
@@ -154,6 +151,19 @@ impl Launch {
         })
     }
 
+    /// Checks that the source has the parameters of the model. Reads none.
+    pub(crate) fn check_source(&self) -> Result<(), PipelineError> {
+        let (table, rank) = (&self.table, RankIndex::new(0));
+        let device = device_of(rank, &self.ranks.devices);
+        let requests = table.distinct();
+        let requests = requests.map(|parameter| Request::of(table, parameter, device));
+        let checked = self.source.check(table, &requests.collect::<Vec<_>>());
+        checked.map_err(|source| PipelineError::Materialize {
+            rank,
+            source: source.into(),
+        })
+    }
+
     fn facts<'a>(&'a self, plan: &'a Plan, prepared: &'a Prepared) -> Facts<'a> {
         Facts {
             plan,
@@ -178,7 +188,6 @@ impl Launch {
         &self,
         plan: &Plan,
         prepared: &Prepared,
-        source: Arc<dyn Source>,
         wrap: Option<&Wrap>,
     ) -> Result<Box<dyn Ranks>, PipelineError> {
         let RankOptions {
@@ -229,7 +238,7 @@ impl Launch {
         let shared = cores::threads(world, ranks)?;
         let start = Start {
             setups: setups.collect(),
-            source,
+            source: self.source.clone(),
             threads_per_rank: self.ranks.threads_per_rank.unwrap_or(shared),
             timeout: *timeout,
             wrap,

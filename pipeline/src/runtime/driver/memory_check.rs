@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::DynTensor;
 use twox_hash::XxHash3_64;
 

@@ -53,6 +53,13 @@ impl NamedOutput {
     }
 }
 
+/// The sum of losses times their weights. A weight of 0 adds nothing, even if the loss is NaN.
+pub(super) fn weighted(losses: &[f64], weights: &[f64]) -> f64 {
+    let weighted = losses.iter().zip(weights);
+    let weighted = weighted.filter(|(_, weight)| **weight != 0.0);
+    weighted.map(|(loss, weight)| loss * weight).sum()
+}
+
 /// The result of an evaluation. Its loss is `None` if the forward has none.
 pub type Evaluation = StepOutput<Option<f64>>;
 
@@ -159,13 +166,7 @@ impl<Loss> StepOutput<Loss> {
                 .iter()
                 .map(|weight| if all > 0.0 { weight / all } else { 0.0 });
             let weights: Vec<f64> = weights.collect();
-            let loss = losses.map(|losses| {
-                let weighted = losses
-                    .iter()
-                    .zip(&weights)
-                    .filter(|(_, weight)| **weight != 0.0);
-                weighted.map(|(loss, weight)| loss * weight).sum()
-            });
+            let loss = losses.map(|losses| weighted(losses, &weights));
             let outputs = self
                 .outputs
                 .iter()

@@ -1,13 +1,15 @@
 //! What ranks report of a round, read from their devices, exchanged and combined.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 
 use super::driver::Driver;
-use super::output::{Evaluation, NamedOutput, OutputsOn};
+use super::output::{Evaluation, NamedOutput, OutputsOn, weighted};
 use super::state::Condition;
+use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::To;
 use crate::runtime::round::{Round, RoundReport};
 use crate::schedule::{
@@ -96,6 +98,7 @@ impl Driver {
         let Some(own) = self.ranks.own() else {
             return Ok(read);
         };
+        reach(Point::Report);
         // In a world, each process has one rank, or waits.
         let (mut report, mut outputs) = read.pop().unwrap_or_default();
         report.newest_backup = self.kept.as_ref().map_or(0, |kept| kept.newest());
@@ -127,16 +130,7 @@ pub(super) fn collect(
     weights: &[f64],
     norm_order: &[(StageIndex, usize)],
 ) -> Evaluation {
-    let schedules = round.parts.iter().map(|part| &part.lists.schedule);
-    let schedules: Vec<&Schedule> = schedules.collect();
-    // The first of those with the most micro-batches.
-    let busiest = (0..schedules.len())
-        .rev()
-        .max_by_key(|replica| schedules[*replica].micro_batches);
-    let busiest = busiest.unwrap_or(0);
-    let schedule = schedules[busiest];
-    let of_replica = schedule.world_size();
-    let timed = busiest * of_replica..(busiest + 1) * of_replica;
+    let (schedule, timed) = timed(round);
     let mut losses = vec![None; weights.len()];
     let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
     let (mut gradient_norm, mut stopped) = (None, None);
@@ -167,13 +161,8 @@ pub(super) fn collect(
         gradient_norm = in_order.sum::<Option<f64>>().map(f64::sqrt);
     }
     let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
-    // A weight of 0 adds nothing, even if the loss is NaN.
-    let weighted = micro_batch_losses
-        .iter()
-        .zip(weights)
-        .filter(|(_, weight)| **weight != 0.0)
-        .map(|(loss, weight)| loss * weight);
-    let loss = (micro_batch_losses.len() == weights.len()).then(|| weighted.sum());
+    let has_loss = micro_batch_losses.len() == weights.len();
+    let loss = has_loss.then(|| weighted(&micro_batch_losses, weights));
     let outputs = outputs
         .into_iter()
         .map(|(name, values)| NamedOutput::new(name, values))
@@ -198,4 +187,14 @@ pub(super) fn collect(
         is_sum: round.is_sum,
         stopped,
     }
+}
+
+/// The schedule of the replica whose times are reported, the first of those with the most micro-batches, and its ranks.
+fn timed(round: &Round) -> (&Schedule, Range<usize>) {
+    let schedule = |replica: usize| &round.parts[replica].lists.schedule;
+    let replicas = (0..round.parts.len()).rev();
+    let busiest = replicas.max_by_key(|replica| schedule(*replica).micro_batches);
+    let busiest = busiest.unwrap_or(0);
+    let ranks = schedule(busiest).world_size();
+    (schedule(busiest), busiest * ranks..(busiest + 1) * ranks)
 }

@@ -9,6 +9,7 @@ use crate::runtime::caught::{action_error, caught};
 use crate::runtime::executor::{Executor, Step};
 use crate::runtime::link::Link;
 use crate::runtime::pass::Pass;
+use crate::runtime::points::{Point, reach};
 use crate::runtime::round::{Round, RoundReport};
 use crate::runtime::stage::Stage;
 use crate::schedule::{Action, MicroBatchIndex, RankTimeline, Span};
@@ -53,6 +54,7 @@ pub(super) fn run_list(
         let start = round.epoch.map(since);
         setup.progress.begin_action(round.number, *action);
         named(&mut executor, action, |executor| {
+            reach(Point::Action(*action));
             let rank = setup.rank.index();
             let _span = tracing::trace_span!("action", rank, %action).entered();
             executor.host.enter(action.stage(), &mut executor.values)?;

@@ -10,4 +10,4 @@ mod on_rank;
 mod rank;
 mod serve;
 
-pub(crate) use serve::{RankRequest, run_rank};
+pub(crate) use serve::{RankRequest, Reply, run_rank};

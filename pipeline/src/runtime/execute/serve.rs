@@ -1,15 +1,17 @@
 //! The thread of a rank: it serves the requests of the driver.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
 use tinderbox_deferred::Source;
+use tinderbox_link::{Channels, Received};
 
 use super::list::run_list;
 use super::rank::Rank;
 use crate::runtime::caught::{action_error, guarded};
 use crate::runtime::link::Link;
 use crate::runtime::pass::Pass;
+use crate::runtime::points::{Receiver, Sender};
 use crate::runtime::progress::Watch;
 use crate::runtime::round::{Round, RoundReport};
 use crate::runtime::stage::{RankSetup, Stage};
@@ -19,14 +21,13 @@ use crate::{ActionError, PipelineError};
 /// A call that runs on a rank's thread, with its stages.
 type Call = Box<dyn FnOnce(RankIndex, &mut [Stage]) + Send>;
 
+/// Where a rank sends what it returns.
+pub(crate) type Reply<T> = Sender<(RankIndex, T)>;
+
 /// A request of the driver to a rank.
 pub(crate) enum RankRequest {
     /// Runs a list of actions and reports; a pass is for streamed stages.
-    Round(
-        Arc<Round>,
-        Option<Arc<Pass>>,
-        Sender<(RankIndex, RoundReport)>,
-    ),
+    Round(Arc<Round>, Option<Arc<Pass>>, Reply<RoundReport>),
     /// Runs code of the driver.
     Call(Call),
 }
@@ -61,14 +62,16 @@ impl Rank {
         link: &mut dyn Link,
         requests: &Receiver<RankRequest>,
     ) -> Result<(), PipelineError> {
-        let rank = self.setup.rank;
-        while let Ok(request) = requests.recv() {
+        let (rank, abort) = (self.setup.rank, self.setup.abort.clone());
+        let channels = abort.channels();
+        let never = channels.deadline(Duration::MAX);
+        while let Received::Message(request) = channels.receive(requests, abort.signal(), never) {
             match request {
                 RankRequest::Round(round, pass, report) => {
                     let run = || run_list(self, &round, pass.as_ref(), link);
                     let done = attempt(rank, "ROUND", run)?;
                     // The driver may have stopped waiting.
-                    let _ = report.send((rank, done));
+                    let _ = channels.send(&report, (rank, done));
                 }
                 RankRequest::Call(call) => {
                     self.setup.progress.restart();

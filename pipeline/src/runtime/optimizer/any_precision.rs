@@ -219,14 +219,12 @@ impl Optimizer for AnyPrecisionAdamW {
         let moment_1 = moment(old_1, self.beta_1, grad.clone()).cast(stored(self.first));
         let moment_2 = moment(old_2, self.beta_2, grad.square()).cast(stored(self.second));
         let correction = |beta: f32| 1.0 - beta.powi(i32::try_from(time).unwrap_or(i32::MAX));
-        let corrected_1 = moment_1
-            .clone()
-            .cast(wide)
-            .div_scalar(correction(self.beta_1));
-        let corrected_2 = moment_2
-            .clone()
-            .cast(wide)
-            .div_scalar(correction(self.beta_2));
+        let corrected = |moment: &Tensor<D>, beta| {
+            let moment = moment.clone().cast(wide);
+            moment.div_scalar(correction(beta))
+        };
+        let corrected_1 = corrected(&moment_1, self.beta_1);
+        let corrected_2 = corrected(&moment_2, self.beta_2);
         let delta = corrected_1.div(corrected_2.sqrt().add_scalar(self.epsilon));
 
         let decay = lr * f64::from(self.weight_decay);

@@ -2,9 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::time::Instant;
 
 use burn::module::Module;
+use tinderbox_world::clock::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::pipeline::{Call, Pipeline, Repeating};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::module::Module;
-use tinderbox_deferred::{SharedId, Source, check_device};
+use tinderbox_deferred::{SharedId, check_device};
 use tinderbox_fake::Mode;
 use tinderbox_world::with_causes;
 
@@ -41,10 +41,10 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         let recovery = self.recovery.take();
         let recovery = recovery.zip(world.clone());
         self.ranks.backups = recovery.as_ref().map(|_| Arc::default());
-        let (mut pipeline, launch, source) = self.launch().inspect_err(fail)?;
+        let launch = self.checked().inspect_err(fail)?;
+        let mut pipeline = self.launch(&launch).inspect_err(fail)?;
         if let Some((recovery, world)) = recovery {
             let settings = (recovery.every, planned(recovery, &pipeline, &launch));
-            let launch = (launch, source);
             let driver = &mut pipeline.driver;
             let recovering = Recovering::new(settings, world, launch, driver).inspect_err(fail)?;
             pipeline.recovery = Some(Box::new(Repeating::new(recovering)));
@@ -84,18 +84,14 @@ fn planned<M: Module + Sync + 'static, B: Batch>(
 }
 
 impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
-    /// Starts the ranks. Returns what starts them again as well.
-    pub(super) fn launch(self) -> Result<(Pipeline<M, B>, Launch, Arc<dyn Source>), PipelineError> {
-        let launch = self.checked()?;
-        let source = self.source_of_values();
-        let driver = launch.start(self.plan, source.clone(), self.links.as_deref())?;
-        let pipeline = Pipeline {
+    /// Starts the ranks.
+    pub(super) fn launch(self, launch: &Launch) -> Result<Pipeline<M, B>, PipelineError> {
+        Ok(Pipeline {
+            driver: launch.start(self.plan, self.links.as_deref())?,
             model: self.model,
             trace: self.trace.keeping(self.options.kept_programs),
-            driver,
             recovery: None,
-        };
-        Ok((pipeline, launch, source))
+        })
     }
 
     /// Checks the settings; returns what starts the ranks.
@@ -118,6 +114,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         Ok(Launch {
             table: self.model.parameters().clone(),
             example: self.trace.example_program()?,
+            source: self.source_of_values(),
             settings: Arc::new(Settings {
                 optimizers: self.optimizers(),
                 sum: options.sum.unwrap_or(GradientSum::of_replicas(replicas)),

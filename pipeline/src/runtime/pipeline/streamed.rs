@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::tensor::Device;
-use tinderbox_deferred::{Deferred, MaterializeError, ParameterTable, Request, Source};
+use tinderbox_deferred::Deferred;
 use tinderbox_fake::{DeviceLabel, Mode, is_host};
 use tinderbox_planner::{DiskRate, MemoryBudget, StreamPrediction};
 
@@ -250,10 +249,10 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         if let Some(store) = &store {
             self.values.source = Some(Arc::new(Stored(store.clone())));
         }
-        let source = self.source_of_values();
-        check_source(&*source, &table, &device)?;
         let is_forward = self.trace.mode() == Mode::Inference;
-        let (mut pipeline, ..) = self.launch()?;
+        let launch = self.checked()?;
+        launch.check_source()?;
+        let mut pipeline = self.launch(&launch)?;
         let setup = pipeline.on_ranks(|_, stages| stages.first()?.streamed_setup());
         let setup = setup?.into_iter().flatten().next();
         let setup = setup.expect("the plan has stages, and they are streamed");
@@ -271,7 +270,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         let parts = mode.map(|mode| driver.programs.parts(mode, &cuts));
         let parts = parts.transpose()?;
         let trained = (setup.trained.clone(), setup.scratch_dir.is_some());
-        let mut planned = Passes::new(budget, (table, device), source, trained);
+        let mut planned = Passes::new(budget, (table, device), launch.source, trained);
         if let (Some(mode), Some(parts)) = (mode, parts) {
             planned.pass(mode, &parts[0].lists, &cuts, 0)?;
         }
@@ -282,21 +281,6 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
             store,
         })
     }
-}
-
-/// Checks that a source has the parameters of a model.
-fn check_source(
-    source: &dyn Source,
-    table: &ParameterTable,
-    device: &Device,
-) -> Result<(), PipelineError> {
-    let requests = table.distinct();
-    let requests = requests.map(|parameter| Request::of(table, parameter, device));
-    let checked = source.check(table, &requests.collect::<Vec<_>>());
-    checked.map_err(|source| PipelineError::Materialize {
-        rank: RankIndex::new(0),
-        source: MaterializeError::from(source),
-    })
 }
 
 /// Begins or continues the training of a pipeline with its store.

@@ -8,7 +8,7 @@ use tinderbox_fake::DynTensor;
 use tinderbox_world::{Channel, World};
 
 use super::notice::Notice;
-use super::ranks::{RankCall, Ranks, To};
+use super::ranks::{Payload, RankCall, Ranks, To};
 use super::remote::{Remote, join};
 use super::threads::{Start, Threads};
 use crate::PipelineError;
@@ -83,7 +83,7 @@ impl Ranks for Processes {
         to: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<(Vec<u8>, Vec<DynTensor>)>, PipelineError> {
+    ) -> Result<Vec<Payload>, PipelineError> {
         let remote = self.remote.as_mut().ok_or(PipelineError::Stopped)?;
         let exchanged = remote.exchange(to, value, tensors);
         self.notify(exchanged)

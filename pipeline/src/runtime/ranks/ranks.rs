@@ -22,6 +22,9 @@ pub(crate) enum To {
     First,
 }
 
+/// A value and tensors that a process gives to others.
+pub(crate) type Payload = (Vec<u8>, Vec<DynTensor>);
+
 /// A call that runs on every rank's thread, with its stages.
 pub(crate) type RankCall =
     Arc<dyn Fn(RankIndex, &mut [Stage]) -> Box<dyn Any + Send> + Send + Sync>;
@@ -66,7 +69,7 @@ pub(crate) trait Ranks: Send {
         to: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<(Vec<u8>, Vec<DynTensor>)>, PipelineError>;
+    ) -> Result<Vec<Payload>, PipelineError>;
 
     /// Reports to the other processes what this one is about to do, and stops it if another does something else.
     fn announce(&self, _: Notice) {}

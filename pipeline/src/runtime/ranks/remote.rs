@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
-use tinderbox_link::{Crossbeam, Mailbox, MailboxError, mailboxes};
+use tinderbox_link::{Mailbox, MailboxError, mailboxes};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with_causes};
 
 use super::notice::{Notice, Notices};
-use super::ranks::To;
+use super::ranks::{Payload, To};
 use crate::runtime::link::{Abort, Link, Tag};
+use crate::runtime::points::System;
 use crate::runtime::snapshots::{Backups, Part};
 use crate::runtime::wire::{TensorType, lend, tensors};
 use crate::schedule::RankIndex;
@@ -39,14 +40,11 @@ enum Header {
     Ended { call: u64, payloads: u64 },
 }
 
-/// A value and tensors that a process gives to others.
-pub(super) type Payload = (Vec<u8>, Vec<DynTensor>);
-
 /// The receiving side: fills the mailboxes.
 struct Inbox {
     own: RankIndex,
-    messages: Mutex<Vec<Mailbox<Tag, Vec<DynTensor>, Crossbeam>>>,
-    payloads: Mutex<Vec<Mailbox<u64, Payload, Crossbeam>>>,
+    messages: Mutex<Vec<Mailbox<Tag, Vec<DynTensor>, System>>>,
+    payloads: Mutex<Vec<Mailbox<u64, Payload, System>>>,
     notices: Mutex<Notices>,
     abort: Abort,
     /// What this process keeps of another one.
@@ -121,13 +119,13 @@ pub(super) struct Remote {
     own: RankIndex,
     channel: Arc<Channel>,
     inbox: Arc<Inbox>,
-    payloads: Mailbox<u64, Payload, Crossbeam>,
+    payloads: Mailbox<u64, Payload, System>,
     sequence: u64,
 }
 
 /// The link of a process' rank.
 struct ProcessLink {
-    mailbox: Mailbox<Tag, Vec<DynTensor>, Crossbeam>,
+    mailbox: Mailbox<Tag, Vec<DynTensor>, System>,
     /// The driver's: it closes even if this rank is stuck.
     channel: Weak<Channel>,
     abort: Abort,

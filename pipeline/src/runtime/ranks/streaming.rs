@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tinderbox_fake::{DynTensor, Mode};
 
-use super::ranks::{RankCall, Ranks, To};
+use super::ranks::{Payload, RankCall, Ranks, To};
 use super::threads::Threads;
 use crate::PipelineError;
 use crate::runtime::pass::Passes;
@@ -78,7 +78,7 @@ impl Ranks for StreamingRank {
         to: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<(Vec<u8>, Vec<DynTensor>)>, PipelineError> {
+    ) -> Result<Vec<Payload>, PipelineError> {
         self.thread.exchange_bytes(to, value, tensors)
     }
 

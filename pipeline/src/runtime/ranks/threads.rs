@@ -4,18 +4,20 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use tinderbox_deferred::Source;
 use tinderbox_fake::DynTensor;
-use tinderbox_link::{Crew, CrewError, Crossbeam, Member};
+use tinderbox_link::{Channels, Crew, CrewError, Member};
 use tinderbox_world::Channel;
+use tinderbox_world::clock::is_simulated;
 
-use super::ranks::{RankCall, Ranks, To};
+use super::ranks::{Payload, RankCall, Ranks, To};
 use crate::PipelineError;
-use crate::runtime::execute::{RankRequest, run_rank};
+use crate::runtime::execute::{RankRequest, Reply, run_rank};
 use crate::runtime::link::{Abort, Link};
 use crate::runtime::local::{LocalLink, local_links};
 use crate::runtime::pass::Pass;
+use crate::runtime::points::{Receiver, System};
 use crate::runtime::progress::{Counted, RankProgress, Watch};
 use crate::runtime::round::{Round, RoundReport};
 use crate::runtime::stage::RankSetup;
@@ -26,7 +28,7 @@ use crate::schedule::RankIndex;
 #[derive(Debug)]
 pub(crate) struct Threads {
     /// None after it has ended.
-    crew: Option<Crew<RankRequest, PipelineError, Crossbeam>>,
+    crew: Option<Crew<RankRequest, PipelineError, System>>,
     /// The lowest rank.
     first: RankIndex,
     /// The progress of each rank with the current call.
@@ -91,17 +93,14 @@ impl Threads {
         let members = members.map(|(setup, link)| {
             let rank = setup.rank;
             let (source, watch) = (source.clone(), watch.clone());
-            let pool = rayon::ThreadPoolBuilder::new()
-                .num_threads(threads_per_rank)
-                .thread_name(move |thread| format!("rank-{rank}-{thread}"))
-                .build()
-                .map_err(|error| {
-                    let source = std::io::Error::other(error);
-                    PipelineError::Spawn { rank, source }
-                })?;
+            let pool = pool(rank, threads_per_rank)?;
             let body = move |link: &mut Box<dyn Link>, requests: &Receiver<RankRequest>| {
-                // The CPU backend works in the pool that it is called from.
-                pool.install(|| run_rank(setup, watch, &mut **link, &source, requests));
+                let run = || run_rank(setup, watch, &mut **link, &source, requests);
+                match pool {
+                    // The CPU backend works in the pool that it is called from.
+                    Some(pool) => pool.install(run),
+                    None => run(),
+                }
             };
             Ok(Member { link, body })
         });
@@ -162,11 +161,11 @@ impl Ranks for Threads {
         request: &'static str,
         call: RankCall,
     ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError> {
-        let make = |_, reply: Sender<(RankIndex, Box<dyn Any + Send>)>| {
-            let call = call.clone();
+        let make = |_, reply: Reply<Box<dyn Any + Send>>| {
+            let (call, channels) = (call.clone(), self.abort.channels().clone());
             RankRequest::Call(Box::new(move |rank, stages| {
                 // The driver may have stopped waiting.
-                let _ = reply.send((rank, call(rank, stages)));
+                let _ = channels.send(&reply, (rank, call(rank, stages)));
             }))
         };
         let crew = self.crew.as_mut().ok_or(PipelineError::Stopped)?;
@@ -196,7 +195,7 @@ impl Ranks for Threads {
         _: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<(Vec<u8>, Vec<DynTensor>)>, PipelineError> {
+    ) -> Result<Vec<Payload>, PipelineError> {
         match self.crew {
             Some(_) => Ok(vec![(value, tensors)]),
             None => Err(PipelineError::Stopped),
@@ -210,6 +209,21 @@ impl Ranks for Threads {
     fn end(&mut self) {
         self.crew = None;
     }
+}
+
+/// The threads that a rank computes with; none in a simulation, which has one thread.
+fn pool(rank: RankIndex, threads: usize) -> Result<Option<ThreadPool>, PipelineError> {
+    if is_simulated() {
+        return Ok(None);
+    }
+    let pool = ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(move |thread| format!("rank-{rank}-{thread}"));
+    let pool = pool.build().map_err(|error| {
+        let source = std::io::Error::other(error);
+        PipelineError::Spawn { rank, source }
+    })?;
+    Ok(Some(pool))
 }
 
 /// Whether any rank has reported progress since the last call.

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use burn::optim::DynState;
 use burn::tensor::TensorData;
+use burn_pack::Scalar;
 use bytes::Bytes;
 use tinderbox_deferred::{Observer, ParameterPath, ParameterTable, Values};
 use tinderbox_fake::DynTensor;
+use tinderbox_world::clock::{Condvar, Instant};
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
 use crate::PipelineError;
@@ -28,7 +30,6 @@ pub(super) struct Moved {
 }
 
 /// The state of the optimizer for the parameters that a rank owns.
-#[derive(Default)]
 pub(super) struct MovedState {
     /// The states that stay on this rank.
     pub(super) own: BTreeMap<ParameterPath, DynState>,
@@ -151,6 +152,63 @@ impl Value {
     }
 }
 
+/// The tensors that a process needs, in rows, by name and first row.
+#[derive(Default)]
+struct Parts(BTreeMap<Name, BTreeMap<u64, DynTensor>>);
+
+impl Parts {
+    /// Adds an item from a rank; `None` for its value if other bytes have arrived than the item says.
+    fn add(
+        &mut self,
+        from: RankIndex,
+        item: &Item,
+        value: Option<DynTensor>,
+    ) -> Result<(), PipelineError> {
+        let value = value.ok_or(PipelineError::Frame { rank: from })?;
+        let rows = self.0.entry(item.name.clone()).or_default();
+        rows.insert(item.first_row, value);
+        Ok(())
+    }
+
+    /// Joins the rows of each tensor; the numbers of the optimizer's state are beside them.
+    fn joined(
+        self,
+        scalars: impl Iterator<Item = (usize, String, Scalar)>,
+        table: &ParameterTable,
+    ) -> Result<(Values, MovedState), PipelineError> {
+        let path = |position: usize| table.iter().as_slice()[position].path.clone();
+        let mut of_parameters = Vec::new();
+        let mut fields: BTreeMap<ParameterPath, StateFields> = BTreeMap::new();
+        let mut of_state: BTreeMap<ParameterPath, Vec<DynTensor>> = BTreeMap::new();
+        for (name, rows) in self.0 {
+            let path = path(name.position);
+            let value = joined(rows.into_values().collect())?;
+            let Some(name) = name.state else {
+                of_parameters.push((path, value));
+                continue;
+            };
+            let shape = value.shape();
+            let tensor = StateTensor {
+                name,
+                shape: shape.iter().map(|size| *size as u64).collect(),
+                dtype: value.dtype(),
+            };
+            fields.entry(path.clone()).or_default().tensors.push(tensor);
+            of_state.entry(path).or_default().push(value);
+        }
+        for (position, name, scalar) in scalars {
+            let fields = fields.entry(path(position)).or_default();
+            fields.scalars.push((name, scalar));
+        }
+        let state = MovedState {
+            own: BTreeMap::new(),
+            fields,
+            values: Mutex::new(of_state),
+        };
+        Ok((of_parameters.into_iter().collect(), state))
+    }
+}
+
 /// Sends what this process holds to the ranks that need it, and returns what its own rank needs. All processes call this.
 pub(super) fn move_state(
     world: &World,
@@ -167,28 +225,21 @@ pub(super) fn move_state(
         let at = u32::try_from(at).expect("a header has fewer items");
         // Read once, for all that need it.
         let mut bytes = None;
-        for to in channel
-            .others()
-            .filter(|to| needs.includes(*to, &item.name))
-        {
-            let bytes = match &bytes {
-                Some(bytes) => bytes,
-                None => bytes.insert(value.bytes()?),
-            };
-            channel.send(to, &at.to_le_bytes(), bytes.clone());
+        for to in channel.others() {
+            if needs.includes(to, &item.name) {
+                let bytes = match &bytes {
+                    Some(bytes) => bytes,
+                    None => bytes.insert(value.bytes()?),
+                };
+                channel.send(to, &at.to_le_bytes(), bytes.clone());
+            }
         }
     }
-    // By name and first row.
-    let mut parts: BTreeMap<Name, BTreeMap<u64, DynTensor>> = BTreeMap::new();
-    let mut add = |item: &Item, value: DynTensor| {
-        let rows = parts.entry(item.name.clone()).or_default();
-        rows.insert(item.first_row, value);
-    };
-    let needed = |item: &&Item| needs.includes(own, &item.name);
+    let mut parts = Parts::default();
+    let needed = |item: &Item| needs.includes(own, &item.name);
     for (item, value) in all[own.index()].items.iter().zip(values) {
-        if needed(&item) {
-            let value = value.into_tensor(item);
-            add(item, value.ok_or(PipelineError::Frame { rank: own })?);
+        if needed(item) {
+            parts.add(own, item, value.into_tensor(item))?;
         }
     }
     let mut received_bytes = 0;
@@ -201,43 +252,17 @@ pub(super) fn move_state(
                 Err(chunks) => Buffer::joined(&chunks),
             };
             received_bytes += bytes.len() as u64;
-            let value = tensor(item, bytes);
-            add(item, value.ok_or(PipelineError::Frame { rank: from })?);
-        }
-    }
-    let mut moved = Moved {
-        values: Values::default(),
-        state: MovedState::default(),
-        received_bytes,
-    };
-    let mut of_parameters = Vec::new();
-    let mut state_values: BTreeMap<ParameterPath, Vec<DynTensor>> = BTreeMap::new();
-    for (name, rows) in parts {
-        let path = table.iter().as_slice()[name.position].path.clone();
-        let value = joined(rows.into_values().collect())?;
-        match name.state {
-            None => of_parameters.push((path, value)),
-            Some(name) => {
-                let fields = moved.state.fields.entry(path.clone()).or_default();
-                let shape = value.shape();
-                fields.tensors.push(StateTensor {
-                    name,
-                    shape: shape.iter().map(|size| *size as u64).collect(),
-                    dtype: value.dtype(),
-                });
-                state_values.entry(path).or_default().push(value);
-            }
+            parts.add(from, item, tensor(item, bytes))?;
         }
     }
     let scalars = all.into_iter().flat_map(|contents| contents.scalars);
-    for (position, name, scalar) in scalars.filter(|(position, ..)| needs.owns(own, *position)) {
-        let path = table.iter().as_slice()[position].path.clone();
-        let fields = moved.state.fields.entry(path).or_default();
-        fields.scalars.push((name, scalar));
-    }
-    moved.state.values = Mutex::new(state_values);
-    moved.values = of_parameters.into_iter().collect();
-    Ok(moved)
+    let scalars = scalars.filter(|(position, ..)| needs.owns(own, *position));
+    let (values, state) = parts.joined(scalars, table)?;
+    Ok(Moved {
+        values,
+        state,
+        received_bytes,
+    })
 }
 
 /// Joins rows, at least one, some of which may be on a device and others in the memory of the host.
@@ -293,8 +318,7 @@ impl Arrived {
                     timeout,
                 });
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(&self.state, state, left);
         }
     }
 }

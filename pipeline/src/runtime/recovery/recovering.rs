@@ -1,10 +1,9 @@
 //! What a process needs to continue without others, and when it takes snapshots.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tinderbox_deferred::Source;
+use tinderbox_world::clock::{Instant, Thread};
 use tinderbox_world::{Failure, How, World, machine};
 
 use super::keepers::keepers;
@@ -13,6 +12,7 @@ use super::sending::send;
 use crate::PipelineError;
 use crate::plan::Plan;
 use crate::runtime::driver::{CallKind, Condition, Driver, Launch};
+use crate::runtime::points::{Point, reach};
 use crate::runtime::recovered::Recovered;
 use crate::runtime::snapshots::{Backups, Snapshot};
 use crate::schedule::RankIndex;
@@ -29,10 +29,8 @@ pub(crate) struct Recovering {
     every: u64,
     pub(super) replan: Arc<Planned>,
     pub(super) world: World,
-    /// Starts the ranks of any plan, and the plan with which they were started first.
+    /// Starts the ranks of any plan, with initial parameters, and the plan with which they were started first.
     pub(super) launch: (Launch, Plan),
-    /// Where initial parameters come from.
-    pub(super) source: Arc<dyn Source>,
     pub(super) ledger: Ledger,
     /// The ledgers before the last losses, the newest last, until the present one has a version that all keepers have.
     pub(super) earlier: Vec<Ledger>,
@@ -44,7 +42,7 @@ pub(crate) struct Recovering {
     pub(super) is_state_lost: bool,
     pub(super) recovered: Vec<Recovered>,
     /// Sends the last snapshot.
-    sending: Option<JoinHandle<()>>,
+    sending: Option<Thread>,
 }
 
 impl Recovering {
@@ -52,7 +50,7 @@ impl Recovering {
     pub(crate) fn new(
         (every, replan): (u64, Arc<Planned>),
         world: World,
-        (launch, source): (Launch, Arc<dyn Source>),
+        launch: Launch,
         driver: &mut Driver,
     ) -> Result<Self, PipelineError> {
         let (timeout, lost_after) = (driver.ranks.timeout(), world.lost_after());
@@ -74,7 +72,6 @@ impl Recovering {
             replan,
             world,
             launch: (launch, driver.plan.clone()),
-            source,
             ledger,
             earlier: Vec::new(),
             version: INITIAL,
@@ -198,6 +195,7 @@ impl Recovering {
         if !self.has_others() || self.ledger.snapshots.contains_key(&self.version) {
             return Ok(());
         }
+        reach(Point::Snapshot);
         self.wait_until_kept(driver)?;
         let taken = driver
             .ranks
@@ -221,8 +219,7 @@ impl Recovering {
                 channel.fail(&format!("rank {rank} can't read its state: {error}"));
             }
         };
-        let thread = std::thread::Builder::new().name("snapshot".to_owned());
-        let thread = thread.spawn(send);
+        let thread = Thread::spawn("snapshot", send);
         self.sending = Some(thread.map_err(|source| PipelineError::Spawn { rank, source })?);
         Ok(())
     }
@@ -259,8 +256,7 @@ impl Recovering {
     /// Waits until the last snapshot was read, so that nothing uses the channel any more.
     pub(super) fn join_sending(&mut self) {
         if let Some(sending) = self.sending.take() {
-            // A panic was reported by its hook.
-            let _ = sending.join();
+            sending.join();
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Continues after a loss: regroups, plans again, moves the state, and starts the ranks again.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::ParameterPath;
+use tinderbox_world::clock::Instant;
 use tinderbox_world::{Failure, World, WorldError, with_causes};
 
 use super::ledger::{Holdings, INITIAL, newest_version};
@@ -15,6 +16,7 @@ use crate::plan::Plan;
 use crate::runtime::driver::{Condition, Driver, DriverState};
 use crate::runtime::memory::device_of;
 use crate::runtime::pieces::Piece;
+use crate::runtime::points::{Point, reach};
 use crate::runtime::recovered::Recovered;
 use crate::runtime::snapshots::Backups;
 use crate::schedule::RankIndex;
@@ -69,6 +71,7 @@ impl Recovering {
         driver.ranks.end();
         self.absorb(driver);
         self.join_sending();
+        reach(Point::Regroup);
         self.world.regroup()?;
         let left = self.world.all_gather(Standing {
             calls: self.calls,
@@ -173,6 +176,7 @@ impl Recovering {
         absent: &[RankIndex],
     ) -> Result<Moved, PipelineError> {
         let (world, table) = (&self.world, &*driver.table);
+        reach(Point::Move);
         let layout = plan.layout(table)?;
         let needs = Needs::of(&layout, plan.world_size());
         let snapshot = &self.ledger.snapshots[&version];
@@ -230,6 +234,7 @@ impl Recovering {
         backups: &Arc<Backups>,
         moved: Option<Moved>,
     ) -> Result<Option<MovedState>, PipelineError> {
+        reach(Point::Restart);
         let (world, (first, first_plan)) = (&self.world, &self.launch);
         let mut launch = first.clone();
         if plan != *first_plan {
@@ -238,11 +243,11 @@ impl Recovering {
         launch.ranks.devices = vec![device_of_process(world, &first.ranks.devices)];
         launch.ranks.world = (world.size() > 1).then(|| world.clone());
         launch.ranks.backups = Some(backups.clone());
-        let (source, state) = match moved {
-            Some(Moved { values, state, .. }) => (Arc::new(values) as _, Some(state)),
-            None => (self.source.clone(), None),
-        };
-        let started = launch.start(plan, source, None);
+        let state = moved.map(|Moved { values, state, .. }| {
+            launch.source = Arc::new(values);
+            state
+        });
+        let started = launch.start(plan, None);
         let started = started.inspect_err(|error| world.fail(&with_causes(error)))?;
         driver.restart_with(started);
         Ok(state)

@@ -5,6 +5,7 @@ use tinderbox_deferred::ParameterTable;
 use tinderbox_world::Channel;
 
 use crate::runtime::digest::ReadError;
+use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::header_of;
 use crate::runtime::snapshots::{Part, Snapshot};
 use crate::runtime::wire::lend_row_major;
@@ -48,6 +49,7 @@ pub(super) fn send(
 }
 
 fn put(channel: &Channel, to: RankIndex, part: Part, pieces: Vec<Bytes>) {
+    reach(Point::Keep);
     let header = header_of(part);
     channel.send_when_idle(to, &header, pieces);
 }

@@ -1,11 +1,12 @@
 //! The snapshots of other ranks, in the memory of this process.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_world::Buffer;
+use tinderbox_world::clock::{Condvar, Instant};
 
 use super::snapshot::{Contents, Snapshot};
 use crate::schedule::RankIndex;
@@ -114,8 +115,7 @@ impl Backups {
             if left.is_zero() {
                 return false;
             }
-            let waited = self.arrived.wait_timeout(ranks, left);
-            ranks = waited.unwrap_or_else(PoisonError::into_inner).0;
+            ranks = self.arrived.wait_timeout(&self.ranks, ranks, left);
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{MaterializeError, NumericFingerprint, Request, RunContext, Source};
+use tinderbox_deferred::{NumericFingerprint, RunContext, Source};
 use tinderbox_fake::{DynTensor, FakeError, Mode, ValueId};
 
 use super::digest::{ProgramDigest, ReplayedOperation, described, digest_of, place};
@@ -157,16 +157,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         let step = u32::try_from(step).map_err(|_| PipelineError::StepOverflow { step })?;
         let launch = self.checked()?;
         let prepared = launch.prepare(&self.plan)?;
-        let source = self.source_of_values();
-        let table = &launch.table;
-        let device = device_of(RankIndex::new(0), &launch.ranks.devices);
-        let requests = table.distinct();
-        let requests = requests.map(|parameter| Request::of(table, parameter, device));
-        let checked = source.check(table, &requests.collect::<Vec<_>>());
-        checked.map_err(|source| PipelineError::Materialize {
-            rank: RankIndex::new(0),
-            source: MaterializeError::from(source),
-        })?;
+        launch.check_source()?;
         let batches = TracedBatches {
             trace: self.trace.keeping(launch.kept_programs),
             batches: batches.into_iter().collect(),
@@ -182,7 +173,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             selected: 0..micro_batches.len(),
             micro_batches,
             has_states,
-            ranks: ReplayedRanks::new(&launch, prepared, source),
+            ranks: ReplayedRanks::new(&launch, prepared),
             left: VecDeque::new(),
             values: Kept::default(),
             stage: None,
@@ -194,7 +185,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 }
 
 impl ReplayedRanks {
-    fn new(launch: &Launch, prepared: Prepared, source: Arc<dyn Source>) -> Self {
+    fn new(launch: &Launch, prepared: Prepared) -> Self {
         let layout = prepared.layout;
         let setup = |rank: RankIndex| {
             Arc::new(RankSetup {
@@ -214,7 +205,7 @@ impl ReplayedRanks {
         Self {
             setups: ranks.map(setup).collect(),
             layout,
-            source,
+            source: launch.source.clone(),
         }
     }
 }

@@ -1,0 +1,69 @@
+//! Where ranks run: threads of the operating system, or in tests a simulation, with the points at which a test lets something
+//! happen.
+
+use tinderbox_link::Channels;
+
+use crate::schedule::Action;
+
+/// The channels and threads of ranks.
+#[cfg(not(feature = "testing"))]
+pub(crate) type System = tinderbox_link::Crossbeam;
+#[cfg(feature = "testing")]
+pub(crate) type System = tinderbox_link::Host;
+
+pub(crate) type Sender<T> = <System as Channels>::Sender<T>;
+pub(crate) type Receiver<T> = <System as Channels>::Receiver<T>;
+
+/// What a process is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Its rank runs an action of its list.
+    Action(Action),
+    /// It gives the losses and norms of its rank to all others.
+    Report,
+    /// It waits until its keepers have the last snapshot, and takes one.
+    Snapshot,
+    /// It sends a part of a snapshot to its keeper.
+    Keep,
+    /// It agrees with the others on who is left.
+    Regroup,
+    /// It moves snapshots to where the next plan needs them.
+    Move,
+    /// It starts its rank again.
+    Restart,
+}
+
+#[cfg(not(feature = "testing"))]
+pub(crate) const fn reach(_: Point) {}
+
+#[cfg(feature = "testing")]
+pub(crate) use testing::{at_points, reach};
+
+#[cfg(feature = "testing")]
+mod testing {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::Point;
+
+    type Reached = Rc<dyn Fn(Point)>;
+
+    thread_local! {
+        static REACHED: RefCell<Option<Reached>> = const { RefCell::new(None) };
+    }
+
+    /// Calls a function at every point that a run on this thread reaches.
+    pub(crate) fn at_points<R>(reached: impl Fn(Point) + 'static, run: impl FnOnce() -> R) -> R {
+        let before = REACHED.replace(Some(Rc::new(reached)));
+        let result = run();
+        REACHED.set(before);
+        result
+    }
+
+    pub(crate) fn reach(point: Point) {
+        let reached = REACHED.with_borrow(Clone::clone);
+        if let Some(reached) = reached {
+            reached(point);
+        }
+    }
+}
