@@ -72,7 +72,8 @@ impl<E: Send + 'static, C: Channels> Abort<E, C> {
         reason
     }
 
-    pub(crate) fn channels(&self) -> &C {
+    /// Returns the environment of the protocol.
+    pub fn channels(&self) -> &C {
         &self.channels
     }
 }

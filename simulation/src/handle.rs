@@ -94,6 +94,12 @@ impl Handle {
         self.wait(&[], Some(duration));
     }
 
+    /// Returns the process of the fiber or action that runs.
+    #[must_use]
+    pub fn process(&self) -> Option<Process> {
+        self.state().process()
+    }
+
     /// Starts a fiber in the process of what runs.
     ///
     /// # Panics

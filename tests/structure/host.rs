@@ -31,10 +31,14 @@ fn only_the_host_names_internals_of_burn() {
             }
         }
     }
-    let elsewhere: Vec<&String> =
-        naming.iter().filter(|file| !HOST.iter().any(|host| file.starts_with(host))).collect();
+    let elsewhere: Vec<&String> = naming
+        .iter()
+        .filter(|file| !HOST.iter().any(|host| file.starts_with(host)))
+        .collect();
     assert!(elsewhere.is_empty(), "{elsewhere:#?}");
-    let unused: Vec<&&str> =
-        HOST.iter().filter(|host| !naming.iter().any(|file| file.starts_with(*host))).collect();
+    let unused: Vec<&&str> = HOST
+        .iter()
+        .filter(|host| !naming.iter().any(|file| file.starts_with(*host)))
+        .collect();
     assert!(unused.is_empty(), "listed without need: {unused:?}");
 }

@@ -52,7 +52,8 @@ impl<'ast> Visit<'ast> for Sizes {
 
     fn visit_item_struct(&mut self, item: &'ast ItemStruct) {
         if let Fields::Named(fields) = &item.fields {
-            self.structs.push((item.ident.to_string(), fields.named.len()));
+            self.structs
+                .push((item.ident.to_string(), fields.named.len()));
         }
     }
 }
@@ -72,7 +73,10 @@ fn sizes() -> Vec<(String, Sizes)> {
 fn no_function_of_the_pipeline_is_longer_than_a_page() {
     let mut long = Vec::new();
     for (file, sizes) in sizes() {
-        let too_long = sizes.functions.into_iter().filter(|(_, lines)| *lines > MAX_LINES);
+        let too_long = sizes
+            .functions
+            .into_iter()
+            .filter(|(_, lines)| *lines > MAX_LINES);
         long.extend(too_long.map(|(name, lines)| format!("{file}: {name} has {lines} lines")));
     }
     assert!(long.is_empty(), "{}", long.join("\n"));
@@ -82,7 +86,10 @@ fn no_function_of_the_pipeline_is_longer_than_a_page() {
 fn no_struct_of_the_pipeline_has_many_fields() {
     let mut wide = Vec::new();
     for (file, sizes) in sizes() {
-        let too_wide = sizes.structs.into_iter().filter(|(_, fields)| *fields > MAX_FIELDS);
+        let too_wide = sizes
+            .structs
+            .into_iter()
+            .filter(|(_, fields)| *fields > MAX_FIELDS);
         wide.extend(too_wide.map(|(name, fields)| format!("{file}: {name} has {fields} fields")));
     }
     assert!(wide.is_empty(), "{}", wide.join("\n"));
@@ -92,6 +99,11 @@ fn no_struct_of_the_pipeline_has_many_fields() {
 fn the_pipeline_itself_has_few_fields() {
     let all = sizes();
     let mut structs = all.iter().flat_map(|(_, sizes)| &sizes.structs);
-    let (_, fields) = structs.find(|(name, _)| name == "Pipeline").expect("a struct `Pipeline`");
-    assert!(*fields <= MAX_FIELDS_OF_PIPELINE, "`Pipeline` has {fields} fields");
+    let (_, fields) = structs
+        .find(|(name, _)| name == "Pipeline")
+        .expect("a struct `Pipeline`");
+    assert!(
+        *fields <= MAX_FIELDS_OF_PIPELINE,
+        "`Pipeline` has {fields} fields"
+    );
 }

@@ -8,6 +8,16 @@ use std::time::Duration;
 #[cfg(feature = "testing")]
 use tinderbox_simulation::{Event, Fiber, Handle, current};
 
+/// Returns whether this code runs in a simulation, whose processes and threads share one thread of the operating system.
+#[must_use]
+pub fn is_simulated() -> bool {
+    #[cfg(feature = "testing")]
+    if current().is_some() {
+        return true;
+    }
+    false
+}
+
 /// A point in time, as [`std::time::Instant`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(std::time::Instant);

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 
-use crate::schedule::{Action, Message, RankIndex, StageIndex};
 use super::points::System;
+use crate::schedule::{Action, Message, RankIndex, StageIndex};
 use crate::{LinkError, PipelineError};
 
 /// The name of a message, unique between its two ranks.

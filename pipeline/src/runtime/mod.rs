@@ -62,10 +62,10 @@ pub use pipeline::{
     OnDemand, Pipeline, PipelineBuilder, ProgramDigest, ReplayComparison, ReplayDifference,
     ReplayedOperation, ReplayedProgram, Resident, StepReplay, Streamed, StreamedBuilder,
 };
-#[cfg(feature = "testing")]
-pub(crate) use points::at_points;
 #[cfg(any(test, feature = "testing"))]
 pub use points::Point;
+#[cfg(feature = "testing")]
+pub(crate) use points::at_points;
 pub use recovered::Recovered;
 pub use recovery::Recovery;
 pub use stage::Stage;

@@ -39,7 +39,9 @@ impl Visit for Events {
 
 impl tracing::Subscriber for Events {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        let is_of_runtime = metadata.target().starts_with("tinderbox_pipeline::runtime::");
+        let is_of_runtime = metadata
+            .target()
+            .starts_with("tinderbox_pipeline::runtime::");
         let module = metadata.target().rsplit("::").next();
         is_of_runtime && matches!(module, Some("programs" | "restore" | "training"))
     }

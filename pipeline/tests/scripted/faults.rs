@@ -1,7 +1,8 @@
 //! Which fault happens where, and what has happened.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tinderbox_pipeline::testing::Point;
@@ -10,7 +11,7 @@ use tinderbox_simulation::{Handle, Process, Random, current};
 use tinderbox_world::RankIndex;
 use tinderbox_world::testing::SimulatedNet;
 
-use crate::model::Shape;
+use crate::model::SHAPES;
 
 /// What happens to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +63,7 @@ pub enum Phase {
     First,
     /// In a later one.
     Later,
-    /// In the recovery from a loss, or in the repeated step.
+    /// In the recovery from a loss, in the repeated step, or in the step after it.
     Again,
 }
 
@@ -73,6 +74,13 @@ pub const KINDS: [Kind; 5] = [
     Kind::Cut,
     Kind::Panic,
 ];
+
+impl Kind {
+    /// Whether the others go on without a process.
+    const fn is_loss(self) -> bool {
+        matches!(self, Self::Kill | Self::Silence | Self::Cut)
+    }
+}
 
 pub const PHASES: [Phase; 3] = [Phase::First, Phase::Later, Phase::Again];
 
@@ -101,8 +109,8 @@ impl Place {
         match point {
             Point::Action(Action::Compute(task)) => match task.compute {
                 Compute::Forward => Self::Forward,
-                Compute::BackwardInput => Self::BackwardInput,
-                Compute::BackwardWeight => Self::BackwardWeight,
+                Compute::InputGradient => Self::BackwardInput,
+                Compute::WeightGradient => Self::BackwardWeight,
                 _ => Self::Backward,
             },
             Point::Action(Action::Overlap(_)) => Self::Overlap,
@@ -124,19 +132,20 @@ impl Place {
     const fn is_action(self) -> bool {
         !matches!(
             self,
-            Self::Report
-                | Self::Snapshot
-                | Self::Keep
-                | Self::Regroup
-                | Self::Move
-                | Self::Restart
+            Self::Report | Self::Snapshot | Self::Keep | Self::Regroup | Self::Move | Self::Restart
         )
     }
 
     /// Whether a fault can happen here, in any run.
     pub const fn can_have(self, kind: Kind, phase: Phase) -> bool {
         let is_recovery = matches!(self, Self::Regroup | Self::Move | Self::Restart);
-        (matches!(phase, Phase::Again) || !is_recovery)
+        // The first snapshot is sent beside the second step.
+        let is_possible = match phase {
+            Phase::First => !matches!(self, Self::Keep),
+            _ => true,
+        };
+        is_possible
+            && (matches!(phase, Phase::Again) || !is_recovery)
             && (self.is_action() || !matches!(kind, Kind::Panic))
     }
 }
@@ -164,6 +173,8 @@ pub struct Faults(Mutex<State>);
 
 struct State {
     planned: Vec<Fault>,
+    /// How often places were passed.
+    passed: Counts,
     phases: Vec<Option<Phase>>,
     harms: Vec<Harm>,
     has_panicked: bool,
@@ -171,41 +182,92 @@ struct State {
     history: Vec<String>,
 }
 
+/// The message of a panic.
+pub const SCRIPTED: &str = "scripted";
+
 /// Shorter than what the heartbeats allow.
 const HARMLESS: Duration = Duration::from_millis(250);
 
 /// Longer.
 const TOO_LONG: Duration = Duration::from_secs(3);
 
-impl Faults {
-    /// Plans one or two faults for a run of a shape.
-    pub fn plan(shape: &Shape, random: &mut Random) -> Self {
-        let mut pick = |limit: usize| random.below(limit as u64) as usize;
-        let count = 1 + pick(2);
-        let mut planned = Vec::new();
-        while planned.len() < count {
-            let fault = Fault {
-                kind: KINDS[pick(KINDS.len())],
-                place: PLACES[pick(PLACES.len())],
-                phase: PHASES[pick(PHASES.len())],
-                skip: [0, 0, 1, 2, 5, 11][pick(6)],
+/// How often the processes of each shape pass each place, in an undisturbed run and after a loss.
+pub struct Passed(Vec<Counts>);
+
+type Counts = BTreeMap<(Place, Phase), u64>;
+
+impl Passed {
+    /// Collects what a run of each shape passes, with or without a loss.
+    pub fn new(run: impl Fn(usize, Faults) -> Faults) -> Self {
+        let of_shape = |shape: usize| {
+            let size = SHAPES[shape].size();
+            let lost = Fault {
+                kind: Kind::Kill,
+                place: Place::Update,
+                phase: Phase::Later,
+                skip: 1,
             };
-            // The first one leads to a recovery if the second one waits for it.
-            let begins = planned.is_empty() && count == 2;
-            let leads = matches!(fault.kind, Kind::Kill | Kind::Silence | Kind::Cut);
-            let is_again = fault.phase == Phase::Again;
-            let fits = match planned.is_empty() {
-                true => !is_again && (leads || !begins),
-                false => true,
-            };
-            if fits && fault.place.can_have(fault.kind, fault.phase) {
-                planned.push(fault);
+            let mut counts = Counts::new();
+            for planned in [Vec::new(), vec![lost]] {
+                let faults = run(shape, Faults::new(planned, size));
+                let passed = std::mem::take(&mut faults.state().passed);
+                counts.extend(passed);
             }
+            counts
+        };
+        Self((0..SHAPES.len()).map(of_shape).collect())
+    }
+
+    /// Plans one or two faults, and chooses a shape in which they can happen.
+    pub fn plan(&self, random: &mut Random) -> (usize, Faults) {
+        let mut pick = |limit: usize| random.below(limit as u64) as usize;
+        // Each as often as the others, however many shapes have it.
+        let (place, phase, kind) = loop {
+            let place = PLACES[pick(PLACES.len())];
+            let (phase, kind) = (PHASES[pick(PHASES.len())], KINDS[pick(KINDS.len())]);
+            let is_there = self.0.iter().any(|one| one.contains_key(&(place, phase)));
+            if is_there && place.can_have(kind, phase) {
+                break (place, phase, kind);
+            }
+        };
+        let shapes = (0..SHAPES.len()).filter(|one| self.0[*one].contains_key(&(place, phase)));
+        let shapes: Vec<usize> = shapes.collect();
+        let shape = shapes[pick(shapes.len())];
+        let counts = &self.0[shape];
+        let mut planned = vec![(place, phase, kind)];
+        // One in a recovery needs a loss before, and a loss may have one after it.
+        let is_again = phase == Phase::Again;
+        if is_again || (kind.is_loss() && pick(2) == 0) {
+            let other = loop {
+                let (place, phase) = *counts.keys().nth(pick(counts.len())).unwrap();
+                let kind = KINDS[pick(KINDS.len())];
+                let fits = is_again != (phase == Phase::Again) && (!is_again || kind.is_loss());
+                if fits && place.can_have(kind, phase) {
+                    break (place, phase, kind);
+                }
+            };
+            planned.insert(usize::from(!is_again), other);
         }
+        let planned = planned.into_iter().map(|(place, phase, kind)| {
+            let most = counts[&(place, phase)].min(16);
+            Fault {
+                kind,
+                place,
+                phase,
+                skip: pick(most as usize) as u64,
+            }
+        });
+        (shape, Faults::new(planned.collect(), SHAPES[shape].size()))
+    }
+}
+
+impl Faults {
+    fn new(planned: Vec<Fault>, size: usize) -> Self {
         Self(Mutex::new(State {
             planned,
-            phases: vec![None; shape.size()],
-            harms: vec![Harm::default(); shape.size()],
+            passed: Counts::new(),
+            phases: vec![None; size],
+            harms: vec![Harm::default(); size],
             has_panicked: false,
             happened: Vec::new(),
             history: Vec::new(),
@@ -236,11 +298,15 @@ impl Faults {
             *phase = Phase::Again;
         }
         let phase = *phase;
+        *state.passed.entry((place, phase)).or_default() += 1;
+        if state.harms[own].is_killed {
+            return;
+        }
         // The second one waits for the first.
         let Some(fault) = state.planned.first_mut() else {
             return;
         };
-        if (fault.place, fault.phase) != (place, phase) || state.harms[own].is_killed {
+        if (fault.place, fault.phase) != (place, phase) {
             return;
         }
         if fault.skip > 0 {
@@ -251,7 +317,9 @@ impl Faults {
         state.happen(fault, own, &simulation, net);
         let panics = fault.kind == Kind::Panic;
         drop(state);
-        assert!(!panics, "scripted");
+        if panics {
+            std::panic::panic_any(SCRIPTED);
+        }
     }
 
     pub fn harms(&self) -> Vec<Harm> {
@@ -318,6 +386,3 @@ impl fmt::Debug for Faults {
             .finish()
     }
 }
-
-/// The faults that the points of a run reach.
-pub type Shared = Arc<Faults>;

@@ -41,7 +41,8 @@ impl Seen {
         let output = pipeline.step(1e-2, batch(self.steps.len() as u64))?;
         let losses = output.micro_batch_losses.iter().chain([&output.loss]);
         let all = losses.chain(&output.gradient_norm);
-        self.steps.push(all.map(|number| number.to_bits()).collect());
+        self.steps
+            .push(all.map(|number| number.to_bits()).collect());
         Ok(())
     }
 }
@@ -62,11 +63,13 @@ pub fn run(
     };
     let mut pipeline = builder.world(&world).start().unwrap();
     // All have started then; a loss before ends all.
-    pipeline.all_gather(()).unwrap();
-    let trained = train(&mut pipeline, own, initial, faults, &mut ended);
+    let trained = pipeline.all_gather(());
+    let trained = trained.and_then(|_| train(&mut pipeline, own, initial, faults, &mut ended));
     faults.enter(own, None);
     ended.recovered = pipeline.recovered().len();
-    ended.error = trained.err().map(|error| tinderbox_world::with_causes(&error));
+    ended.error = trained
+        .err()
+        .map(|error| tinderbox_world::with_causes(&error));
     ended
 }
 
@@ -102,11 +105,15 @@ fn train_once(
     faults: &Faults,
     seen: &mut Seen,
 ) -> Result<(), PipelineError> {
+    let mut losses = pipeline.recovered().len();
     while (seen.steps.len() as u64) < STEPS {
-        faults.enter(own, Some(match seen.steps.len() {
+        let before = std::mem::replace(&mut losses, pipeline.recovered().len());
+        let phase = match seen.steps.len() {
+            _ if before < losses => Phase::Again,
             0 => Phase::First,
             _ => Phase::Later,
-        }));
+        };
+        faults.enter(own, Some(phase));
         seen.step(pipeline)?;
     }
     faults.enter(own, None);

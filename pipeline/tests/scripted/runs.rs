@@ -1,7 +1,7 @@
 //! Runs seeds, and checks what each process computed.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use tinderbox_deferred::{Values, parameter_values};
@@ -10,7 +10,7 @@ use tinderbox_simulation::{Random, Report, Simulation};
 use tinderbox_world::testing::Simulated;
 use tinderbox_world::{RankIndex, WorldOptions};
 
-use crate::faults::Faults;
+use crate::faults::{Faults, Passed, SCRIPTED};
 use crate::model::{Models, SHAPES};
 use crate::program::{self, Ended, Seen};
 use crate::table::Table;
@@ -23,6 +23,7 @@ pub struct Runs {
     models: Models,
     initial: Values,
     expected: Seen,
+    passed: Passed,
 }
 
 /// The results of a seed.
@@ -45,48 +46,34 @@ fn options() -> WorldOptions {
 
 impl Runs {
     pub fn new() -> Self {
+        hide_scripted_panics();
         let models = Models::new();
         let mut pipeline = models.undisturbed().start().unwrap();
         let initial = pipeline.gather(&burn::tensor::Device::flex()).unwrap();
+        let initial = parameter_values(&initial).into_iter().collect();
+        let passed = Passed::new(|shape, faults| {
+            let (_, _, faults) = run(&models, &initial, shape, faults, (0, Duration::ZERO));
+            Arc::into_inner(faults).unwrap()
+        });
         Self {
-            initial: parameter_values(&initial).into_iter().collect(),
             expected: Seen::undisturbed(models.undisturbed()),
+            passed,
+            initial,
             models,
         }
     }
 
     fn run(&self, seed: u64) -> Ran {
         let mut random = Random::new(seed);
-        let shape = random.below(SHAPES.len() as u64) as usize;
-        let size = SHAPES[shape].size();
+        let (shape, faults) = self.passed.plan(&mut random);
         let most = [0, 500, 5_000, 40_000][random.below(4) as usize];
-        let faults = Arc::new(Faults::plan(&SHAPES[shape], &mut random));
-        let results: Vec<Mutex<Option<Ended>>> = (0..size).map(|_| Mutex::default()).collect();
-        let mut simulation = Simulation::new(seed).stack_bytes(STACK_BYTES);
-        let (engines, net) =
-            Simulated::world(&simulation.handle(), size, Duration::from_micros(most));
-        for (rank, (engine, result)) in engines.into_iter().zip(&results).enumerate() {
-            let faults = faults.clone();
-            let process = net.process(RankIndex::new(rank));
-            simulation.start(process, format!("process {rank}"), move || {
-                let world = engine.join(options()).unwrap();
-                let builder = self.models.builder(shape);
-                let ended = program::run(builder, &self.initial, world, &faults);
-                *result.lock().unwrap() = Some(ended);
-            });
-        }
-        let reached = faults.clone();
-        let report = at_points(
-            move |point| reached.reach(point, &net),
-            || simulation.run(),
-        );
-        let report = report.unwrap_or_else(|error| panic!("{error}\n{faults:?}"));
-        let ended = results.into_iter().map(|one| one.into_inner().unwrap());
+        let delays = (seed, Duration::from_micros(most));
+        let (ended, report, faults) = run(&self.models, &self.initial, shape, faults, delays);
         Ran {
             seed,
             shape,
             faults,
-            ended: ended.map(Option::unwrap).collect(),
+            ended,
             report,
         }
     }
@@ -102,14 +89,46 @@ impl Runs {
     pub fn check(&self, seed: u64) -> Counts {
         let ran = self.run(seed);
         ran.check(&self.expected);
-        let mut counts = Counts::default();
-        counts.runs = 1;
-        counts.recovered = ran.ended.iter().map(|ended| ended.recovered as u64).sum();
-        counts.restored = u64::from(ran.ended.iter().any(|ended| ended.restored > 0));
-        counts.steps = ran.report.steps;
-        counts.table.add(&ran.faults.happened());
-        counts
+        let mut table = Table::default();
+        table.add(&ran.faults.happened());
+        let ended = ran.ended.iter();
+        Counts {
+            runs: 1,
+            recovered: ended.clone().map(|ended| ended.recovered as u64).sum(),
+            restored: u64::from(ended.clone().any(|ended| ended.restored > 0)),
+            steps: ran.report.steps,
+            table,
+        }
     }
+}
+
+/// Runs the processes of a shape in a simulation.
+fn run(
+    models: &Models,
+    initial: &Values,
+    shape: usize,
+    faults: Faults,
+    (seed, most): (u64, Duration),
+) -> (Vec<Ended>, Report, Arc<Faults>) {
+    let (faults, size) = (Arc::new(faults), SHAPES[shape].size());
+    let results: Vec<Mutex<Option<Ended>>> = (0..size).map(|_| Mutex::default()).collect();
+    let mut simulation = Simulation::new(seed).stack_bytes(STACK_BYTES);
+    let (engines, net) = Simulated::world(&simulation.handle(), size, most);
+    for (rank, (engine, result)) in engines.into_iter().zip(&results).enumerate() {
+        let faults = faults.clone();
+        let process = net.process(RankIndex::new(rank));
+        simulation.start(process, format!("process {rank}"), move || {
+            let world = engine.join(options()).unwrap();
+            let ended = program::run(models.builder(shape), initial, world, &faults);
+            *result.lock().unwrap() = Some(ended);
+        });
+    }
+    let reached = faults.clone();
+    let reach = move |point| reached.reach(point, &net);
+    let report = at_points(reach, || simulation.run());
+    let report = report.unwrap_or_else(|error| panic!("{error}\n{faults:?}"));
+    let ended = results.into_iter().map(|one| one.into_inner().unwrap());
+    (ended.map(Option::unwrap).collect(), report, faults)
 }
 
 impl Ran {
@@ -154,9 +173,10 @@ impl Ran {
             }
             let is_complete = ended.error.is_none();
             if self.faults.has_panicked() {
-                let names = ended.error.as_deref().is_none_or(|error| {
-                    error.contains("scripted") || is_disputed || harmed > 0
-                });
+                let names = ended
+                    .error
+                    .as_deref()
+                    .is_none_or(|error| error.contains(SCRIPTED) || is_disputed || harmed > 0);
                 assert!(names, "{}", of("does not name the panic"));
             } else if !(harm.may_be_given_up || is_disputed || are_too_few) {
                 assert!(is_complete, "{}", of("did not go on"));
@@ -171,7 +191,11 @@ impl Ran {
             );
         }
         let limit = Duration::from_secs(120);
-        assert!(self.report.elapsed < limit, "it took too long\n{}", self.describe());
+        assert!(
+            self.report.elapsed < limit,
+            "it took too long\n{}",
+            self.describe()
+        );
     }
 }
 
@@ -206,6 +230,19 @@ pub fn seeds(count: u64) -> Range<u64> {
     seeds.map_or(0..count, |(first, end)| {
         first.parse().unwrap()..end.parse().unwrap()
     })
+}
+
+/// Lets panics that are a part of a script end without a message.
+fn hide_scripted_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.payload_as_str() != Some(SCRIPTED) {
+                others(panic);
+            }
+        }));
+    });
 }
 
 /// Checks seeds on all cores, and prints what happened.
