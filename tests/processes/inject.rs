@@ -25,7 +25,7 @@ pub struct Fault {
     pub at: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum FaultKind {
     /// SIGKILL.
     Kill,

@@ -1,4 +1,4 @@
-//! Processes that are killed or stopped before every action of a step: those that are left continue, and compute what an
+//! Processes that are killed or stopped before actions of a step, of every kind: those that are left continue, and compute what an
 //! undisturbed run computes.
 
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use rustix::process::Signal;
 
 use crate::alone;
-use crate::faults::{ALONE, REPLICAS, Shape, actions};
+use crate::faults::{ALONE, REPLICAS, Selected, Shape, actions};
 use crate::inject::{Fault, FaultKind};
 use crate::program::{Digest, Program};
 use crate::ranks::Ranks;
@@ -82,21 +82,21 @@ fn survive(shape: Shape, fault: Fault, expected: (u64, u64)) -> Vec<u64> {
     took
 }
 
-/// Makes every rank fail before its actions, or before one in so many of them.
-fn check(shape: Shape, kind: FaultKind, every: usize) {
+/// Makes every rank fail before the selected ones of its actions.
+fn check(shape: Shape, kind: FaultKind, selected: &mut Selected) {
     let _alone = alone();
     let (seen, _, holds) = Digest::and_state(1, &program(shape));
     let mut cases = Vec::new();
     for (rank, actions) in actions(false, shape).iter().enumerate() {
-        let of_rank = (0..actions.len()).map(|number| Fault {
-            kind,
-            rank,
-            at: actions.len() + number,
+        let of_rank = actions.iter().enumerate().map(|(number, action)| {
+            let at = actions.len() + number;
+            (Fault { kind, rank, at }, action.clone())
         });
         cases.extend(of_rank);
     }
     assert!(cases.len() >= shape.actions, "{} cases", cases.len());
-    let cases: Vec<Fault> = cases.into_iter().step_by(every).collect();
+    cases.retain(|(_, action)| selected.takes(kind, action));
+    let cases: Vec<Fault> = cases.into_iter().map(|(fault, _)| fault).collect();
     let count = cases.len();
     let (cases, times) = (Mutex::new(cases), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -115,7 +115,10 @@ fn check(shape: Shape, kind: FaultKind, every: usize) {
     let mut times = times.into_inner().unwrap();
     assert_eq!(times.len(), count * (shape.ranks - 1));
     times.sort_unstable();
-    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+    let Some(worst) = times.last() else {
+        return;
+    };
+    let median = times[times.len() / 2];
     println!(
         "{} replicas on {} ranks: {count} times {kind:?}, went on after {median} ms, at most {worst} ms",
         shape.replicas, shape.ranks
@@ -123,16 +126,18 @@ fn check(shape: Shape, kind: FaultKind, every: usize) {
 }
 
 #[test]
-fn those_that_are_left_go_on_after_every_kill() {
+fn those_that_are_left_go_on_after_kills() {
+    let mut selected = Selected::default();
     for shape in SHAPES {
-        check(shape, FaultKind::Kill, 1);
+        check(shape, FaultKind::Kill, &mut selected);
     }
 }
 
 #[test]
 fn a_process_that_was_stopped_changes_nothing_when_it_comes_back() {
+    let mut selected = Selected::default();
     for shape in SHAPES {
-        check(shape, FaultKind::Stop, 7);
+        check(shape, FaultKind::Stop, &mut selected);
     }
 }
 
