@@ -43,7 +43,7 @@ pub(crate) fn run_rank(
     requests: &Receiver<RankRequest>,
 ) {
     let (rank, abort) = (setup.rank, setup.abort.clone());
-    let served = attempt(rank, "MATERIALIZE", || Rank::new(setup, watch, source));
+    let served = attempt(rank, "MATERIALIZE", || Ok(Rank::new(setup, watch, source)?));
     let served = served.and_then(|mut state| state.serve(link, requests));
     if let Err(error) = served {
         match abort.is_triggered() {
@@ -65,7 +65,7 @@ impl Rank {
         while let Ok(request) = requests.recv() {
             match request {
                 RankRequest::Round(round, pass, report) => {
-                    let run = || run_list(self, &round, pass.as_ref(), link);
+                    let run = || Ok(run_list(self, &round, pass.as_ref(), link)?);
                     let done = attempt(rank, "ROUND", run)?;
                     // The driver may have stopped waiting.
                     let _ = report.send((rank, done));
@@ -92,6 +92,6 @@ fn attempt<T>(
 ) -> Result<T, PipelineError> {
     guarded(run).unwrap_or_else(|message| {
         let source = ActionError::Panicked { message };
-        Err(action_error(rank, (None, None), name, source))
+        Err(action_error(rank, (None, None), name, source).into())
     })
 }

@@ -21,7 +21,7 @@ use crate::runtime::streamed::{
 };
 use crate::schedule::{RankIndex, StageIndex};
 use crate::trace::Trace;
-use crate::{PipelineError, Plan, StreamedError};
+use crate::{PipelineError, Plan, StartError, StateError, StreamedError};
 
 /// A model whose parameters do not stay in memory: the parameters of each stage are read before it runs, and dropped after it.
 ///
@@ -289,11 +289,11 @@ fn check_source(
     source: &dyn Source,
     table: &ParameterTable,
     device: &Device,
-) -> Result<(), PipelineError> {
+) -> Result<(), StartError> {
     let requests = table.distinct();
     let requests = requests.map(|parameter| Request::of(table, parameter, device));
     let checked = source.check(table, &requests.collect::<Vec<_>>());
-    checked.map_err(|source| PipelineError::Materialize {
+    checked.map_err(|source| StartError::Materialize {
         rank: RankIndex::new(0),
         source: MaterializeError::from(source),
     })
@@ -323,7 +323,7 @@ fn resume<M: Module + Sync + 'static, B: Batch>(
     });
     started.map_err(|source| StreamedError::Store { source })?;
     let checked = setup.check_states(table, &driver.settings);
-    checked.map_err(|source| PipelineError::Restore {
+    checked.map_err(|source| StateError::Restore {
         rank: RankIndex::new(0),
         source,
     })?;

@@ -11,7 +11,6 @@ use tinderbox_link::{Crew, CrewError, Crossbeam, Member};
 use tinderbox_world::Channel;
 
 use super::ranks::{RankCall, Ranks, To};
-use crate::PipelineError;
 use crate::runtime::execute::{RankRequest, run_rank};
 use crate::runtime::link::{Abort, Link};
 use crate::runtime::local::{LocalLink, local_links};
@@ -20,6 +19,7 @@ use crate::runtime::progress::{Counted, RankProgress, Watch};
 use crate::runtime::round::{Round, RoundReport};
 use crate::runtime::stage::RankSetup;
 use crate::schedule::RankIndex;
+use crate::{PipelineError, RankError, StartError};
 
 /// One thread per rank of this process: all ranks, or in a world of processes one of them. Dropping it ends and joins them
 /// all.
@@ -97,7 +97,7 @@ impl Threads {
                 .build()
                 .map_err(|error| {
                     let source = std::io::Error::other(error);
-                    PipelineError::Spawn { rank, source }
+                    StartError::Spawn { rank, source }
                 })?;
             let body = move |link: &mut Box<dyn Link>, requests: &Receiver<RankRequest>| {
                 // The CPU backend works in the pool that it is called from.
@@ -105,8 +105,8 @@ impl Threads {
             };
             Ok(Member { link, body })
         });
-        let members = members.collect::<Result<Vec<_>, PipelineError>>()?;
-        let lost = |rank| PipelineError::Ended { rank };
+        let members = members.collect::<Result<Vec<_>, StartError>>()?;
+        let lost = |rank| RankError::Ended { rank }.into();
         let crew = Crew::start_at(first, &abort, members, lost);
         Ok(Self {
             crew: Some(crew.map_err(|error| stopped(error, "start"))?),
@@ -134,11 +134,12 @@ impl Threads {
         let crew = self.crew.as_mut().ok_or(PipelineError::Stopped)?;
         let reports = crew.ask_while(self.timeout, continues, make);
         reports.map_err(|error| match error {
-            CrewError::Timeout { rank, timeout } => PipelineError::Idle {
+            CrewError::Timeout { rank, timeout } => RankError::Idle {
                 rank,
                 request,
                 timeout: timeout.saturating_mul(2),
-            },
+            }
+            .into(),
             error => stopped(error, request),
         })
     }
@@ -177,14 +178,15 @@ impl Ranks for Threads {
                 match self.progress[position].counted() {
                     // It has never reported any progress.
                     counted if counted == Counted::default() => stopped(error, request),
-                    Counted { made, begun, bytes } => PipelineError::Stalled {
+                    Counted { made, begun, bytes } => RankError::Stalled {
                         rank,
                         request,
                         timeout,
                         parameters: made,
                         of: begun,
                         bytes,
-                    },
+                    }
+                    .into(),
                 }
             }
             error => stopped(error, request),
@@ -226,12 +228,13 @@ fn progressed(progress: &[Arc<RankProgress>]) -> impl FnMut() -> bool {
 fn stopped(error: CrewError<PipelineError>, request: &'static str) -> PipelineError {
     match error {
         CrewError::Failed { reason } => reason,
-        CrewError::Timeout { rank, timeout } => PipelineError::Timeout {
+        CrewError::Timeout { rank, timeout } => RankError::Timeout {
             rank,
             request,
             timeout,
-        },
+        }
+        .into(),
         CrewError::Stopped => PipelineError::Stopped,
-        CrewError::Spawn { rank, source } => PipelineError::Spawn { rank, source },
+        CrewError::Spawn { rank, source } => StartError::Spawn { rank, source }.into(),
     }
 }

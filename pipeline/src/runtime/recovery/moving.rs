@@ -12,12 +12,12 @@ use tinderbox_deferred::{Observer, ParameterPath, ParameterTable, Values};
 use tinderbox_fake::DynTensor;
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
-use crate::PipelineError;
 use crate::cut::Layout;
 use crate::runtime::optimizer::{SavedOptimizer, StateFields, StateTensor};
 use crate::runtime::snapshots::{Contents, Item, Name, tensor};
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
+use crate::{PipelineError, ProcessError, RankError};
 
 /// What a rank of the new plan holds, whole.
 pub(super) struct Moved {
@@ -127,10 +127,10 @@ impl AsRef<[u8]> for Chunk {
 
 impl Value {
     /// The bytes of its elements in row-major order. Not copied for a tensor on the CPU that is not a view.
-    fn bytes(&self) -> Result<Vec<Bytes>, PipelineError> {
+    fn bytes(&self) -> Result<Vec<Bytes>, RankError> {
         match self {
             Self::Tensor(tensor) => {
-                lend_row_major(vec![tensor.clone()]).map_err(|source| PipelineError::Unreadable {
+                lend_row_major(vec![tensor.clone()]).map_err(|source| RankError::Unreadable {
                     what: "a value to move",
                     source: Box::new(source),
                 })
@@ -188,7 +188,7 @@ pub(super) fn move_state(
     for (item, value) in all[own.index()].items.iter().zip(values) {
         if needed(&item) {
             let value = value.into_tensor(item);
-            add(item, value.ok_or(PipelineError::Frame { rank: own })?);
+            add(item, value.ok_or(ProcessError::Frame { rank: own })?);
         }
     }
     let mut received_bytes = 0;
@@ -202,7 +202,7 @@ pub(super) fn move_state(
             };
             received_bytes += bytes.len() as u64;
             let value = tensor(item, bytes);
-            add(item, value.ok_or(PipelineError::Frame { rank: from })?);
+            add(item, value.ok_or(ProcessError::Frame { rank: from })?);
         }
     }
     let mut moved = Moved {
@@ -241,12 +241,12 @@ pub(super) fn move_state(
 }
 
 /// Joins rows, at least one, some of which may be on a device and others in the memory of the host.
-fn joined(rows: Vec<DynTensor>) -> Result<DynTensor, PipelineError> {
+fn joined(rows: Vec<DynTensor>) -> Result<DynTensor, RankError> {
     let device = rows[0].device();
     let rows = rows.into_iter().map(|rows| rows.to_device(&device));
     let rows = rows.collect::<Result<_, _>>();
     rows.map(DynTensor::joined)
-        .map_err(|source| PipelineError::Unreadable {
+        .map_err(|source| RankError::Unreadable {
             what: "a value to move",
             source: Box::new(source),
         })
@@ -287,11 +287,12 @@ impl Arrived {
             let left = timeout.saturating_sub(began.elapsed());
             if left.is_zero() {
                 let (rank, _) = key;
-                return Err(PipelineError::Timeout {
+                let late = RankError::Timeout {
                     rank,
                     request: "send the state that it keeps",
                     timeout,
-                });
+                };
+                return Err(late.into());
             }
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
