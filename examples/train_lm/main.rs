@@ -22,7 +22,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use tinderbox::{
     Clipping, Deferred, GradientSum, MixedPrecision, Outputs, Pipeline, PipelineError, Plan,
-    Recovery, Traceable, open_devices,
+    Recovery, StartError, Traceable, open_devices,
 };
 use tracing::Level;
 
@@ -172,8 +172,12 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         builder = builder.measure();
     }
     let mut pipeline = match builder.start() {
-        Err(error @ PipelineError::Sum { .. }) => usage(&format!("--sum-groups: {error}")),
-        Err(error @ PipelineError::IdleReplicas { .. }) => usage(&format!("--replicas: {error}")),
+        Err(error @ PipelineError::Start(StartError::Sum { .. })) => {
+            usage(&format!("--sum-groups: {error}"))
+        }
+        Err(error @ PipelineError::Start(StartError::IdleReplicas { .. })) => {
+            usage(&format!("--replicas: {error}"))
+        }
         pipeline => pipeline?,
     };
     let held = pipeline.on_ranks(|_, stages| stages.iter().map(|s| s.parameter_bytes()).sum())?;

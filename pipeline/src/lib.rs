@@ -100,8 +100,9 @@ pub use batch::{
 pub use calibrate::{calibrate, calibrate_world};
 pub use error::{
     ActionError, BatchError, CalibrateError, CarriedFault, CarryError, CertifyError, CertifySite,
-    DamageError, GroupError, LinkError, NotHeld, OutputError, PipelineError, PlanError,
-    ProfileError, RestoreError, StateFault, StreamedError, TraceError,
+    DamageError, GroupError, LinkError, ListsError, NotHeld, OutputError, PipelineError, PlanError,
+    ProcessError, ProfileError, RankError, RecoveryError, RestoreError, StartError, StateError,
+    StateFault, StepError, StreamedError, TraceError,
 };
 pub use lists::ScheduleChoice;
 pub use partition::Cut;

@@ -5,7 +5,7 @@ use std::fmt;
 use tinderbox_fake::Mode;
 use tinderbox_planner::PlanFile;
 
-use crate::PipelineError;
+use crate::ListsError;
 use crate::schedule::{
     Action, Compute, Dependencies, RankIndex, Schedule, ScheduleKind, ScheduleMode, StageIndex,
     lower, verify,
@@ -66,29 +66,29 @@ impl ScheduleChoice {
         stage_to_rank: &[RankIndex],
         micro_batches: usize,
         dependencies: &Dependencies,
-    ) -> Result<Schedule, PipelineError> {
+    ) -> Result<Schedule, ListsError> {
         let schedule = match self {
             Self::Named(kind) => {
                 let last = stage_to_rank.iter().max();
                 let ranks = last.map_or(0, |rank| rank.index() + 1);
                 let stages = stage_to_rank.len();
                 if !stages.is_multiple_of(ranks.max(1)) {
-                    return Err(PipelineError::Chunks { stages, ranks });
+                    return Err(ListsError::Chunks { stages, ranks });
                 }
                 let chunks = stages / ranks.max(1);
                 kind.generate(ranks, chunks, micro_batches)
-                    .map_err(PipelineError::Generate)?
+                    .map_err(ListsError::Generate)?
             }
             Self::Written(schedule) => {
                 if schedule.micro_batches != micro_batches {
-                    return Err(PipelineError::MicroBatches {
+                    return Err(ListsError::MicroBatches {
                         schedule: schedule.name.clone(),
                         expected: schedule.micro_batches,
                         found: micro_batches,
                     });
                 }
                 if schedule.mode != ScheduleMode::Training {
-                    return Err(PipelineError::NoBackward {
+                    return Err(ListsError::NoBackward {
                         schedule: schedule.name.clone(),
                     });
                 }
@@ -96,11 +96,11 @@ impl ScheduleChoice {
             }
             Self::Planned(plan) => plan
                 .lists_for(micro_batches, dependencies)
-                .map_err(PipelineError::Lists)?,
+                .map_err(ListsError::Lists)?,
         };
         if schedule.stage_to_rank != stage_to_rank {
             let ranks = |map: &[RankIndex]| map.iter().map(|rank| rank.index()).collect();
-            return Err(PipelineError::Placement {
+            return Err(ListsError::Placement {
                 schedule: schedule.name,
                 expected: ranks(&schedule.stage_to_rank),
                 found: ranks(stage_to_rank),
@@ -120,14 +120,11 @@ pub(crate) struct StepLists {
 
 impl StepLists {
     /// Lowers and verifies compute actions.
-    pub(crate) fn new(
-        compute: &Schedule,
-        dependencies: &Dependencies,
-    ) -> Result<Self, PipelineError> {
+    pub(crate) fn new(compute: &Schedule, dependencies: &Dependencies) -> Result<Self, ListsError> {
         // A written schedule is verified as it was written before it is lowered.
-        verify(compute, dependencies).map_err(PipelineError::Schedule)?;
+        verify(compute, dependencies).map_err(ListsError::Schedule)?;
         let schedule = lower(compute, dependencies);
-        verify(&schedule, dependencies).map_err(PipelineError::Schedule)?;
+        verify(&schedule, dependencies).map_err(ListsError::Schedule)?;
         Ok(Self::of(schedule))
     }
 
@@ -137,14 +134,14 @@ impl StepLists {
         mode: Mode,
         stage_to_rank: &[RankIndex],
         dependencies: &Dependencies,
-    ) -> Result<Self, PipelineError> {
+    ) -> Result<Self, ListsError> {
         let mode = match mode {
             Mode::Training => ScheduleMode::Training,
             Mode::Inference => ScheduleMode::ForwardOnly,
         };
         let schedule = lower(&Schedule::idle(mode, stage_to_rank), dependencies);
         if mode == ScheduleMode::Training {
-            verify(&schedule, dependencies).map_err(PipelineError::Schedule)?;
+            verify(&schedule, dependencies).map_err(ListsError::Schedule)?;
         }
         Ok(Self::of(schedule))
     }

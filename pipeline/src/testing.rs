@@ -22,7 +22,7 @@ use crate::batch::{Batch, BatchMapper, Division, leaves, split_batch};
 pub use crate::runtime::Point;
 use crate::runtime::{Abort, Link, LinkMessage, LocalLink, Tag, local_links};
 use crate::schedule::{Edge, Message, MicroBatchIndex, RankIndex, StageIndex};
-use crate::{LinkError, PipelineError};
+use crate::{LinkError, PipelineError, StepError};
 
 /// Longer than any wait of a check that passes.
 const LONG: Duration = Duration::from_secs(60);
@@ -98,7 +98,7 @@ pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
     let polls = move || {
         let waiting = std::thread::spawn(move || b.poll(first, tag(0)));
         a.abort(PipelineError::Stopped);
-        a.abort(PipelineError::NoOptimizer);
+        a.abort(StepError::NoOptimizer.into());
         waiting.join().expect("`poll` does not panic")
     };
     let waited = within("a wait does not end when a rank aborts", polls);

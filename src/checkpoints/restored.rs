@@ -9,7 +9,7 @@ use serde_json::Value;
 use tinderbox_checkpoint::{Checkpoint, CheckpointSource, LoadOptions, Role, TensorEntry};
 use tinderbox_deferred::{Deferred, Observer, ParameterPath};
 use tinderbox_pipeline::{
-    Batch, Pipeline, PipelineError, SavedOptimizer, StateFields, StateTensor, StepRates,
+    Batch, Pipeline, PipelineError, SavedOptimizer, StateError, StateFields, StateTensor, StepRates,
 };
 
 use super::scalars::{from_saved, is_averaged, rates_of, scale_of};
@@ -130,16 +130,18 @@ impl Prepared {
         } = self;
         let restored = pipeline.restore(source, state);
         restored.map_err(|error| match error {
-            PipelineError::Restore { rank, source } => CheckpointsError::Fit {
+            PipelineError::State(StateError::Restore { rank, source }) => CheckpointsError::Fit {
                 rank,
                 path: resumed.dir.clone(),
                 source: Box::new(source),
             },
-            PipelineError::PartlyRestored { rank, source } => CheckpointsError::LoadRank {
-                rank,
-                path: resumed.dir.clone(),
-                source: Box::new(source),
-            },
+            PipelineError::State(StateError::PartlyRestored { rank, source }) => {
+                CheckpointsError::LoadRank {
+                    rank,
+                    path: resumed.dir.clone(),
+                    source: Box::new(source),
+                }
+            }
             error => error.into(),
         })?;
         pipeline.resume_at(resumed.step);

@@ -180,7 +180,11 @@ fn check(over_mpi: bool, shape: Shape, kinds: &[FaultKind], selected: &mut Selec
             cases.extend(faults.map(|fault| (fault, action.clone())));
         }
     }
-    assert!(cases.len() >= shape.actions * kinds.len(), "{} cases", cases.len());
+    assert!(
+        cases.len() >= shape.actions * kinds.len(),
+        "{} cases",
+        cases.len()
+    );
     cases.retain(|(fault, action)| selected.takes(fault.kind, action));
     let count = cases.len();
     let (cases, times) = (Mutex::new(cases), Mutex::new(Vec::new()));
@@ -262,7 +266,12 @@ fn faults_before_actions_are_named_over_mpi() {
     use FaultKind::{Exit, Kill, Panic, Stop};
     match mpirun() {
         Ok(mpirun) if mpirun.contains("ulfm") => {
-            check(true, ALONE, &[Kill, Stop, Panic, Exit], &mut Selected::default());
+            check(
+                true,
+                ALONE,
+                &[Kill, Stop, Panic, Exit],
+                &mut Selected::default(),
+            );
         }
         Ok(mpirun) => not_run(
             "faults over MPI",

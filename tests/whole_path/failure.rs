@@ -8,7 +8,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox::{
-    Deferred, Machine, Outputs, Pipeline, PipelineError, Plan, ScheduleKind, Traceable,
+    Deferred, Machine, Outputs, Pipeline, PipelineError, Plan, RankError, ScheduleKind, StepError,
+    Traceable,
 };
 
 use crate::gpt::Gpt;
@@ -49,13 +50,13 @@ fn a_panic_in_one_rank_ends_all_and_names_its_place() {
     let error = pipeline.step(LR, (x, y)).unwrap_err();
     assert!(started.elapsed() < GENEROUS);
     match &error {
-        PipelineError::Action {
+        PipelineError::Rank(RankError::Action {
             rank,
             stage,
             micro_batch,
             action,
             ..
-        } => {
+        }) => {
             assert_eq!(rank.index(), 0);
             assert_eq!(stage.map(|s| s.index()), Some(0));
             assert_eq!(micro_batch.map(|m| m.index()), Some(2));
@@ -123,7 +124,7 @@ fn without_an_optimizer_it_evaluates_and_does_not_train() {
     let error = pipeline
         .step(LR, CASE.batch(0, &Device::flex()))
         .unwrap_err();
-    assert!(matches!(error, PipelineError::NoOptimizer));
+    assert!(matches!(error, PipelineError::Step(StepError::NoOptimizer)));
     let output = pipeline.evaluate(CASE.batch(0, &Device::flex())).unwrap();
     assert!(output.loss.unwrap() > 0.0);
     assert_eq!(

@@ -7,8 +7,8 @@ use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::Device;
 use tinderbox::{
     Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, LoadError, LossScale, Machine,
-    MixedPrecision, Pipeline, PipelineBuilder, PipelineError, Plan, Run, ScheduleKind, Trace,
-    Traceable, load_module,
+    MixedPrecision, Pipeline, PipelineBuilder, PipelineError, Plan, Run, ScheduleKind, StateError,
+    Trace, Traceable, load_module,
 };
 
 use crate::models::{Case, LanguageModel, Tied, deferred, trace};
@@ -283,7 +283,10 @@ fn a_flipped_byte_in_any_shard_is_found_and_named_and_nothing_uses_the_mixture()
             pipeline.on_ranks(|_, _| ()).map(drop).unwrap_err(),
         ];
         for error in refused {
-            assert!(matches!(error, PipelineError::Mixed), "{error}");
+            assert!(
+                matches!(error, PipelineError::State(StateError::Mixed)),
+                "{error}"
+            );
         }
         let before = std::fs::read_dir(dir.path()).unwrap().count();
         saves.save(&mut pipeline, 0).unwrap_err();

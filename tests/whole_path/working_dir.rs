@@ -11,8 +11,8 @@ use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use tinderbox::{
     Checkpoints, Deferred, LoadOptions, Pipeline, PipelineError, Plan, Request, SavedOptimizer,
-    Source, StageStore, Streamed, StreamedBuilder, StreamedError, StreamedTraining, Trace,
-    Traceable, UpdatedStage, WorkingDir,
+    Source, StageStore, StateError, Streamed, StreamedBuilder, StreamedError, StreamedTraining,
+    Trace, Traceable, UpdatedStage, WorkingDir,
 };
 
 use crate::streamed_training::{FINE, Normed, SEED, STEPS, batch, forward, normed, working_dir};
@@ -213,7 +213,7 @@ fn another_run_is_refused() {
     let changing = working_dir(&case.model, dir.path()).allow_changes(["optimizer"]);
     let sgd = case.builder(changing).optimizer(SgdConfig::new());
     let error = sgd.start().map(drop);
-    let Err(PipelineError::Restore { source, .. }) = error else {
+    let Err(PipelineError::State(StateError::Restore { source, .. })) = error else {
         panic!("{error:?}");
     };
     assert!(source.to_string().contains("optimizer"), "{source}");

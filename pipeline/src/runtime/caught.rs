@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::{ActionError, PipelineError};
+use crate::{ActionError, RankError};
 
 /// The error of an action or another part of a rank's work.
 pub(super) fn action_error(
@@ -11,8 +11,8 @@ pub(super) fn action_error(
     (stage, micro_batch): (Option<StageIndex>, Option<MicroBatchIndex>),
     text: &str,
     source: ActionError,
-) -> PipelineError {
-    PipelineError::Action {
+) -> RankError {
+    RankError::Action {
         rank,
         stage,
         micro_batch,

@@ -7,7 +7,7 @@ use tinderbox_deferred::{MemoryCheck, available_for};
 use tinderbox_fake::DeviceLabel;
 
 use super::settings::Settings;
-use crate::PipelineError;
+use crate::StartError;
 use crate::cut::Layout;
 use crate::schedule::RankIndex;
 use crate::trace::JointGraph;
@@ -26,7 +26,7 @@ pub(crate) fn check_memory(
     devices: &[Device],
     only: Option<RankIndex>,
     settings: &Settings,
-) -> Result<(), PipelineError> {
+) -> Result<(), StartError> {
     let trains = settings.optimizers.is_some();
     let needed = needed(layout, joint, devices, only, settings.replicas, trains);
     for (device, (ranks, needed_bytes)) in needed {
@@ -40,7 +40,7 @@ pub(crate) fn check_memory(
             continue;
         };
         if needed_bytes > available_bytes {
-            return Err(PipelineError::Memory {
+            return Err(StartError::Memory {
                 device: DeviceLabel::of(device),
                 ranks,
                 needed_bytes,
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_error_suggests_a_fix() {
-        let error = PipelineError::Memory {
+        let error = StartError::Memory {
             device: DeviceLabel::flex(),
             ranks: vec![RankIndex::new(0), RankIndex::new(2)],
             needed_bytes: 3 << 30,

@@ -15,7 +15,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor, activation::gelu};
 use tinderbox_pipeline::schedule::{Action, lower};
-use tinderbox_pipeline::{Clipping, Machine, Pipeline, PipelineError, Plan, ScheduleKind};
+use tinderbox_pipeline::{
+    Clipping, Machine, Pipeline, PipelineError, Plan, RankError, ScheduleKind,
+};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -221,13 +223,13 @@ fn a_panic_at_every_action_is_named_and_ends_all() {
             let (error, time) = panic_at(rank, action, kind, chunks);
             assert!(time < LONG / 2, "{action}: {time:?}");
             let text = full_text(&error);
-            let PipelineError::Action {
+            let PipelineError::Rank(RankError::Action {
                 rank: found,
                 stage,
                 micro_batch,
                 action: named,
                 ..
-            } = &error
+            }) = &error
             else {
                 panic!("{action}: {text}")
             };

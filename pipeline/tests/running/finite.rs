@@ -10,7 +10,7 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrSchedulerConfig;
 use burn::tensor::{Device, Tensor, TensorData, activation::gelu};
 use tinderbox_pipeline::{
     Clipping, LossScale, Machine, Outputs, Pipeline, PipelineBuilder, PipelineError, Plan,
-    ScheduleKind, Traceable,
+    ScheduleKind, StepError, Traceable,
 };
 
 use crate::events;
@@ -100,7 +100,10 @@ fn a_step_that_is_not_finite_changes_nothing() {
         for batch in [with(f32::NAN, 0.0), with(0.5, f32::INFINITY)] {
             let error = pipeline.step(LR, batch).unwrap_err();
             assert!(
-                matches!(error, PipelineError::NotFinite { step: 2, .. }),
+                matches!(
+                    error,
+                    PipelineError::Step(StepError::NotFinite { step: 2, .. })
+                ),
                 "{}",
                 full_text(&error)
             );

@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor, activation::gelu};
 use tinderbox_deferred::{Values, parameter_values};
 use tinderbox_pipeline::{
     AnyPrecisionAdamW, Clipping, Machine, Pipeline, PipelineBuilder, PipelineError, Plan,
-    SavedState,
+    SavedState, StateError,
 };
 
 use crate::events;
@@ -413,7 +413,7 @@ fn averages_of_another_optimizer_are_refused() {
         .unwrap();
     assert!(matches!(
         other.restore(values, state),
-        Err(PipelineError::Restore { .. })
+        Err(PipelineError::State(StateError::Restore { .. }))
     ));
 }
 
@@ -427,13 +427,19 @@ fn averages_that_are_refused() {
     let trained = pipeline.with_averages(|averaged| averaged.step(LR, batch(0)));
     insta::assert_snapshot!(trained.unwrap().unwrap_err(), @"the parameters are exchanged for their averages: train, set and restore parameters outside of `with_averages`");
     let nested = pipeline.with_averages(|averaged| averaged.with_averages(|_| ()));
-    assert!(matches!(nested.unwrap(), Err(PipelineError::Averaged)));
+    assert!(matches!(
+        nested.unwrap(),
+        Err(PipelineError::State(StateError::Averaged))
+    ));
     pipeline.step(LR, batch(0)).unwrap();
     // What is saved meanwhile can't be mistaken for a state to resume from.
     let (_, state) = pipeline.with_averages(saved).unwrap();
     assert!(state.tensors.is_empty() && state.scalars.is_empty());
     let restored = pipeline.with_averages(|averaged| averaged.restore(Values::default(), state));
-    assert!(matches!(restored.unwrap(), Err(PipelineError::Averaged)));
+    assert!(matches!(
+        restored.unwrap(),
+        Err(PipelineError::State(StateError::Averaged))
+    ));
     pipeline.step(LR, batch(1)).unwrap();
     let mut without = builder(2).optimizer(adamw(0.1)).start().unwrap();
     insta::assert_snapshot!(without.with_averages(|_| ()).unwrap_err(), @"the pipeline keeps no averages: call `.average(0.999)` before `.start()`");

@@ -6,7 +6,9 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox_deferred::Deferred;
-use tinderbox_pipeline::{Cut, Outputs, Pipeline, PipelineBuilder, PipelineError, Plan, Traceable};
+use tinderbox_pipeline::{
+    Cut, Outputs, Pipeline, PipelineBuilder, PipelineError, Plan, StepError, Traceable,
+};
 
 use crate::support::{LR, full_text};
 
@@ -112,7 +114,10 @@ fn a_pipeline_continues_after_an_invalid_batch_index() {
         let (mut found, mut expected) = (start(), start());
         for wrong in [batch(7, 0), batch(0, 5)] {
             let error = found.step(LR, wrong.clone()).unwrap_err();
-            assert!(matches!(error, PipelineError::MicroBatch { .. }), "{error}");
+            assert!(
+                matches!(error, PipelineError::Step(StepError::MicroBatch { .. })),
+                "{error}"
+            );
             found.evaluate(wrong).unwrap_err();
         }
         let loss =

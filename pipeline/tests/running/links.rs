@@ -13,7 +13,7 @@ use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::schedule::{Action, Message, RankIndex};
 use tinderbox_pipeline::{
     Evaluation, Link, LinkError, LinkMessage, LocalLink, Machine, Pipeline, PipelineBuilder,
-    PipelineError, Placement, Plan, ScheduleKind, Tag,
+    PipelineError, Placement, Plan, RankError, ScheduleKind, Tag,
 };
 
 use crate::support::{
@@ -285,11 +285,11 @@ fn fails_at(rank: usize, position: usize, schedule: ScheduleKind) -> bool {
     assert!(started.elapsed() < GENEROUS);
     let Err(error) = result else { return false };
     let text = full_text(&error);
-    let PipelineError::Action {
+    let PipelineError::Rank(RankError::Action {
         rank: found,
         action,
         ..
-    } = &error
+    }) = &error
     else {
         panic!("{text}")
     };
@@ -338,7 +338,7 @@ fn a_rank_that_ends_without_a_reason_is_named() {
     let error = pipeline.step(LR, batch()).unwrap_err();
     assert!(started.elapsed() < GENEROUS);
     assert!(
-        matches!(&error, PipelineError::Ended { rank } if rank.index() == 1),
+        matches!(&error, PipelineError::Rank(RankError::Ended { rank }) if rank.index() == 1),
         "{error}"
     );
 }
@@ -381,7 +381,7 @@ fn a_panic_of_the_optimizer_is_named() {
             .start()
             .unwrap();
         let error = pipeline.step(LR, batch()).unwrap_err();
-        let PipelineError::Action { rank, action, .. } = &error else {
+        let PipelineError::Rank(RankError::Action { rank, action, .. }) = &error else {
             panic!("{error}")
         };
         assert_eq!(*action, format!("{rank}U"));

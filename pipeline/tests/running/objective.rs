@@ -11,8 +11,8 @@ use burn::tensor::activation::{gelu, log_softmax};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use tinderbox_deferred::{Deferred, random::Seed};
 use tinderbox_pipeline::{
-    Machine, MixedPrecision, Outputs, Pipeline, PipelineError, Plan, ScheduleKind, TraceError,
-    Traceable,
+    Machine, MixedPrecision, Outputs, Pipeline, PipelineError, Plan, ScheduleKind, StepError,
+    TraceError, Traceable,
 };
 
 use crate::support::{LR, SEED, Split, full_text, split};
@@ -475,7 +475,10 @@ fn a_batch_without_counts_is_refused_and_changes_nothing() {
         .start()
         .unwrap();
     let error = pipeline.step(LR, padding).unwrap_err();
-    assert!(matches!(error, PipelineError::NothingCounts), "{error}");
+    assert!(
+        matches!(error, PipelineError::Step(StepError::NothingCounts)),
+        "{error}"
+    );
     insta::assert_snapshot!(full_text(&error), @"the counts that weight the losses are 0 for all micro-batches, so the loss is undefined: leave the batch out");
     assert_eq!(pipeline.steps(), 0);
     pipeline.step(LR, good).unwrap();
@@ -516,9 +519,12 @@ fn a_label_out_of_range_in_a_count() {
         // With index checks, the whole batch is checked before the count is computed.
         let is_named = match checked {
             true => {
-                matches!(&error, PipelineError::MicroBatch { micro_batch, .. } if micro_batch.index() == 0)
+                matches!(&error, PipelineError::Step(StepError::MicroBatch { micro_batch, .. }) if micro_batch.index() == 0)
             }
-            false => matches!(error, PipelineError::Count { micro_batch: 0, .. }),
+            false => matches!(
+                error,
+                PipelineError::Step(StepError::Count { micro_batch: 0, .. })
+            ),
         };
         assert!(is_named, "{error}");
         pipeline.step(LR, good.clone()).unwrap();

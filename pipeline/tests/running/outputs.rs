@@ -5,7 +5,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox_deferred::{Deferred, random::Seed};
-use tinderbox_pipeline::{Evaluation, Machine, Outputs, Pipeline, PipelineError, Plan, Traceable};
+use tinderbox_pipeline::{
+    Evaluation, Machine, Outputs, Pipeline, PipelineError, Plan, StartError, Traceable,
+};
 
 use crate::support::{LR, SAMPLES, SEED, floats};
 
@@ -150,7 +152,10 @@ fn a_forward_without_a_loss_is_evaluated_and_does_not_train() {
         );
         let trains = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
         let error = trains.start().unwrap_err();
-        assert!(matches!(error, PipelineError::ForwardTrace), "{error}");
+        assert!(
+            matches!(error, PipelineError::Start(StartError::ForwardTrace)),
+            "{error}"
+        );
     }
 }
 

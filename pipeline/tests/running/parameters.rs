@@ -7,7 +7,7 @@ use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use tinderbox_deferred::Deferred;
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::{Machine, Outputs, Pipeline, PipelineError, Plan, Traceable};
+use tinderbox_pipeline::{Machine, Outputs, Pipeline, PipelineError, Plan, StartError, Traceable};
 
 use crate::support::{
     Case, Computed, LR, SAMPLES, data_run, floats, noise, pipelined, plain, settings, squared,
@@ -330,7 +330,7 @@ fn clones_are_refused_also_when_they_were_changed() {
         let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
         let start = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
         let error = start.start().unwrap_err();
-        let PipelineError::Clones { first, second } = error else {
+        let PipelineError::Start(StartError::Clones { first, second }) = error else {
             panic!("{error}");
         };
         let paths = ["layers.0.weight", "layers.1.weight"];

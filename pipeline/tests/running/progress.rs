@@ -9,7 +9,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::{Observer, ParameterPath, Replay, Request, Source, SourceError};
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::{Cut, Pipeline, PipelineBuilder, PipelineError, Plan, SavedState};
+use tinderbox_pipeline::{
+    Cut, Pipeline, PipelineBuilder, PipelineError, Plan, RankError, SavedState,
+};
 
 use crate::support::{Case, SAMPLES, floats, full_text, squared};
 
@@ -156,7 +158,10 @@ fn a_start_that_stalls_is_reported_with_its_progress() {
     let started = builder().timeout(SHORT).source(paced(before)).start();
     let error = started.map(drop).unwrap_err();
     assert!(begun.elapsed() < GENEROUS);
-    assert!(matches!(error, PipelineError::Stalled { .. }), "{error}");
+    assert!(
+        matches!(error, PipelineError::Rank(RankError::Stalled { .. })),
+        "{error}"
+    );
     assert_eq!(
         error.to_string(),
         "rank 1 made no progress for 100ms during the request to materialize its parameters: 1 of 2 parameters, 64 B"

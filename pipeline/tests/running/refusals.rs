@@ -9,7 +9,9 @@ use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Tensor};
 use tinderbox_deferred::Deferred;
-use tinderbox_pipeline::{Machine, Outputs, Pipeline, PipelineError, Plan, TraceError, Traceable};
+use tinderbox_pipeline::{
+    Machine, Outputs, Pipeline, PipelineError, Plan, StepError, TraceError, Traceable,
+};
 
 use crate::support::{
     Case, Computed, LR, SAMPLES, floats, full_text, pipelined, plain, settings, squared,
@@ -268,9 +270,9 @@ fn a_parameter_in_a_skipped_field_that_some_batches_read() {
         let result = pipeline.step(LR, (x.clone(), given.clone()));
         let refused = matches!(
             &result,
-            Err(PipelineError::Trace {
+            Err(PipelineError::Step(StepError::Trace {
                 source: TraceError::SkippedParameter { fields }
-            }) if fields.len() == 2
+            })) if fields.len() == 2
         );
         assert_eq!(refused, given.is_none());
     }
@@ -442,9 +444,9 @@ fn a_forward_that_changes_after_its_trace() {
     assert!(
         matches!(
             &error,
-            PipelineError::Trace {
+            PipelineError::Step(StepError::Trace {
                 source: TraceError::UnstableForward { .. }
-            }
+            })
         ),
         "{}",
         full_text(&error)
@@ -495,6 +497,9 @@ the batch can't be used
 tensor `0` of the batch is f64, and the model was traced with f32: cast it, or trace with such a batch
 "#);
     let error = pipeline.evaluate(wide).unwrap_err();
-    assert!(matches!(error, PipelineError::Batch { .. }), "{error}");
+    assert!(
+        matches!(error, PipelineError::Step(StepError::Batch { .. })),
+        "{error}"
+    );
     pipeline.step(LR, batch(0, &Device::flex())).unwrap();
 }

@@ -13,8 +13,8 @@ use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::schedule::Compute;
 use tinderbox_pipeline::{
     GradientSum, LossScale, Machine, MixedPrecision, Outputs, Pipeline, PipelineBuilder,
-    PipelineError, Plan, Planner, ProgramDigest, ReplayComparison, ReplayDifference, Trace,
-    Traceable,
+    PipelineError, Plan, Planner, ProgramDigest, ReplayComparison, ReplayDifference, StartError,
+    Trace, Traceable,
 };
 
 use crate::support::{LR, SAMPLES, SEED, floats, squared};
@@ -385,8 +385,14 @@ fn what_can_not_be_replayed_is_refused() {
     let other = builder(&model, &of_tied, &plan)
         .source(Values::default())
         .replay(3, batch(0));
-    assert!(matches!(other, Err(PipelineError::Materialize { .. })));
+    assert!(matches!(
+        other,
+        Err(PipelineError::Start(StartError::Materialize { .. }))
+    ));
     let forward = model.trace_forward(&batch(0), tied as Forward).unwrap();
     let error = builder(&model, &forward, &plan).replay(0, batch(0));
-    assert!(matches!(error, Err(PipelineError::ForwardTrace)));
+    assert!(matches!(
+        error,
+        Err(PipelineError::Start(StartError::ForwardTrace))
+    ));
 }

@@ -14,7 +14,7 @@ use tinderbox_deferred::random::Seed;
 use tinderbox_pipeline::schedule::{RankIndex, Schedule};
 use tinderbox_pipeline::{
     Clipping, Cut, Evaluation, Machine, Pipeline, PipelineBuilder, PipelineError, Placement, Plan,
-    Planner, ScheduleKind,
+    Planner, ScheduleKind, StartError,
 };
 
 use crate::support::{
@@ -262,7 +262,10 @@ fn clipped_each_by_itself() {
         assert!(found == expected, "{config:?} of SGD");
         let twice = builder(1, ScheduleKind::GPipe).optimizer(of_adam);
         let error = twice.clip(Clipping::GlobalNorm(1.0)).start().unwrap_err();
-        assert!(matches!(error, PipelineError::TwoClippings), "{error}");
+        assert!(
+            matches!(error, PipelineError::Start(StartError::TwoClippings)),
+            "{error}"
+        );
     }
 }
 

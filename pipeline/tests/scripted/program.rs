@@ -1,7 +1,7 @@
 //! What each process runs: a training, continued after every loss.
 
 use tinderbox_deferred::Values;
-use tinderbox_pipeline::{Pipeline, PipelineBuilder, PipelineError, SavedState};
+use tinderbox_pipeline::{Pipeline, PipelineBuilder, PipelineError, RecoveryError, SavedState};
 use tinderbox_world::World;
 
 use crate::faults::{Faults, Phase};
@@ -82,7 +82,7 @@ fn train(
 ) -> Result<(), PipelineError> {
     loop {
         match train_once(pipeline, own, faults, &mut ended.seen) {
-            Err(PipelineError::StateLost { .. }) => {}
+            Err(PipelineError::Recovery(RecoveryError::StateLost { .. })) => {}
             other => return other,
         }
         // The initial values are the last checkpoint.
@@ -90,7 +90,7 @@ fn train(
         while pipeline.awaits_restore() {
             match pipeline.restore(initial.clone(), SavedState::default()) {
                 Ok(()) => {}
-                Err(PipelineError::StateLost { .. }) => continue,
+                Err(PipelineError::Recovery(RecoveryError::StateLost { .. })) => continue,
                 Err(error) => return Err(error),
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use tinderbox_pipeline::{
-    GradientSum, Pipeline, PipelineBuilder, PipelineError, Recovery, ScheduleKind,
+    GradientSum, Pipeline, PipelineBuilder, PipelineError, Recovery, RecoveryError, ScheduleKind,
 };
 use tinderbox_world::testing::{Delays, Net as Connections};
 use tinderbox_world::{RankIndex, World, WorldError};
@@ -298,12 +298,21 @@ fn without_a_state_nothing_is_trained() {
         }
         let error = (3..9).find_map(|step| pipeline.step(1e-2, batch(step)).err());
         assert!(
-            matches!(error, Some(PipelineError::StateLost { .. })),
+            matches!(
+                error,
+                Some(PipelineError::Recovery(RecoveryError::StateLost { .. }))
+            ),
             "{error:?}"
         );
         assert!(pipeline.awaits_restore());
         let refused = pipeline.step(1e-2, batch(3)).unwrap_err();
-        assert!(matches!(refused, PipelineError::AwaitsRestore), "{refused}");
+        assert!(
+            matches!(
+                refused,
+                PipelineError::Recovery(RecoveryError::AwaitsRestore)
+            ),
+            "{refused}"
+        );
         cut_off.wait();
         if own.index() == 3 {
             net.kill(own);
@@ -314,15 +323,21 @@ fn without_a_state_nothing_is_trained() {
         // Until the loss is noticed.
         let error = loop {
             match pipeline.step(1e-2, batch(3)).unwrap_err() {
-                PipelineError::AwaitsRestore => std::thread::yield_now(),
+                PipelineError::Recovery(RecoveryError::AwaitsRestore) => std::thread::yield_now(),
                 error => break error,
             }
         };
-        assert!(matches!(error, PipelineError::StateLost { .. }), "{error}");
+        assert!(
+            matches!(
+                error,
+                PipelineError::Recovery(RecoveryError::StateLost { .. })
+            ),
+            "{error}"
+        );
         assert!(pipeline.awaits_restore());
         assert!(matches!(
             pipeline.step(1e-2, batch(3)),
-            Err(PipelineError::AwaitsRestore)
+            Err(PipelineError::Recovery(RecoveryError::AwaitsRestore))
         ));
         let source: tinderbox_deferred::Values = tinderbox_deferred::parameter_values(&saved)
             .into_iter()

@@ -14,8 +14,8 @@ use tinderbox_deferred::{Deferred, random::Seed};
 use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::{
     Clipping, Evaluation, GradientSum, LossScale, Machine, OptimizerConfig, Outputs, OutputsOn,
-    Pipeline, PipelineBuilder, PipelineError, Plan, SavedState, ScheduleKind, Traceable,
-    calibrate_world,
+    Pipeline, PipelineBuilder, PipelineError, Plan, RankError, SavedState, ScheduleKind, StepError,
+    Traceable, calibrate_world,
 };
 use tinderbox_world::testing::Delays;
 
@@ -418,9 +418,9 @@ fn one_replica_stops_all() {
         pipeline.step(1e-2, batch(0)).unwrap();
         let before = parameters(&pipeline.gather(&Device::flex()).unwrap());
         let error = pipeline.step(1e-2, bad(1)).unwrap_err();
-        let PipelineError::NotFinite {
+        let PipelineError::Step(StepError::NotFinite {
             losses, gradients, ..
-        } = &error
+        }) = &error
         else {
             panic!("{error}");
         };
@@ -722,7 +722,9 @@ fn a_failing_micro_batch_is_named_by_its_number() {
     let wrong = Tensor::<2, Int>::full([1, 1], WORDS as i64, &Device::flex());
     let x = x.slice_assign([last..last + 1, 0..1], wrong);
     match pipeline.step(1e-2, (x, y)).unwrap_err() {
-        PipelineError::Action { micro_batch, .. } => assert_eq!(micro_batch.unwrap().index(), 3),
+        PipelineError::Rank(RankError::Action { micro_batch, .. }) => {
+            assert_eq!(micro_batch.unwrap().index(), 3)
+        }
         other => panic!("{}", full_text(&other)),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tinderbox_fake::{DynTensor, Mode};
 
 use crate::trace::{JointGraph, ProgramKey};
-use crate::{BatchError, PipelineError};
+use crate::{BatchError, StepError};
 
 /// The batches of a step or an evaluation.
 pub(crate) trait Batches: Send + Sync {
@@ -29,7 +29,7 @@ pub(crate) struct MicroBatch<'a> {
 }
 
 /// Records the graph of a micro-batch.
-type Record<'a> = dyn Fn() -> Result<Arc<JointGraph>, PipelineError> + 'a;
+type Record<'a> = dyn Fn() -> Result<Arc<JointGraph>, StepError> + 'a;
 
 /// The numbers of micro-batches into which each batch of a step may be split, those to try first at the beginning: fewer and
 /// fewer if a batch has fewer samples than micro-batches, until the schedule can be generated.

@@ -10,11 +10,11 @@ use super::output::OutputsOn;
 use super::programs::Programs;
 use super::repaired::Repaired;
 use super::state::{Condition, DriverState};
-use crate::PipelineError;
 use crate::plan::Plan;
 use crate::runtime::ranks::Ranks;
 use crate::runtime::settings::Settings;
 use crate::runtime::snapshots::KeptSnapshots;
+use crate::{PipelineError, RecoveryError, StateError};
 
 /// Settings of calls, which the ranks do not need.
 #[derive(Clone, Copy, Debug)]
@@ -62,15 +62,15 @@ impl Driver {
     pub(crate) fn check_condition(&self) -> Result<(), PipelineError> {
         match self.condition {
             Condition::Sound => Ok(()),
-            Condition::PartlyRestored => Err(PipelineError::Mixed),
-            Condition::StateLost => Err(PipelineError::AwaitsRestore),
+            Condition::PartlyRestored => Err(StateError::Mixed.into()),
+            Condition::StateLost => Err(RecoveryError::AwaitsRestore.into()),
             Condition::Stopped => Err(PipelineError::Stopped),
         }
     }
 
-    pub(crate) fn check_not_averaged(&self) -> Result<(), PipelineError> {
+    pub(crate) fn check_not_averaged(&self) -> Result<(), StateError> {
         match self.state.is_averaged {
-            true => Err(PipelineError::Averaged),
+            true => Err(StateError::Averaged),
             false => Ok(()),
         }
     }

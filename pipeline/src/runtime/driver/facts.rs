@@ -14,7 +14,7 @@ use crate::runtime::ranks::{Ranks, To};
 use crate::runtime::settings::Settings;
 use crate::schedule::RankIndex;
 use crate::trace::JointGraph;
-use crate::{PipelineError, Plan};
+use crate::{PipelineError, Plan, ProcessError};
 
 /// What a pipeline was started with.
 pub(crate) struct Facts<'a> {
@@ -42,7 +42,7 @@ impl Facts<'_> {
             if let Some(((field, expected), (_, found))) = pairs.into_iter().find(|(a, b)| a != b) {
                 let rank = RankIndex::new(rank);
                 // Each process reports the same pair; the one that differs says so of itself.
-                return Err(ranks.notified(PipelineError::OtherSettings {
+                return Err(ranks.notified(ProcessError::OtherSettings {
                     rank,
                     field: field.clone(),
                     expected: expected.clone(),

@@ -14,7 +14,6 @@ use super::facts::Facts;
 use super::programs::Programs;
 use super::run_settings::Training;
 use super::state::{Condition, DriverState};
-use crate::PipelineError;
 use crate::cut::{Cutting, Layout};
 use crate::lists::ScheduleChoice;
 use crate::plan::Plan;
@@ -30,6 +29,7 @@ use crate::runtime::streamed::{StreamedOptions, StreamedSetup};
 use crate::schedule::{Dependencies, RankIndex, verify};
 use crate::sum::Groups;
 use crate::trace::JointGraph;
+use crate::{ListsError, PipelineError, StartError};
 
 /// Where and how ranks run.
 #[derive(Clone)]
@@ -90,15 +90,16 @@ impl Launch {
             && replicas > 1
         {
             let path = self.table.iter().as_slice()[*state].path.clone();
-            return Err(PipelineError::RunningState { path });
+            return Err(StartError::RunningState { path }.into());
         }
         let schedule = self.schedule.clone().unwrap_or_else(|| plan.schedule());
         let micro_batches = self.options.micro_batches;
         if micro_batches < replicas {
-            return Err(PipelineError::IdleReplicas {
+            let idle = StartError::IdleReplicas {
                 replicas,
                 micro_batches,
-            });
+            };
+            return Err(idle.into());
         }
         if settings.optimizers.is_some() {
             check_schedule(&schedule, &layout, &settings, micro_batches)?;
@@ -152,13 +153,13 @@ impl Launch {
     }
 
     /// Checks that the source has the parameters of the model. Reads none.
-    pub(crate) fn check_source(&self) -> Result<(), PipelineError> {
+    pub(crate) fn check_source(&self) -> Result<(), StartError> {
         let (table, rank) = (&self.table, RankIndex::new(0));
         let device = device_of(rank, &self.ranks.devices);
         let requests = table.distinct();
         let requests = requests.map(|parameter| Request::of(table, parameter, device));
         let checked = self.source.check(table, &requests.collect::<Vec<_>>());
-        checked.map_err(|source| PipelineError::Materialize {
+        checked.map_err(|source| StartError::Materialize {
             rank,
             source: source.into(),
         })
@@ -202,7 +203,7 @@ impl Launch {
         let processes = world.map_or(ranks, World::size);
         // Those beyond the plan's wait until another one is lost.
         if processes < ranks || (processes > ranks && backups.is_none()) {
-            return Err(PipelineError::WorldSize { ranks, processes });
+            return Err(StartError::WorldSize { ranks, processes }.into());
         }
         // The ranks of this process, and their devices.
         let (own, devices) = match world {
@@ -255,15 +256,15 @@ impl Launch {
 }
 
 /// Checks that gradients can be summed in an order that does not depend on the number of replicas.
-fn check_replicas(settings: &Settings) -> Result<(), PipelineError> {
+fn check_replicas(settings: &Settings) -> Result<(), StartError> {
     let (replicas, sum) = (settings.replicas, settings.sum);
     if !replicas.is_power_of_two() {
-        return Err(PipelineError::Replicas { replicas });
+        return Err(StartError::Replicas { replicas });
     }
     let groups = sum.groups();
     match groups.is_power_of_two() && groups.is_multiple_of(replicas) {
         true => Ok(()),
-        false => Err(PipelineError::Sum { sum, replicas }),
+        false => Err(StartError::Sum { sum, replicas }),
     }
 }
 
@@ -274,7 +275,7 @@ fn check_schedule(
     layout: &Layout,
     settings: &Settings,
     micro_batches: usize,
-) -> Result<(), PipelineError> {
+) -> Result<(), ListsError> {
     let groups = Groups {
         micro_batches,
         groups: settings.sum.groups(),
@@ -288,7 +289,7 @@ fn check_schedule(
     let alone = Dependencies::new(layout.ranks.len(), [], []);
     for count in counts {
         let lists = schedule.compute(&layout.ranks, count, &alone)?;
-        verify(&lists, &alone).map_err(PipelineError::Schedule)?;
+        verify(&lists, &alone).map_err(ListsError::Schedule)?;
     }
     Ok(())
 }

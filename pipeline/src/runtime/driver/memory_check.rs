@@ -17,7 +17,7 @@ use crate::runtime::ranks::To;
 use crate::runtime::snapshots::Snapshot;
 use crate::runtime::stage::{Recorded, Stage};
 use crate::schedule::RankIndex;
-use crate::{DamageError, PipelineError};
+use crate::{DamageError, PipelineError, RankError};
 
 impl Stage {
     /// Records the digests of what it holds, until the next change by the program.
@@ -254,8 +254,8 @@ impl Driver {
     }
 }
 
-fn unreadable(source: ReadError) -> PipelineError {
-    PipelineError::Unreadable {
+fn unreadable(source: ReadError) -> RankError {
+    RankError::Unreadable {
         what: "a value to check",
         source,
     }

@@ -13,7 +13,7 @@ use super::state::Condition;
 use crate::runtime::ranks::{RankCall, To};
 use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
-use crate::{ActionError, PipelineError};
+use crate::{ActionError, PipelineError, RankError};
 
 /// What a call changes, in the digest that processes compare in each step.
 #[derive(Clone, Copy)]
@@ -95,7 +95,7 @@ impl Driver {
             // Some ranks may have the new values, and others not.
             Some((rank, source)) => {
                 self.condition = Condition::Stopped;
-                Err(self.ranks.notified(PipelineError::Action {
+                Err(self.ranks.notified(RankError::Action {
                     rank,
                     stage: None,
                     micro_batch: None,
@@ -135,7 +135,7 @@ impl Driver {
         });
         let whole = whole.collect::<Result<Vec<_>, FakeError>>();
         let whole = whole.map_err(|source| {
-            self.ranks.notified(PipelineError::Unreadable {
+            self.ranks.notified(RankError::Unreadable {
                 what: "the averages of the parameters",
                 source: Box::new(source),
             })

@@ -26,7 +26,7 @@ use crate::schedule::{
 };
 use crate::sum::Groups;
 use crate::trace::{JointGraph, ProgramKey, Trace};
-use crate::{BatchError, CertifyError, PipelineError, Plan};
+use crate::{BatchError, CertifyError, ListsError, PipelineError, Plan, StepError};
 
 /// The key of lists: mode, number of micro-batches, the edges between stages, and the stages that update running
 /// states.
@@ -114,13 +114,13 @@ impl Programs {
         let layout = &*self.layout;
         let cutting = Cutting::new(joint, layout)?;
         cutting.check_held(joint, layout)?;
-        let stages = StagePrograms::of_stages(joint, &cutting, layout)?;
+        let stages = StagePrograms::of_stages(joint, &cutting, layout).map_err(StepError::from)?;
         let cut = Arc::new(CutProgram {
             number: self.made,
             carried: CarriedTensors::of(joint, &stages),
             bytes: CutBytes::of(joint, &stages),
-            programs: certify_programs(joint, stages, &layout.ranks)?,
-            loss_over: count_of(joint, self.settings.check_indices)?,
+            programs: certify_programs(joint, stages, &layout.ranks).map_err(StepError::from)?,
+            loss_over: count_of(joint, self.settings.check_indices).map_err(StepError::from)?,
             indices: match self.settings.check_indices {
                 true => IndexPlaces::of(joint),
                 false => IndexPlaces::default(),
@@ -152,7 +152,7 @@ impl Programs {
         self.drop_unused(micro_batches.iter().map(|micro| &*micro.cut));
         for (index, micro) in micro_batches.iter().enumerate() {
             let checked = micro.cut.indices.check(&micro.inputs);
-            checked.map_err(|source| PipelineError::MicroBatch {
+            checked.map_err(|source| StepError::MicroBatch {
                 micro_batch: MicroBatchIndex::new(first + index),
                 source: Box::new(source),
             })?;
@@ -214,14 +214,14 @@ impl Programs {
         let parts = self.parts_of(mode, cuts)?;
         let order = (mode, cuts.iter().map(|cut| cut.number).collect());
         if self.certified.get(&order).is_none() {
-            self.certify(mode, &parts, cuts)?;
+            self.certify(mode, &parts, cuts).map_err(StepError::from)?;
             self.certified.insert(order, ());
             self.certified.trim(1);
         }
         Ok(parts)
     }
 
-    fn parts_of(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<Part>, PipelineError> {
+    fn parts_of(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<Part>, ListsError> {
         let groups = self.groups(cuts.len());
         // Micro-batches of other shapes may exchange other values.
         let (edges, states) = (edges(cuts), states(cuts));
@@ -230,9 +230,9 @@ impl Programs {
             let key = (mode, share.len(), edges.clone(), states.clone());
             let lists = self.lists_of(key).map_err(|error| match error {
                 // A written schedule is the schedule of a replica.
-                PipelineError::MicroBatches {
+                ListsError::MicroBatches {
                     schedule, expected, ..
-                } => PipelineError::MicroBatches {
+                } => ListsError::MicroBatches {
                     schedule,
                     expected: expected * self.settings.replicas,
                     found: cuts.len(),
@@ -248,7 +248,7 @@ impl Programs {
     }
 
     /// The lists for a number of micro-batches, with the dependencies of all.
-    fn lists_of(&mut self, key: ListsKey) -> Result<Arc<StepLists>, PipelineError> {
+    fn lists_of(&mut self, key: ListsKey) -> Result<Arc<StepLists>, ListsError> {
         if let Some(lists) = self.lists.get(&key) {
             return Ok(lists.clone());
         }
@@ -358,8 +358,9 @@ pub fn certification_time<B: Batch>(
     let parts = programs.parts_of(Mode::Training, &cuts)?;
     let stages = cut.programs.stages.clone();
     let started = Instant::now();
-    certify_programs(&joint, stages, &programs.layout.ranks)?;
-    programs.certify(Mode::Training, &parts, &cuts)?;
+    certify_programs(&joint, stages, &programs.layout.ranks).map_err(StepError::from)?;
+    let certified = programs.certify(Mode::Training, &parts, &cuts);
+    certified.map_err(StepError::from)?;
     Ok(started.elapsed())
 }
 

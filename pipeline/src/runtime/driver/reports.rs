@@ -15,7 +15,7 @@ use crate::runtime::round::{Round, RoundReport};
 use crate::schedule::{
     MicroBatchIndex, RankIndex, RankTimeline, Schedule, StageIndex, TimeUnit, Timeline,
 };
-use crate::{ActionError, PipelineError};
+use crate::{ActionError, PipelineError, RankError};
 
 /// What a rank reports of a round, read from its device. Its outputs are beside it.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -37,10 +37,10 @@ impl RankReport {
     pub(super) fn read(
         rank: RankIndex,
         report: RoundReport,
-    ) -> Result<(Self, Vec<DynTensor>), PipelineError> {
+    ) -> Result<(Self, Vec<DynTensor>), RankError> {
         let failed = |stage, micro_batch, action: &str| {
             let action = action.to_owned();
-            move |source| PipelineError::Action {
+            move |source| RankError::Action {
                 rank,
                 stage,
                 micro_batch,
@@ -53,14 +53,14 @@ impl RankReport {
             let data = loss.to_data().map_err(failed(None, index, "READ LOSS"))?;
             Ok((micro_batch, data.iter::<f64>().next()))
         });
-        let losses = losses.collect::<Result<_, PipelineError>>()?;
+        let losses = losses.collect::<Result<_, RankError>>()?;
         let squares = report.squares.into_iter().map(|(stage, places, sums)| {
             let sums = sums.read(|sums| sums.to_data());
             let sums = sums.map_err(failed(Some(stage), None, "READ NORMS"))?;
             let pieces = places.into_iter().zip(sums);
             Ok(pieces.map(move |(place, sums)| (stage, place, sums)))
         });
-        let squares = squares.collect::<Result<Vec<_>, PipelineError>>()?;
+        let squares = squares.collect::<Result<Vec<_>, RankError>>()?;
         let (outputs, tensors) = report
             .outputs
             .into_iter()
@@ -89,7 +89,7 @@ impl Driver {
         let read = ranks
             .zip(reports)
             .map(|(rank, report)| RankReport::read(rank, report));
-        let read = read.collect::<Result<Vec<_>, PipelineError>>();
+        let read = read.collect::<Result<Vec<_>, RankError>>();
         // The ranks have updated their parameters, possibly with values of a failed device.
         let mut read = read.map_err(|error| {
             self.condition = Condition::Stopped;

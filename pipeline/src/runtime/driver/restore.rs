@@ -11,7 +11,7 @@ use super::state::Condition;
 use crate::runtime::optimizer::{SavedOptimizer, keeps_state};
 use crate::runtime::stage::StatesFound;
 use crate::schedule::RankIndex;
-use crate::{PipelineError, RestoreError};
+use crate::{PipelineError, RestoreError, StateError};
 
 /// The number of parameters that a warning names.
 const NAMED: usize = 10;
@@ -42,7 +42,7 @@ impl Driver {
         let checked = checked.map(|result| result.map(|found| states.push(found)));
         let checked = checked.collect();
         if let Some((rank, source)) = self.agreed(checked)? {
-            return Err(PipelineError::Restore { rank, source });
+            return Err(StateError::Restore { rank, source }.into());
         }
         // The ranks are sound again when every one has replaced everything.
         self.condition = Condition::PartlyRestored;
@@ -52,7 +52,7 @@ impl Driver {
             stages.try_for_each(|stage| stage.restore(&*saved.0, &*saved.1))
         })?;
         if let Some((rank, source)) = self.agreed(restored)? {
-            return Err(PipelineError::PartlyRestored { rank, source });
+            return Err(StateError::PartlyRestored { rank, source }.into());
         }
         self.condition = Condition::Sound;
         self.warn_of_missing(&states);
@@ -97,7 +97,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::RestoreElsewhere`] when all ranks of this process can continue, and one of another can't.
+    /// [`StateError::RestoreElsewhere`] when all ranks of this process can continue, and one of another can't.
     fn agreed(
         &mut self,
         results: Vec<Result<(), RestoreError>>,
@@ -108,7 +108,7 @@ impl Driver {
         let reason = own.as_ref().map(|(_, error)| with_causes(error));
         match (own, self.ranks.agree(reason)) {
             (None, Ok(Some((rank, reason)))) => {
-                Err(PipelineError::RestoreElsewhere { rank, reason })
+                Err(StateError::RestoreElsewhere { rank, reason }.into())
             }
             (None, Err(error)) => Err(error),
             (own, _) => Ok(own),

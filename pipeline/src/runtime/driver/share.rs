@@ -14,7 +14,7 @@ use crate::runtime::ranks::{To, digest_of};
 use crate::runtime::round::MicroInput;
 use crate::schedule::RankIndex;
 use crate::trace::LossOver;
-use crate::{BatchError, PipelineError};
+use crate::{BatchError, PipelineError, StepError};
 
 /// Returns the samples of a micro-batch: the first ones have one more than the others.
 fn size(samples: usize, count: usize, micro_batch: usize) -> usize {
@@ -125,7 +125,7 @@ impl Driver {
             let report = report.map_err(|reason| BatchError::ShareElsewhere { rank, reason })?;
             let first = report.first;
             if over.is_some() && report.over.is_some() && over != report.over {
-                return Err(PipelineError::MixedLosses { micro_batch: first });
+                return Err(StepError::MixedLosses { micro_batch: first }.into());
             }
             over = over.or(report.over);
             if report.counts.is_empty() {

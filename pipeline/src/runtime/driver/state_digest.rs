@@ -9,11 +9,11 @@ use tinderbox_fake::{DynTensor, FakeError, dtype_name};
 use twox_hash::XxHash3_64;
 
 use super::driver::Driver;
-use crate::PipelineError;
 use crate::runtime::clip::rows_per_sum;
 use crate::runtime::digest::ReadError;
 use crate::runtime::ranks::To;
 use crate::runtime::stage::Stage;
+use crate::{PipelineError, RankError};
 
 /// Digests of every parameter and of the optimizer's state: 64 bits each, of the bytes of the values.
 ///
@@ -173,7 +173,7 @@ impl Driver {
         let mut own: (Vec<Rows>, Vec<Rows>) = (Vec::new(), Vec::new());
         for stages in of_ranks {
             let stages = stages.map_err(|source| {
-                self.ranks.notified(PipelineError::Unreadable {
+                self.ranks.notified(RankError::Unreadable {
                     what: "a value to digest",
                     source,
                 })

@@ -20,7 +20,7 @@ use crate::runtime::program::CutProgram;
 use crate::runtime::ranks::Notice;
 use crate::runtime::round::{MicroBatches, MicroInput, Round, RoundCarries};
 use crate::trace::LossOver;
-use crate::{ActionError, BatchError, PipelineError};
+use crate::{ActionError, BatchError, ListsError, PipelineError, StepError};
 
 /// A round that is about to run.
 pub(super) struct Call<'a> {
@@ -52,7 +52,7 @@ impl Driver {
         // First, so that a call that only this process refuses is noticed by the others.
         self.counts.calls += 1;
         if self.settings.optimizers.is_none() {
-            return Err(PipelineError::NoOptimizer);
+            return Err(StepError::NoOptimizer.into());
         }
         self.check_not_averaged()?;
         self.check_rates(rates)?;
@@ -67,7 +67,7 @@ impl Driver {
             Some(samples) => self.run_share(&call, batches, samples)?,
         };
         if let Some(gradients) = &output.stopped {
-            return Err(self.not_finite(step, &output, gradients));
+            return Err(self.not_finite(step, &output, gradients).into());
         }
         let output = output.of_training();
         if let Some(scale) = &mut self.state.loss_scale {
@@ -80,9 +80,9 @@ impl Driver {
     }
 
     /// Refuses rates that would make parameters NaN, or ascend the gradient.
-    fn check_rates(&self, rates: &LearningRates) -> Result<(), PipelineError> {
+    fn check_rates(&self, rates: &LearningRates) -> Result<(), StepError> {
         let refused = |rate: f64| !(rate.is_finite() && rate >= 0.0);
-        let refusal = |rate, path| PipelineError::LearningRate { rate, path };
+        let refusal = |rate, path| StepError::LearningRate { rate, path };
         if refused(rates.0.base()) {
             return Err(refusal(rates.0.base(), None));
         }
@@ -93,10 +93,10 @@ impl Driver {
         }
     }
 
-    fn not_finite(&self, step: u64, output: &Evaluation, gradients: &[usize]) -> PipelineError {
+    fn not_finite(&self, step: u64, output: &Evaluation, gradients: &[usize]) -> StepError {
         let distinct = self.table.distinct().enumerate();
         let wrong = distinct.filter(|(at, _)| gradients.contains(at));
-        PipelineError::NotFinite {
+        StepError::NotFinite {
             step,
             losses: output.losses_not_finite().collect(),
             gradients: wrong.map(|(_, parameter)| parameter.path.clone()).collect(),
@@ -117,7 +117,9 @@ impl Driver {
             let parts = batches.split(call.mode, &counts)?;
             match self.run_whole(call, parts, None) {
                 // Detected before anything ran.
-                Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
+                Err(
+                    error @ PipelineError::Lists(ListsError::Generate(_) | ListsError::Lists(_)),
+                ) => {
                     first.get_or_insert(error);
                 }
                 Ok(mut output) => {
@@ -171,7 +173,7 @@ impl Driver {
     pub(super) fn random_step(&self) -> Result<u32, PipelineError> {
         self.check_condition()?;
         let step = self.state.step;
-        u32::try_from(step).map_err(|_| PipelineError::StepOverflow { step })
+        Ok(u32::try_from(step).map_err(|_| StepError::StepOverflow { step })?)
     }
 
     /// Loads the programs of micro-batches, checks their indices, and computes what they count.
@@ -184,7 +186,7 @@ impl Driver {
         let prepared = self.programs.prepare(context, parts, first);
         prepared.inspect_err(|error| {
             // A batch that can't be read means that its device has failed.
-            if let PipelineError::MicroBatch { source, .. } = error
+            if let PipelineError::Step(StepError::MicroBatch { source, .. }) = error
                 && !matches!(**source, ActionError::IndexOutOfRange { .. })
             {
                 self.condition = Condition::Stopped;
@@ -202,7 +204,7 @@ impl Driver {
     ) -> Result<Evaluation, PipelineError> {
         let step = self.random_step()?;
         let used = carry.as_ref().map(|carry| carry.check(&work.own));
-        let used = used.transpose()?;
+        let used = used.transpose().map_err(StepError::from)?;
         let (round, weights) = self.round(call, work, step)?;
         if announces {
             self.announce(call, &round.micro_batches.own, None)?;

@@ -2,7 +2,7 @@
 
 use tinderbox_deferred::RunContext;
 
-use crate::PipelineError;
+use crate::StepError;
 use crate::runtime::round::MicroInput;
 use crate::trace::LossOver;
 
@@ -11,7 +11,7 @@ pub(crate) fn counts(
     parts: &[MicroInput],
     first: usize,
     context: impl Fn(usize) -> RunContext,
-) -> Result<Vec<Option<f64>>, PipelineError> {
+) -> Result<Vec<Option<f64>>, StepError> {
     let counts = parts.iter().enumerate().map(|(index, part)| {
         Ok(match &part.cut.loss_over {
             LossOver::Sum => None,
@@ -19,12 +19,12 @@ pub(crate) fn counts(
             LossOver::Count(count) => {
                 let index = first + index;
                 let count = count.of(&part.inputs, &context(index));
-                let count = count.map_err(|source| PipelineError::Count {
+                let count = count.map_err(|source| StepError::Count {
                     micro_batch: index,
                     source: Box::new(source),
                 })?;
                 if !(count >= 0.0 && count.is_finite()) {
-                    return Err(PipelineError::BadCount {
+                    return Err(StepError::BadCount {
                         micro_batch: index,
                         count,
                     });
@@ -33,20 +33,20 @@ pub(crate) fn counts(
             }
         })
     });
-    let counts = counts.collect::<Result<Vec<Option<f64>>, PipelineError>>()?;
+    let counts = counts.collect::<Result<Vec<Option<f64>>, StepError>>()?;
     let kind = |part: &MicroInput| std::mem::discriminant(&part.cut.loss_over);
     if let Some(other) = parts.iter().position(|part| kind(part) != kind(&parts[0])) {
         let micro_batch = first + other;
-        return Err(PipelineError::MixedLosses { micro_batch });
+        return Err(StepError::MixedLosses { micro_batch });
     }
     Ok(counts)
 }
 
 /// The weight of each micro-batch of a batch: 1 for a sum, otherwise its fraction of the samples or of the count.
-pub(crate) fn weights(counts: Vec<Option<f64>>) -> Result<Vec<f64>, PipelineError> {
+pub(crate) fn weights(counts: Vec<Option<f64>>) -> Result<Vec<f64>, StepError> {
     let total: f64 = counts.iter().flatten().sum();
     if total == 0.0 && counts.iter().any(Option::is_some) {
-        return Err(PipelineError::NothingCounts);
+        return Err(StepError::NothingCounts);
     }
     let weight = |count: Option<f64>| count.map_or(1.0, |count| count / total);
     Ok(counts.into_iter().map(weight).collect())

@@ -13,7 +13,7 @@ use crate::runtime::points::{Point, reach};
 use crate::runtime::round::{Round, RoundReport};
 use crate::runtime::stage::Stage;
 use crate::schedule::{Action, MicroBatchIndex, RankTimeline, Span};
-use crate::{ActionError, PipelineError};
+use crate::{ActionError, RankError};
 
 /// Runs the list of a rank in a round.
 pub(super) fn run_list(
@@ -21,7 +21,7 @@ pub(super) fn run_list(
     round: &Round,
     pass: Option<&Arc<Pass>>,
     link: &mut dyn Link,
-) -> Result<RoundReport, PipelineError> {
+) -> Result<RoundReport, RankError> {
     for stage in &mut rank.stages {
         stage.clear_gradients();
         stage.keep_loaded(&round.kept);
@@ -85,7 +85,7 @@ fn named<'a>(
     executor: &mut Executor<'a, OnRank<'a>>,
     action: &Action,
     run: impl FnOnce(&mut Executor<'a, OnRank<'a>>) -> Result<(), ActionError>,
-) -> Result<(), PipelineError> {
+) -> Result<(), RankError> {
     let ran = caught(|| run(executor));
     ran.map_err(|source| {
         let (part, setup) = (executor.host.part, &executor.host.rank.setup);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tinderbox_deferred::Source;
 
-use crate::PipelineError;
+use crate::StartError;
 use crate::runtime::pass::Streaming;
 use crate::runtime::progress::Watch;
 use crate::runtime::stage::{RankSetup, Stage};
@@ -25,7 +25,7 @@ impl Rank {
         setup: RankSetup,
         watch: Arc<Watch>,
         source: &Arc<dyn Source>,
-    ) -> Result<Self, PipelineError> {
+    ) -> Result<Self, StartError> {
         let setup = Arc::new(setup);
         let (rank, layout) = (setup.rank, &setup.layout);
         let stages = layout.stages().zip(&layout.ranks);
@@ -36,7 +36,7 @@ impl Rank {
                 None => Stage::new(stage, &setup, source),
             })
             .collect::<Result<Vec<Stage>, _>>()
-            .map_err(|source| PipelineError::Materialize { rank, source })?;
+            .map_err(|source| StartError::Materialize { rank, source })?;
         let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
         tracing::info!(rank = rank.index(), bytes, "parameters materialized");
         let streamed = setup.streamed.as_ref();

@@ -44,7 +44,7 @@ pub(crate) fn run_rank(
     requests: &Receiver<RankRequest>,
 ) {
     let (rank, abort) = (setup.rank, setup.abort.clone());
-    let served = attempt(rank, "MATERIALIZE", || Rank::new(setup, watch, source));
+    let served = attempt(rank, "MATERIALIZE", || Ok(Rank::new(setup, watch, source)?));
     let served = served.and_then(|mut state| state.serve(link, requests));
     if let Err(error) = served {
         match abort.is_triggered() {
@@ -68,7 +68,7 @@ impl Rank {
         while let Received::Message(request) = channels.receive(requests, abort.signal(), never) {
             match request {
                 RankRequest::Round(round, pass, report) => {
-                    let run = || run_list(self, &round, pass.as_ref(), link);
+                    let run = || Ok(run_list(self, &round, pass.as_ref(), link)?);
                     let done = attempt(rank, "ROUND", run)?;
                     // The driver may have stopped waiting.
                     let _ = channels.send(&report, (rank, done));
@@ -95,6 +95,6 @@ fn attempt<T>(
 ) -> Result<T, PipelineError> {
     guarded(run).unwrap_or_else(|message| {
         let source = ActionError::Panicked { message };
-        Err(action_error(rank, (None, None), name, source))
+        Err(action_error(rank, (None, None), name, source).into())
     })
 }

@@ -199,7 +199,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// and the tensor of the batch, instead of a panic of Burn.
     ///
     /// Indices that are a whole tensor of the batch are checked before anything runs
-    /// ([`PipelineError::MicroBatch`](crate::PipelineError::MicroBatch)), and the pipeline can continue
+    /// ([`StepError::MicroBatch`](crate::StepError::MicroBatch)), and the pipeline can continue
     /// with another batch. Others are checked where they are read, and the pipeline stops after an
     /// error.
     ///
@@ -344,9 +344,9 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Ends a training step with [`PipelineError::NotFinite`] before any rank updates if the loss or
-    /// the norm of all gradients is NaN or infinite. The pipeline is then unchanged, and can continue
-    /// with another batch. Default: off.
+    /// Ends a training step with [`StepError::NotFinite`](crate::StepError::NotFinite) before any rank
+    /// updates if the loss or the norm of all gradients is NaN or infinite. The pipeline is then
+    /// unchanged, and can continue with another batch. Default: off.
     ///
     /// Every rank waits for all others before its update, as with clipping by the norm of all
     /// gradients. With a [loss scale](Self::loss_scale), steps where only the gradients are not finite
@@ -395,8 +395,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Before every so many steps, checks that what the ranks hold has not changed in memory since the step before: a bit that
     /// flips would train the model silently wrong. A changed parameter is replaced by the parameter of another
     /// [replica](Plan::replicas), and [reported](Pipeline::repaired); without another one, and for a change of the optimizer's
-    /// state, the step fails with [`PipelineError::Damaged`]. Replicas are also compared with each other: one that differs
-    /// from most is repaired, and two that differ are such an error. 0, the default, checks nothing.
+    /// state, the step fails with [`PipelineError::Damaged`](crate::PipelineError::Damaged). Replicas are also compared with each
+    /// other: one that differs from most is repaired, and two that differ are such an error. 0, the default, checks nothing.
     ///
     /// Replicas that are threads of one process share the memory of most parameters on the CPU, so only processes have
     /// another value of these.
@@ -427,9 +427,9 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     ///
     /// Materializing or reading parameters (the start, a [restore](Pipeline::restore)) may take any
     /// time as long as some rank reports progress: a complete parameter, or bytes of one. Progress is
-    /// checked once per timeout; without any, the request fails with [`PipelineError::Stalled`]. A call
-    /// by [`on_ranks`](Pipeline::on_ranks) must finish within the timeout unless it reports to
-    /// [`Stage::observer`](crate::Stage::observer).
+    /// checked once per timeout; without any, the request fails with
+    /// [`RankError::Stalled`](crate::RankError::Stalled). A call by [`on_ranks`](Pipeline::on_ranks) must
+    /// finish within the timeout unless it reports to [`Stage::observer`](crate::Stage::observer).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.ranks.timeout = timeout;

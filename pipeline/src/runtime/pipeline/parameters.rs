@@ -13,7 +13,7 @@ use super::pipeline::{Pipeline, REPLY};
 use crate::batch::Batch;
 use crate::runtime::driver::{Command, Condition, Reply};
 use crate::runtime::optimizer::{SavedOptimizer, check_group, contains};
-use crate::{GroupError, PipelineError};
+use crate::{GroupError, PipelineError, StateError};
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns the current value of a parameter or running state by its path, on the device of the rank that owns
@@ -22,7 +22,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::UnknownParameter`] with the paths that are nearest; when a rank has failed.
+    /// [`StateError::UnknownParameter`] with the paths that are nearest; when a rank has failed.
     pub fn parameter(&mut self, path: &str) -> Result<DynTensor, PipelineError> {
         let path = self.known(path)?.original().clone();
         match self.make(Command::Parameter(path))? {
@@ -49,7 +49,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::UnknownParameter`]; [`PipelineError::Averaged`]; [`PipelineError::Values`] with every value of another shape, every one of
+    /// [`StateError::UnknownParameter`]; [`StateError::Averaged`]; [`StateError::Values`] with every value of another shape, every one of
     /// a dtype that can't be cast, every fake one, and every two that differ for one parameter; when a rank has failed.
     pub fn set_parameters<P: AsRef<str>>(
         &mut self,
@@ -73,7 +73,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         let known: Values = given.into_iter().collect();
         let fits = known.check(&table, &requests);
-        fits.map_err(|source| PipelineError::Values { source })?;
+        fits.map_err(|source| StateError::Values { source })?;
         let placed = originals.into_iter().map(|(position, value)| {
             let dtype = table.iter().as_slice()[position].dtype;
             (position, value.cast_float(dtype))
@@ -101,13 +101,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::NoAverages`]; [`PipelineError::Averaged`] within the code itself; when a rank has failed.
+    /// [`StateError::NoAverages`]; [`StateError::Averaged`] within the code itself; when a rank has failed.
     pub fn with_averages<R>(
         &mut self,
         run: impl FnOnce(&mut Self) -> R,
     ) -> Result<R, PipelineError> {
         if self.driver.settings.average_decay.is_none() {
-            return Err(PipelineError::NoAverages);
+            return Err(StateError::NoAverages.into());
         }
         self.driver.check_not_averaged()?;
         self.make(Command::Average(true))?;
@@ -124,7 +124,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::Group`] if the group contains no parameter, if none of them trained when the model was traced, or if
+    /// [`StateError::Group`] if the group contains no parameter, if none of them trained when the model was traced, or if
     /// the group has ids; when a rank has failed.
     pub fn freeze(&mut self, group: &ParamGroup) -> Result<(), PipelineError> {
         self.set_trains(group, false)
@@ -140,6 +140,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     fn set_trains(&mut self, group: &ParamGroup, trains: bool) -> Result<(), PipelineError> {
+        let positions = self.trained(group).map_err(StateError::from)?;
+        self.make(Command::SetTrains { positions, trains })
+            .map(drop)
+    }
+
+    /// The positions of the parameters of a group that trained when the model was traced.
+    fn trained(&self, group: &ParamGroup) -> Result<Vec<usize>, GroupError> {
         check_group(group, None)?;
         let parameters = self.model().parameters().iter().enumerate();
         let contained = parameters.filter(|(_, parameter)| contains(group, &parameter.path));
@@ -151,16 +158,15 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let positions: Vec<usize> = trained.map(|(position, _)| *position).collect();
         if positions.is_empty() {
             let path = first.path.clone();
-            return Err(GroupError::NotTraced { path }.into());
+            return Err(GroupError::NotTraced { path });
         }
-        self.make(Command::SetTrains { positions, trains })
-            .map(drop)
+        Ok(positions)
     }
 
-    fn known(&self, path: &str) -> Result<&Parameter, PipelineError> {
+    fn known(&self, path: &str) -> Result<&Parameter, StateError> {
         let table = self.model().parameters();
         let known = table.get(&ParameterPath::new(path));
-        known.ok_or_else(|| PipelineError::UnknownParameter {
+        known.ok_or_else(|| StateError::UnknownParameter {
             path: ParameterPath::new(path),
             near: table.near(path),
         })
@@ -179,8 +185,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::Restore`] if the saved state does not fit: nothing has changed.
-    /// [`PipelineError::PartlyRestored`] if a value can't be read: some values are new and others old,
+    /// [`StateError::Restore`] if the saved state does not fit: nothing has changed.
+    /// [`StateError::PartlyRestored`] if a value can't be read: some values are new and others old,
     /// and the pipeline refuses every request but another restore.
     pub fn restore(
         &mut self,
@@ -191,8 +197,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.make(restore).map(drop)
     }
 
-    /// Returns whether the state of lost ranks is lost as well ([`PipelineError::StateLost`]), or a restore has failed partway:
-    /// steps and evaluations are refused until a [restore](Self::restore).
+    /// Returns whether the state of lost ranks is lost as well ([`RecoveryError::StateLost`](crate::RecoveryError::StateLost)),
+    /// or a restore has failed partway: steps and evaluations are refused until a [restore](Self::restore).
     pub fn awaits_restore(&self) -> bool {
         matches!(
             self.driver.condition,

@@ -23,7 +23,7 @@ use crate::runtime::recovery::{CallLog, Recovering};
 use crate::runtime::stage::Stage;
 use crate::schedule::{Costs, Dependencies, RankIndex};
 use crate::trace::Trace;
-use crate::{PipelineError, Plan};
+use crate::{PipelineError, Plan, ProcessError, StateError};
 
 /// Why a reply has the kind that a call expects.
 pub(super) const REPLY: &str = "a command has one kind of reply";
@@ -220,15 +220,15 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             self.driver.ranks.wait_for_all()?;
             return Ok(vec![value]);
         };
-        let written = postcard::to_stdvec(&value).map_err(|_| PipelineError::Frame { rank })?;
+        let written = postcard::to_stdvec(&value).map_err(|_| ProcessError::Frame { rank })?;
         let Reply::Gathered(all) = self.make(Command::Gather(written))? else {
             unreachable!("{REPLY}");
         };
         let read = all.iter().enumerate().map(|(rank, value)| {
             let rank = RankIndex::new(rank);
-            postcard::from_bytes(value).map_err(|_| PipelineError::Frame { rank })
+            postcard::from_bytes(value).map_err(|_| ProcessError::Frame { rank })
         });
-        read.collect()
+        Ok(read.collect::<Result<_, _>>()?)
     }
 
     /// Returns the trained model on one device, as an ordinary Burn module. In a [world](crate::PipelineBuilder::world) of
@@ -239,7 +239,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// When a rank has failed, or the closure constructs another model than before.
     pub fn gather(&mut self, device: &Device) -> Result<M, PipelineError> {
         let values = self.values(To::All)?;
-        self.construct(values, device)
+        Ok(self.construct(values, device)?)
     }
 
     /// Returns the trained model, as [`gather`](Self::gather) does, on the first process of a
@@ -251,7 +251,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     pub fn gather_on_first(&mut self, device: &Device) -> Result<Option<M>, PipelineError> {
         let values = self.values(To::First)?;
         let is_first = self.driver.ranks.own().is_none_or(|own| own.index() == 0);
-        is_first.then(|| self.construct(values, device)).transpose()
+        let first = is_first.then(|| self.construct(values, device));
+        Ok(first.transpose()?)
     }
 
     /// Returns the parameters of all ranks.
@@ -262,13 +263,13 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    fn construct(&self, values: Values, device: &Device) -> Result<M, PipelineError> {
+    fn construct(&self, values: Values, device: &Device) -> Result<M, StateError> {
         // Random values of the constructor that are not parameters are drawn from the same seed as on
         // the ranks.
         let values = values.constructed_by(self.model.replay(self.driver.settings.seed));
         self.model
             .materialize(device, &values)
-            .map_err(PipelineError::Gather)
+            .map_err(StateError::Gather)
     }
 
     /// Returns the parameters that [checks of memory](crate::PipelineBuilder::check_memory) have repaired so far.

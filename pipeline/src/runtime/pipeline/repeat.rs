@@ -8,13 +8,13 @@ use tinderbox_world::clock::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::pipeline::{Call, Pipeline, Repeating};
-use crate::PipelineError;
 use crate::batch::Batch;
 use crate::runtime::driver::{CallKind, Command, Condition, Reply};
 use crate::runtime::recovered::Recovered;
 use crate::runtime::recovery::{CallLog, Recovering};
 #[cfg(test)]
 use crate::runtime::snapshots::Snapshot;
+use crate::{PipelineError, RecoveryError};
 
 impl<M, B> Repeating<M, B> {
     pub(super) fn new(recovering: Recovering) -> Self {
@@ -98,7 +98,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// [`PipelineError::StateLost`]; when the others have gone on without this process, or the processes that are left can't
+    /// [`RecoveryError::StateLost`]; when the others have gone on without this process, or the processes that are left can't
     /// run the model.
     pub fn recover(&mut self) -> Result<bool, PipelineError> {
         match self.lost_process() {
@@ -226,7 +226,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let is_final = matches!(
                 &result,
                 Ok(())
-                    | Err(PipelineError::StateLost { .. }
+                    | Err(PipelineError::Recovery(RecoveryError::StateLost { .. })
                         | PipelineError::World(
                             WorldError::GivenUp { .. } | WorldError::TooFewLeft { .. }
                         ))
@@ -240,7 +240,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         if let Err(error) = &result {
             tracing::error!(%error, "the pipeline can't continue by itself");
-            if !matches!(error, PipelineError::StateLost { .. }) {
+            if !matches!(
+                error,
+                PipelineError::Recovery(RecoveryError::StateLost { .. })
+            ) {
                 // The others wait for this process.
                 world.fail(&with_causes(error));
                 self.driver.ranks.end();
@@ -256,7 +259,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Ok(());
         };
         let restarted = recovery.recovering.restart(&mut self.driver, began);
-        if let Err(PipelineError::StateLost { .. }) = restarted {
+        if let Err(PipelineError::Recovery(RecoveryError::StateLost { .. })) = restarted {
             recovery.log.clear();
         }
         let restarted = restarted?;

@@ -16,7 +16,7 @@ use crate::runtime::driver::{Launch, Options};
 use crate::runtime::recovery::{Planned, Recovering, Recovery, replan};
 use crate::runtime::settings::Settings;
 use crate::sum::GradientSum;
-use crate::{PipelineError, TraceError};
+use crate::{PipelineError, RecoveryError, StartError, StepError, TraceError};
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Starts the ranks; each materializes only its own parameters.
@@ -68,18 +68,22 @@ fn planned<M: Module + Sync + 'static, B: Batch>(
             _ => old.file().step.schedule,
         };
         let micro_batches = launch.options.micro_batches;
-        return Arc::new(move |processes| replan(&trace, &old, kind, processes, micro_batches));
+        return Arc::new(move |processes| {
+            Ok(replan(&trace, &old, kind, processes, micro_batches)?)
+        });
     };
     Arc::new(move |processes| match plan(processes) {
-        Ok(plan) if plan.world_size() > processes => Err(PipelineError::WorldSize {
+        Ok(plan) if plan.world_size() > processes => Err(StartError::WorldSize {
             ranks: plan.world_size(),
             processes,
-        }),
+        }
+        .into()),
         Ok(plan) => Ok(plan),
-        Err(source) => Err(PipelineError::NoPlan {
+        Err(source) => Err(RecoveryError::NoPlan {
             processes,
             source: Some(source),
-        }),
+        }
+        .into()),
     })
 }
 
@@ -99,7 +103,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         self.check_settings()?;
         // The trace may be of another model, or of another forward of the same model.
         if let Some(difference) = self.trace.constructor_difference(self.model.graph()) {
-            return Err(PipelineError::OtherModel { difference });
+            return Err(StartError::OtherModel { difference }.into());
         }
         let (plan, options) = (&self.plan, &self.options);
         plan.layout(self.trace.parameters())?;
@@ -138,23 +142,26 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// since they were recorded.
     fn check_settings(&self) -> Result<(), PipelineError> {
         if self.ranks.devices.is_empty() {
-            return Err(PipelineError::NoDevices);
+            return Err(StartError::NoDevices.into());
         }
         if self.options.micro_batches == Some(0) {
-            return Err(PipelineError::NoMicroBatches);
+            return Err(StartError::NoMicroBatches.into());
         }
         if self.ranks.threads_per_rank == Some(0) {
-            return Err(PipelineError::NoThreads);
+            return Err(StartError::NoThreads.into());
+        }
+        if self.has_groups_alone() {
+            return Err(StepError::NoOptimizer.into());
         }
         self.check_updates()?;
         for device in &self.ranks.devices {
-            check_device(device)?;
+            check_device(device).map_err(StartError::from)?;
         }
         let ranks = self.model.parameters().iter();
         let mut ranks = ranks.map(|parameter| (&parameter.path, parameter.shape.len()));
         if let Some((path, rank)) = ranks.find(|(_, rank)| !(1..=8).contains(rank)) {
             let path = path.clone();
-            return Err(PipelineError::ParameterRank { path, rank });
+            return Err(StartError::ParameterRank { path, rank }.into());
         }
         // The recorded model must be the one that is trained and that a later construction gathers.
         let unstable = |source| PipelineError::from(TraceError::Constructor { source });
@@ -163,33 +170,30 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     }
 
     /// Checks settings of optimizers and clipping.
-    fn check_updates(&self) -> Result<(), PipelineError> {
-        if self.has_groups_alone() {
-            return Err(PipelineError::NoOptimizer);
-        }
+    fn check_updates(&self) -> Result<(), StartError> {
         let optimizers = self.optimizers();
         if let Some(optimizers) = &optimizers {
             optimizers.check(self.model.parameters())?;
             if self.settings.clipping.is_some() && optimizers.clips() {
-                return Err(PipelineError::TwoClippings);
+                return Err(StartError::TwoClippings);
             }
         }
         if let Some(decay) = self.settings.average_decay
             && !(0.0..1.0).contains(&decay)
         {
-            return Err(PipelineError::AverageDecay { decay });
+            return Err(StartError::AverageDecay { decay });
         }
         if let Some(Clipping::GlobalNorm(max)) = self.settings.clipping
             && !(max > 0.0 && max.is_finite())
         {
-            return Err(PipelineError::Clip { max });
+            return Err(StartError::Clip { max });
         }
         if optimizers.is_some() && self.trace.mode() == Mode::Inference {
-            return Err(PipelineError::ForwardTrace);
+            return Err(StartError::ForwardTrace);
         }
         if let (Some(shared), true) = (self.model.shared_id(), optimizers.is_some()) {
             let SharedId { first, second } = shared.clone();
-            return Err(PipelineError::Clones { first, second });
+            return Err(StartError::Clones { first, second });
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use crate::runtime::streamed::{
 };
 use crate::schedule::{RankIndex, StageIndex};
 use crate::trace::Trace;
-use crate::{PipelineError, Plan, StreamedError};
+use crate::{PipelineError, Plan, StateError, StreamedError};
 
 /// A model whose parameters do not stay in memory: the parameters of each stage are read before it runs, and dropped after it.
 ///
@@ -307,7 +307,7 @@ fn resume<M: Module + Sync + 'static, B: Batch>(
     });
     started.map_err(|source| StreamedError::Store { source })?;
     let checked = setup.check_states(table, &driver.settings);
-    checked.map_err(|source| PipelineError::Restore {
+    checked.map_err(|source| StateError::Restore {
         rank: RankIndex::new(0),
         source,
     })?;

@@ -9,10 +9,10 @@ use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 
 use super::batches::TracedBatches;
 use super::pipeline::{Pipeline, REPLY};
-use crate::PipelineError;
 use crate::batch::Batch;
 use crate::runtime::driver::{Carry, Command, Evaluation, Reply, StateDigest, StepOutput};
 use crate::runtime::learning_rates::LearningRates;
+use crate::{PipelineError, StepError};
 
 /// The number of steps with the same rate for all parameters after which it is reported.
 const EQUAL_RATES: u32 = 3;
@@ -37,7 +37,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// # Errors
     ///
     /// When the pipeline has no optimizer, a learning rate is negative, NaN or infinite, the batch
-    /// can't be split or traced or has an [index that is out of range](PipelineError::MicroBatch), the
+    /// can't be split or traced or has an [index that is out of range](StepError::MicroBatch), the
     /// counts that weight the losses are negative, not finite or 0 for the whole batch, or a loss or a
     /// gradient is not finite in a pipeline that [stops](crate::PipelineBuilder::stop_on_non_finite) on
     /// it: the pipeline is then unchanged. When an action fails: the pipeline has then stopped.
@@ -99,7 +99,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         samples: usize,
     ) -> Result<StepOutput, PipelineError> {
         if self.recovery.is_some() && self.driver.settings.replicas > 1 {
-            return Err(PipelineError::ShareRecovery);
+            return Err(StepError::ShareRecovery.into());
         }
         self.train(lr, vec![share], Some(samples))
     }
@@ -213,7 +213,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// As [`evaluate`](Self::evaluate), and [`PipelineError::Carry`] when the batch has no carried tensor, or others than
+    /// As [`evaluate`](Self::evaluate), and [`StepError::Carry`] when the batch has no carried tensor, or others than
     /// the carry has values of. The carry is unchanged after an error before anything ran; after any other error the
     /// pipeline has stopped.
     pub fn evaluate_with(
@@ -221,7 +221,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         carry: &mut Carry,
         batch: B,
     ) -> Result<Evaluation, PipelineError> {
-        self.driver.carries.check(carry)?;
+        self.driver.carries.check(carry).map_err(StepError::from)?;
         let batch = TracedBatches {
             trace: self.trace.clone(),
             batches: vec![batch],

@@ -10,10 +10,10 @@ use tinderbox_fake::DynTensor;
 use tinderbox_world::Channel;
 
 use super::notice::Notice;
-use crate::PipelineError;
 use crate::runtime::round::{Round, RoundReport};
 use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
+use crate::{PipelineError, ProcessError};
 
 /// Who gets what a process gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,12 +115,12 @@ impl dyn Ranks {
             self.exchange_bytes(to, Vec::new(), Vec::new())?;
             return Ok(vec![(value, tensors)]);
         };
-        let written = postcard::to_stdvec(&value).map_err(|_| PipelineError::Frame { rank })?;
+        let written = postcard::to_stdvec(&value).map_err(|_| ProcessError::Frame { rank })?;
         let all = self.exchange_bytes(to, written, tensors)?;
         let read = all.into_iter().enumerate().map(|(rank, (value, tensors))| {
             let rank = RankIndex::new(rank);
             let value = postcard::from_bytes(&value);
-            Ok((value.map_err(|_| PipelineError::Frame { rank })?, tensors))
+            Ok((value.map_err(|_| ProcessError::Frame { rank })?, tensors))
         });
         read.collect()
     }
@@ -142,7 +142,8 @@ impl dyn Ranks {
     }
 
     /// Notifies the other processes of an error that ends this pipeline, and returns it.
-    pub(crate) fn notified(&self, error: PipelineError) -> PipelineError {
+    pub(crate) fn notified(&self, error: impl Into<PipelineError>) -> PipelineError {
+        let error = error.into();
         self.fail(&error);
         error
     }

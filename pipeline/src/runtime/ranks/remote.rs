@@ -19,7 +19,7 @@ use crate::runtime::points::System;
 use crate::runtime::snapshots::{Backups, Part};
 use crate::runtime::wire::{TensorType, lend, tensors};
 use crate::schedule::RankIndex;
-use crate::{LinkError, PipelineError};
+use crate::{LinkError, PipelineError, ProcessError, RankError};
 
 /// What a frame between processes is.
 #[derive(Serialize, Deserialize)]
@@ -93,10 +93,10 @@ impl Inbox {
     fn refuse(&self, notices: &Notices) {
         if let Some((rank, difference)) = notices.check() {
             self.abort
-                .trigger(PipelineError::Diverged { rank, difference });
+                .trigger(ProcessError::Diverged { rank, difference }.into());
         }
         if let Some(rank) = notices.left() {
-            self.abort.trigger(PipelineError::Left { rank });
+            self.abort.trigger(ProcessError::Left { rank }.into());
         }
     }
 }
@@ -104,7 +104,8 @@ impl Inbox {
 impl Handler for Inbox {
     fn received(&self, from: RankIndex, header: &[u8], pieces: Vec<Buffer>) {
         if self.put(from, header, pieces).is_none() {
-            self.abort.trigger(PipelineError::Frame { rank: from });
+            let frame = ProcessError::Frame { rank: from };
+            self.abort.trigger(frame.into());
         }
     }
 
@@ -197,11 +198,12 @@ impl Link for ProcessLink {
         let (types, pieces) = match lend(values) {
             Ok(lent) => lent,
             Err(source) => {
-                self.abort.trigger(PipelineError::Unsent {
+                let unsent = ProcessError::Unsent {
                     rank: self.mailbox.rank(),
                     message: tag.to_string(),
                     source: Box::new(source),
-                });
+                };
+                self.abort.trigger(unsent.into());
                 return Err(LinkError::Aborted);
             }
         };
@@ -271,7 +273,7 @@ impl Remote {
         let sequence = self.sequence;
         self.sequence += 1;
         let is_first = |rank: RankIndex| rank.index() == 0;
-        let (types, pieces) = lend(given.clone()).map_err(|source| PipelineError::Unsent {
+        let (types, pieces) = lend(given.clone()).map_err(|source| ProcessError::Unsent {
             rank: self.own,
             message: "what all ranks need".to_owned(),
             source: Box::new(source),
@@ -307,12 +309,13 @@ impl Remote {
 
     fn stopped(&self, error: MailboxError<u64>) -> PipelineError {
         match error {
-            MailboxError::Timeout { from, timeout, .. } => PipelineError::Timeout {
+            MailboxError::Timeout { from, timeout, .. } => RankError::Timeout {
                 rank: from,
                 request: "make the same call",
                 timeout,
-            },
-            MailboxError::Repeated { from, .. } => PipelineError::Frame { rank: from },
+            }
+            .into(),
+            MailboxError::Repeated { from, .. } => ProcessError::Frame { rank: from }.into(),
             MailboxError::Aborted | MailboxError::Closed { .. } => {
                 let reason = self.inbox.abort.take_reason();
                 reason.unwrap_or(PipelineError::Stopped)

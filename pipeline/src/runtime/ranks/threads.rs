@@ -12,7 +12,6 @@ use tinderbox_world::Channel;
 use tinderbox_world::clock::is_simulated;
 
 use super::ranks::{Payload, RankCall, Ranks, To};
-use crate::PipelineError;
 use crate::runtime::execute::{RankRequest, Reply, run_rank};
 use crate::runtime::link::{Abort, Link};
 use crate::runtime::local::{LocalLink, local_links};
@@ -22,6 +21,7 @@ use crate::runtime::progress::{Counted, RankProgress, Watch};
 use crate::runtime::round::{Round, RoundReport};
 use crate::runtime::stage::RankSetup;
 use crate::schedule::RankIndex;
+use crate::{PipelineError, RankError, StartError};
 
 /// One thread per rank of this process: all ranks, or in a world of processes one of them. Dropping it ends and joins them
 /// all.
@@ -104,8 +104,8 @@ impl Threads {
             };
             Ok(Member { link, body })
         });
-        let members = members.collect::<Result<Vec<_>, PipelineError>>()?;
-        let lost = |rank| PipelineError::Ended { rank };
+        let members = members.collect::<Result<Vec<_>, StartError>>()?;
+        let lost = |rank| RankError::Ended { rank }.into();
         let crew = Crew::start_at(first, &abort, members, lost);
         Ok(Self {
             crew: Some(crew.map_err(|error| stopped(error, "start"))?),
@@ -133,11 +133,12 @@ impl Threads {
         let crew = self.crew.as_mut().ok_or(PipelineError::Stopped)?;
         let reports = crew.ask_while(self.timeout, continues, make);
         reports.map_err(|error| match error {
-            CrewError::Timeout { rank, timeout } => PipelineError::Idle {
+            CrewError::Timeout { rank, timeout } => RankError::Idle {
                 rank,
                 request,
                 timeout: timeout.saturating_mul(2),
-            },
+            }
+            .into(),
             error => stopped(error, request),
         })
     }
@@ -176,14 +177,15 @@ impl Ranks for Threads {
                 match self.progress[position].counted() {
                     // It has never reported any progress.
                     counted if counted == Counted::default() => stopped(error, request),
-                    Counted { made, begun, bytes } => PipelineError::Stalled {
+                    Counted { made, begun, bytes } => RankError::Stalled {
                         rank,
                         request,
                         timeout,
                         parameters: made,
                         of: begun,
                         bytes,
-                    },
+                    }
+                    .into(),
                 }
             }
             error => stopped(error, request),
@@ -212,7 +214,7 @@ impl Ranks for Threads {
 }
 
 /// The threads that a rank computes with; none in a simulation, which has one thread.
-fn pool(rank: RankIndex, threads: usize) -> Result<Option<ThreadPool>, PipelineError> {
+fn pool(rank: RankIndex, threads: usize) -> Result<Option<ThreadPool>, StartError> {
     if is_simulated() {
         return Ok(None);
     }
@@ -221,7 +223,7 @@ fn pool(rank: RankIndex, threads: usize) -> Result<Option<ThreadPool>, PipelineE
         .thread_name(move |thread| format!("rank-{rank}-{thread}"));
     let pool = pool.build().map_err(|error| {
         let source = std::io::Error::other(error);
-        PipelineError::Spawn { rank, source }
+        StartError::Spawn { rank, source }
     })?;
     Ok(Some(pool))
 }
@@ -240,12 +242,13 @@ fn progressed(progress: &[Arc<RankProgress>]) -> impl FnMut() -> bool {
 fn stopped(error: CrewError<PipelineError>, request: &'static str) -> PipelineError {
     match error {
         CrewError::Failed { reason } => reason,
-        CrewError::Timeout { rank, timeout } => PipelineError::Timeout {
+        CrewError::Timeout { rank, timeout } => RankError::Timeout {
             rank,
             request,
             timeout,
-        },
+        }
+        .into(),
         CrewError::Stopped => PipelineError::Stopped,
-        CrewError::Spawn { rank, source } => PipelineError::Spawn { rank, source },
+        CrewError::Spawn { rank, source } => StartError::Spawn { rank, source }.into(),
     }
 }

@@ -14,12 +14,12 @@ use tinderbox_fake::DynTensor;
 use tinderbox_world::clock::{Condvar, Instant};
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
-use crate::PipelineError;
 use crate::cut::Layout;
 use crate::runtime::optimizer::{SavedOptimizer, StateFields, StateTensor};
 use crate::runtime::snapshots::{Contents, Item, Name, tensor};
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
+use crate::{PipelineError, ProcessError, RankError};
 
 /// What a rank of the new plan holds, whole.
 pub(super) struct Moved {
@@ -128,10 +128,10 @@ impl AsRef<[u8]> for Chunk {
 
 impl Value {
     /// The bytes of its elements in row-major order. Not copied for a tensor on the CPU that is not a view.
-    fn bytes(&self) -> Result<Vec<Bytes>, PipelineError> {
+    fn bytes(&self) -> Result<Vec<Bytes>, RankError> {
         match self {
             Self::Tensor(tensor) => {
-                lend_row_major(vec![tensor.clone()]).map_err(|source| PipelineError::Unreadable {
+                lend_row_major(vec![tensor.clone()]).map_err(|source| RankError::Unreadable {
                     what: "a value to move",
                     source: Box::new(source),
                 })
@@ -164,7 +164,7 @@ impl Parts {
         item: &Item,
         value: Option<DynTensor>,
     ) -> Result<(), PipelineError> {
-        let value = value.ok_or(PipelineError::Frame { rank: from })?;
+        let value = value.ok_or(ProcessError::Frame { rank: from })?;
         let rows = self.0.entry(item.name.clone()).or_default();
         rows.insert(item.first_row, value);
         Ok(())
@@ -266,12 +266,12 @@ pub(super) fn move_state(
 }
 
 /// Joins rows, at least one, some of which may be on a device and others in the memory of the host.
-fn joined(rows: Vec<DynTensor>) -> Result<DynTensor, PipelineError> {
+fn joined(rows: Vec<DynTensor>) -> Result<DynTensor, RankError> {
     let device = rows[0].device();
     let rows = rows.into_iter().map(|rows| rows.to_device(&device));
     let rows = rows.collect::<Result<_, _>>();
     rows.map(DynTensor::joined)
-        .map_err(|source| PipelineError::Unreadable {
+        .map_err(|source| RankError::Unreadable {
             what: "a value to move",
             source: Box::new(source),
         })
@@ -312,11 +312,12 @@ impl Arrived {
             let left = timeout.saturating_sub(began.elapsed());
             if left.is_zero() {
                 let (rank, _) = key;
-                return Err(PipelineError::Timeout {
+                let late = RankError::Timeout {
                     rank,
                     request: "send the state that it keeps",
                     timeout,
-                });
+                };
+                return Err(late.into());
             }
             state = self.changed.wait_timeout(&self.state, state, left);
         }

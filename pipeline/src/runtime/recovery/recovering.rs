@@ -9,13 +9,13 @@ use tinderbox_world::{Failure, How, World, machine};
 use super::keepers::keepers;
 use super::ledger::{INITIAL, Ledger};
 use super::sending::send;
-use crate::PipelineError;
 use crate::plan::Plan;
 use crate::runtime::driver::{CallKind, Condition, Driver, Launch};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::recovered::Recovered;
 use crate::runtime::snapshots::{Backups, Snapshot};
 use crate::schedule::RankIndex;
+use crate::{PipelineError, RankError, RecoveryError, StartError};
 
 /// After so many changes without a snapshot, the next call of all processes takes one.
 const CHANGES: u64 = 64;
@@ -55,13 +55,14 @@ impl Recovering {
     ) -> Result<Self, PipelineError> {
         let (timeout, lost_after) = (driver.ranks.timeout(), world.lost_after());
         if timeout <= lost_after {
-            return Err(PipelineError::ShortTimeout {
+            let short = RecoveryError::ShortTimeout {
                 timeout,
                 lost_after,
-            });
+            };
+            return Err(short.into());
         }
         if !world.begin_recovery() {
-            return Err(PipelineError::TwoRecoveries);
+            return Err(RecoveryError::TwoRecoveries.into());
         }
         let backups = launch.ranks.backups.clone().unwrap_or_default();
         let mut ledger = new_ledger(&world, backups, driver)?;
@@ -220,7 +221,7 @@ impl Recovering {
             }
         };
         let thread = Thread::spawn("snapshot", send);
-        self.sending = Some(thread.map_err(|source| PipelineError::Spawn { rank, source })?);
+        self.sending = Some(thread.map_err(|source| StartError::Spawn { rank, source })?);
         Ok(())
     }
 
@@ -239,7 +240,7 @@ impl Recovering {
             while !driver.ranks.is_aborted() && !ledger.backups.wait_for(rank, newest, LOOK) {
                 if began.elapsed() > timeout {
                     let request = "send its state";
-                    return Err(driver.ranks.notified(PipelineError::Timeout {
+                    return Err(driver.ranks.notified(RankError::Timeout {
                         rank,
                         request,
                         timeout,

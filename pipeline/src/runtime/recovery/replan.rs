@@ -6,7 +6,7 @@ use crate::batch::Batch;
 use crate::plan::{Plan, Planner};
 use crate::schedule::ScheduleKind;
 use crate::trace::Trace;
-use crate::{PipelineError, PlanError};
+use crate::{PlanError, RecoveryError};
 
 /// Plans for fewer processes than before: this schedule and the placement of the old plan if they fit, and as many replicas,
 /// or half of them and so on. If there are enough processes, the old plan itself; if the model can't be divided among all of
@@ -17,7 +17,7 @@ pub(crate) fn replan<B: Batch>(
     kind: ScheduleKind,
     processes: usize,
     micro_batches: usize,
-) -> Result<Plan, PipelineError> {
+) -> Result<Plan, RecoveryError> {
     if processes >= old.world_size() {
         return Ok(old.clone());
     }
@@ -31,7 +31,7 @@ pub(crate) fn replan<B: Batch>(
             }
         }
     }
-    Err(PipelineError::NoPlan {
+    Err(RecoveryError::NoPlan {
         processes,
         source: first,
     })

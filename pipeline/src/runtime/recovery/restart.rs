@@ -20,7 +20,7 @@ use crate::runtime::points::{Point, reach};
 use crate::runtime::recovered::Recovered;
 use crate::runtime::snapshots::Backups;
 use crate::schedule::RankIndex;
-use crate::{PipelineError, RestoreError};
+use crate::{PipelineError, ProcessError, RankError, RecoveryError, RestoreError, StateError};
 
 /// What a process reports to the others after a loss.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -96,7 +96,7 @@ impl Recovering {
             Ok(version) => version,
             Err(ranks) => {
                 self.lose_state(driver, backups)?;
-                return Err(PipelineError::StateLost { ranks });
+                return Err(RecoveryError::StateLost { ranks }.into());
             }
         };
         self.restore_version(driver, version, state)?;
@@ -186,14 +186,14 @@ impl Recovering {
             piece.is_whole() && position.is_some_and(|at| needs.owns_alone(world.rank(), at))
         };
         let read = snapshot.read(table, |path, piece| !stays(path, piece));
-        let (mut contents, values) = read.map_err(|source| PipelineError::Unreadable {
+        let (mut contents, values) = read.map_err(|source| RankError::Unreadable {
             what: "a snapshot",
             source,
         })?;
         let mut values: Vec<Value> = values.into_iter().map(Value::Tensor).collect();
         for rank in self.ledger.of_others().filter(|rank| absent.contains(rank)) {
             let kept = self.ledger.backups.snapshot(rank, version);
-            let (of_rank, chunks) = kept.ok_or(PipelineError::Frame { rank })?;
+            let (of_rank, chunks) = kept.ok_or(ProcessError::Frame { rank })?;
             contents.items.extend(of_rank.items);
             contents.scalars.extend(of_rank.scalars);
             values.extend(chunks.into_iter().map(Value::Chunks));
@@ -268,7 +268,7 @@ impl Recovering {
             let restored = restored.into_iter().collect::<Result<(), RestoreError>>();
             restored.map_err(|source| {
                 let rank = driver.ranks.first();
-                let error = PipelineError::PartlyRestored { rank, source };
+                let error = StateError::PartlyRestored { rank, source };
                 driver.ranks.notified(error)
             })?;
         }

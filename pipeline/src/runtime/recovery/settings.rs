@@ -25,7 +25,7 @@ pub(crate) type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn Error + Send + Sy
 /// state.
 ///
 /// A state whose rank is lost together with its keeper is gone: the call returns
-/// [`PipelineError::StateLost`](crate::PipelineError::StateLost), and the pipeline waits for a
+/// [`RecoveryError::StateLost`](crate::RecoveryError::StateLost), and the pipeline waits for a
 /// [restore](crate::Pipeline::restore) of the last checkpoint.
 #[derive(Clone)]
 pub struct Recovery {

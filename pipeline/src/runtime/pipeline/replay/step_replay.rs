@@ -31,7 +31,7 @@ use crate::runtime::round::MicroInput;
 use crate::runtime::stage::{RankSetup, Stage};
 use crate::schedule::{Action, Compute, Edge, MicroBatchIndex, RankIndex, Task};
 use crate::trace::{Given, JointGraph};
-use crate::{ActionError, BatchError, PipelineError};
+use crate::{ActionError, BatchError, ListsError, PipelineError, StartError, StepError};
 
 /// The programs of a training step, each run when it is asked for: the forwards from the first stage to the last, then the backwards
 /// from the last to the first, each of all micro-batches, or of [one](Self::only).
@@ -130,7 +130,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// # Errors
     ///
     /// As [`start`](Self::start) and [`Pipeline::step`](crate::Pipeline::step) before anything runs;
-    /// [`PipelineError::NoReplaySource`] when a later step than the first has no source; when the source has not what the model
+    /// [`StartError::NoReplaySource`] when a later step than the first has no source; when the source has not what the model
     /// needs.
     pub fn replay(self, step: u64, batch: B) -> Result<StepReplay, PipelineError> {
         self.replay_accumulated(step, [batch])
@@ -149,12 +149,12 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         // Nothing is updated.
         self.remove_optimizers();
         if self.trace.mode() == Mode::Inference {
-            return Err(PipelineError::ForwardTrace);
+            return Err(StartError::ForwardTrace.into());
         }
         if step > 0 && self.values.source.is_none() {
-            return Err(PipelineError::NoReplaySource { step });
+            return Err(StartError::NoReplaySource { step }.into());
         }
-        let step = u32::try_from(step).map_err(|_| PipelineError::StepOverflow { step })?;
+        let step = u32::try_from(step).map_err(|_| StepError::StepOverflow { step })?;
         let launch = self.checked()?;
         let prepared = launch.prepare(&self.plan)?;
         launch.check_source()?;
@@ -238,7 +238,7 @@ fn micro_batches(
         let (mut inputs, counts) = programs.prepare(context, parts, 0)?;
         let cuts: Vec<_> = inputs.iter().map(|input| &*input.cut).collect();
         match programs.parts(Mode::Training, &cuts) {
-            Err(error @ (PipelineError::Generate(_) | PipelineError::Lists(_))) => {
+            Err(error @ PipelineError::Lists(ListsError::Generate(_) | ListsError::Lists(_))) => {
                 first.get_or_insert(error);
             }
             Err(error) => return Err(error),
@@ -343,11 +343,11 @@ impl StepReplay {
                 &self.ranks.setups[rank.index()],
                 &*self.ranks.source,
             )
-            .map_err(|source| PipelineError::Materialize { rank, source })?,
+            .map_err(|source| StartError::Materialize { rank, source })?,
         };
         let ran = caught(|| self.run_task(stage, task));
         let place = (Some(task.stage), Some(task.micro_batch));
-        ran.map_err(|source| action_error(rank, place, &task.to_string(), source))
+        Ok(ran.map_err(|source| action_error(rank, place, &task.to_string(), source))?)
     }
 
     fn run_task(
