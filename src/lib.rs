@@ -163,10 +163,17 @@
 //!    its backwards, so lists that differ can't wait for each other in a cycle. Gradients are added in an order that is a
 //!    setting ([`GradientSum`]): a tree whose subtrees the replicas have. Each replica updates a part of the parameters,
 //!    and keeps the state of the optimizer for it alone.
-//! 7. Each rank is a thread with its own CPU pool, in one process or each in a process of its own. In a [`World`] of
-//!    processes, each makes the same calls and runs the rank that is its own; the mailboxes of the other ranks
-//!    are filled by the engine that connects the processes, so a rank does not know where the others are. Reports of a round
+//! 7. A pipeline has a driver and ranks. What the driver knows is one value that can be copied, and a call is data: a command
+//!    that is applied to the driver and its ranks, and says whether it changes something and whether all processes make it.
+//!    Ranks are what one trait asks for, to run a round, to run code beside the stages and to exchange values; threads of this
+//!    process, processes of a [`World`] and a rank whose stages are streamed are three implementations, and a new kind of rank is
+//!    another one. In a [`World`], each process makes the same calls and runs the rank that is its own; the mailboxes of the other
+//!    ranks are filled by the engine that connects the processes, so a rank does not know where the others are. Reports of a round
 //!    go to all processes, and so every process returns the same.
+//!
+//!    One interpreter runs lists of actions: it decides which values a program reads and how long they are kept. What a value is,
+//!    and what runs a program, is its host: tensors on a rank, tensors with an observer in a replay, or sizes in bytes in a
+//!    prediction of memory. The certification has an interpreter of its own, so that a fault of this one is found there.
 //!
 //!    A rank executes its list; the parameters of a stage are
 //!    updated immediately after its last backward, without waiting for other ranks; programs run on Burn's
@@ -186,11 +193,15 @@
 //!    The [`World`] agrees on who is left and begins a new generation, whose number every frame carries (a pure state machine,
 //!    tested in every order of messages and ends). Each rank's state is held by handles and kept as bytes by one other rank;
 //!    after a loss, every value goes from where it is to where the new plan needs it, by path and rows. And a pipeline notes
-//!    the calls since the oldest state that it may go back to, as closures over their arguments: a rank that has returned from
+//!    the commands since the oldest state that it may go back to: a rank that has returned from
 //!    a call makes it again with those that have not, because all calls are deterministic. So the driver, the ranks and the
 //!    schedules are started anew, by the code that starts any pipeline, and know nothing of losses.
 //!
-//! 9. A [`Streamed`] model is a pipeline of one rank whose stages have their parameters and constants only while they run: before
+//!    All of this also runs in a simulation: the threads, messages and clocks of all processes in one thread, where a seed decides
+//!    every order, delay and loss. Thousands of such runs are compared bit for bit with the undisturbed one, and bugs that are
+//!    planted in the recovery are found by them.
+//!
+//! 9. A [`Streamed`] model is a pipeline over one such rank, whose stages have their parameters and constants only while they run: before
 //!    the first action of a stage the rank takes the parameters and constants of the stage before and waits for this stage's. A
 //!    thread reads them in the order of the pass, which is known: the order in which forwards run stage by stage. What stays from
 //!    one pass to the next, and when there is room to read ahead, is decided by a pure state machine of the planner

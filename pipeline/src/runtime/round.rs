@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 
-use super::clip::SquareSums;
 use super::learning_rates::LearningRates;
 use super::program::{CutProgram, RoundCarry};
 use crate::lists::StepLists;
@@ -100,21 +100,26 @@ impl Part {
     }
 }
 
-/// The report of a rank to the driver after a round.
-#[derive(Debug, Default)]
-pub(crate) struct RoundReport {
+/// What a rank reports of a round, and the tensors of its named outputs, in the order of their names.
+pub(crate) type Reported = (RankReport, Vec<DynTensor>);
+
+/// What a rank reports of a round.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct RankReport {
     /// The loss of each micro-batch, if this rank computes it.
-    pub(crate) losses: Vec<(usize, DynTensor)>,
-    /// The named outputs of each micro-batch that this rank computes.
-    pub(crate) outputs: Vec<(usize, String, DynTensor)>,
+    pub(crate) losses: Vec<(usize, Option<f64>)>,
+    /// The micro-batch and the name of each output that this rank computes.
+    pub(crate) outputs: Vec<(usize, String)>,
     /// The norm of all gradients, if ranks need it.
     pub(crate) gradient_norm: Option<f64>,
-    /// The squares of the gradients of the pieces of each stage that it updates, with the places of their parameters, on
-    /// the CPU, if ranks do not need the norm.
-    pub(crate) squares: Vec<(StageIndex, Vec<usize>, SquareSums)>,
+    /// The stage and the place of the parameter of each piece that it updates on the CPU, with the sums of squares of its
+    /// gradient, if ranks do not need the norm.
+    pub(crate) squares: Vec<(StageIndex, usize, Vec<f64>)>,
     /// The reason for stopping before the update: the positions of gradients that are not finite, in
     /// the order in which norms are added. Empty if only the loss is not finite.
     pub(crate) stopped: Option<Vec<usize>>,
     /// The time of each action, if the round was measured.
     pub(crate) timeline: Option<RankTimeline>,
+    /// The newest version that its process keeps of all ranks of which it keeps snapshots.
+    pub(crate) newest_backup: u64,
 }

@@ -1,106 +1,31 @@
-//! What ranks report of a round, read from their devices, exchanged and combined.
+//! What ranks report of a round, exchanged and combined.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 
 use super::driver::Driver;
 use super::output::{Evaluation, NamedOutput, OutputsOn, weighted};
 use super::state::Condition;
+use crate::PipelineError;
 use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::To;
-use crate::runtime::round::{Round, RoundReport};
-use crate::schedule::{
-    MicroBatchIndex, RankIndex, RankTimeline, Schedule, StageIndex, TimeUnit, Timeline,
-};
-use crate::{ActionError, PipelineError, RankError};
-
-/// What a rank reports of a round, read from its device. Its outputs are beside it.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct RankReport {
-    losses: Vec<(usize, Option<f64>)>,
-    /// The stage and the place of the parameter of pieces, with their sums of squares.
-    squares: Vec<(StageIndex, usize, Vec<f64>)>,
-    /// The micro-batch and the name of each output.
-    outputs: Vec<(usize, String)>,
-    gradient_norm: Option<f64>,
-    stopped: Option<Vec<usize>>,
-    timeline: Option<RankTimeline>,
-    /// The newest version that its process keeps of all ranks of which it keeps snapshots.
-    pub(super) newest_backup: u64,
-}
-
-impl RankReport {
-    /// Reads the report of a rank; returns its outputs as well.
-    pub(super) fn read(
-        rank: RankIndex,
-        report: RoundReport,
-    ) -> Result<(Self, Vec<DynTensor>), RankError> {
-        let failed = |stage, micro_batch, action: &str| {
-            let action = action.to_owned();
-            move |source| RankError::Action {
-                rank,
-                stage,
-                micro_batch,
-                action,
-                source: Box::new(ActionError::Tensor(source)),
-            }
-        };
-        let losses = report.losses.into_iter().map(|(micro_batch, loss)| {
-            let index = Some(MicroBatchIndex::new(micro_batch));
-            let data = loss.to_data().map_err(failed(None, index, "READ LOSS"))?;
-            Ok((micro_batch, data.iter::<f64>().next()))
-        });
-        let losses = losses.collect::<Result<_, RankError>>()?;
-        let squares = report.squares.into_iter().map(|(stage, places, sums)| {
-            let sums = sums.read(|sums| sums.to_data());
-            let sums = sums.map_err(failed(Some(stage), None, "READ NORMS"))?;
-            let pieces = places.into_iter().zip(sums);
-            Ok(pieces.map(move |(place, sums)| (stage, place, sums)))
-        });
-        let squares = squares.collect::<Result<Vec<_>, RankError>>()?;
-        let (outputs, tensors) = report
-            .outputs
-            .into_iter()
-            .map(|(micro_batch, name, value)| ((micro_batch, name), value))
-            .unzip();
-        let read = Self {
-            losses,
-            squares: squares.into_iter().flatten().collect(),
-            outputs,
-            gradient_norm: report.gradient_norm,
-            stopped: report.stopped,
-            timeline: report.timeline,
-            newest_backup: 0,
-        };
-        Ok((read, tensors))
-    }
-}
+use crate::runtime::round::{Reported, Round};
+use crate::schedule::{Schedule, StageIndex, TimeUnit, Timeline};
 
 impl Driver {
-    /// Reads the reports of the ranks of this process, and returns the reports of all.
+    /// Returns the reports of all ranks, given those of this process.
     pub(super) fn reports_of_all(
         &mut self,
-        reports: Vec<RoundReport>,
-    ) -> Result<Vec<(RankReport, Vec<DynTensor>)>, PipelineError> {
-        let ranks = (self.ranks.first().index()..).map(RankIndex::new);
-        let read = ranks
-            .zip(reports)
-            .map(|(rank, report)| RankReport::read(rank, report));
-        let read = read.collect::<Result<Vec<_>, RankError>>();
-        // The ranks have updated their parameters, possibly with values of a failed device.
-        let mut read = read.map_err(|error| {
-            self.condition = Condition::Stopped;
-            self.ranks.notified(error)
-        })?;
+        mut reports: Vec<Reported>,
+    ) -> Result<Vec<Reported>, PipelineError> {
         let Some(own) = self.ranks.own() else {
-            return Ok(read);
+            return Ok(reports);
         };
         reach(Point::Report);
         // In a world, each process has one rank, or waits.
-        let (mut report, mut outputs) = read.pop().unwrap_or_default();
+        let (mut report, mut outputs) = reports.pop().unwrap_or_default();
         report.newest_backup = self.kept.as_ref().map_or(0, |kept| kept.newest());
         let mut withheld = None;
         if self.options.outputs == OutputsOn::Own {
@@ -126,7 +51,7 @@ impl Driver {
 /// table.
 pub(super) fn collect(
     round: &Round,
-    reports: Vec<(RankReport, Vec<DynTensor>)>,
+    reports: Vec<Reported>,
     weights: &[f64],
     norm_order: &[(StageIndex, usize)],
 ) -> Evaluation {

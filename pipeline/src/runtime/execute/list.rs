@@ -10,7 +10,7 @@ use crate::runtime::executor::{Executor, Step};
 use crate::runtime::link::Link;
 use crate::runtime::pass::Pass;
 use crate::runtime::points::{Point, reach};
-use crate::runtime::round::{Round, RoundReport};
+use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::Stage;
 use crate::schedule::{Action, MicroBatchIndex, RankTimeline, Span};
 use crate::{ActionError, RankError};
@@ -21,7 +21,7 @@ pub(super) fn run_list(
     round: &Round,
     pass: Option<&Arc<Pass>>,
     link: &mut dyn Link,
-) -> Result<RoundReport, RankError> {
+) -> Result<Reported, RankError> {
     for stage in &mut rank.stages {
         stage.clear_gradients();
         stage.keep_loaded(&round.kept);
@@ -77,7 +77,7 @@ pub(super) fn run_list(
         program_time: host.program_time,
         ..measured.timeline
     });
-    Ok(host.report)
+    host.read_report()
 }
 
 /// Runs code of an action; its error names the action.

@@ -73,7 +73,7 @@ impl OnRank<'_> {
     pub(super) fn loss_is_finite(&self) -> Result<bool, ActionError> {
         let stops = self.rank.setup.settings.stop_on_non_finite;
         let weighs = |k: usize| self.round.micro_batch(k).weight != 0.0;
-        let losses = self.report.losses.iter();
+        let losses = self.unread.losses.iter();
         let mut is_finite = true;
         for (_, loss) in losses.filter(|(k, _)| stops && weighs(*k)) {
             is_finite &= loss.to_data()?.iter::<f64>().all(f64::is_finite);

@@ -6,22 +6,22 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Device};
 use tinderbox_deferred::{Executable, ProgramError, ProgramInput, RunContext};
-use tinderbox_fake::{DeviceLabel, DynTensor, ValueId, is_host};
+use tinderbox_fake::{DeviceLabel, DynTensor, FakeError, ValueId, is_host};
 
 use super::rank::Rank;
 use crate::cut::{Binding, Phase};
 use crate::kept::{Kept, Location};
-use crate::runtime::caught::caught;
-use crate::runtime::clip::{Change, Clipping, Norms, each, scaled};
+use crate::runtime::caught::{action_error, caught};
+use crate::runtime::clip::{Change, Clipping, Norms, SquareSums, each, scaled};
 use crate::runtime::executor::{Host, Job};
 use crate::runtime::link::{Abort, Link, LinkMessage, Tag};
 use crate::runtime::pass::Pass;
 use crate::runtime::program::CutProgram;
-use crate::runtime::round::{MicroInput, Part, Round, RoundReport};
+use crate::runtime::round::{MicroInput, Part, RankReport, Reported, Round};
 use crate::runtime::stage::check_length;
 use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::Given;
-use crate::{ActionError, LinkError};
+use crate::{ActionError, LinkError, RankError};
 
 /// A round in progress on a rank.
 pub(super) struct OnRank<'a> {
@@ -39,7 +39,17 @@ pub(super) struct OnRank<'a> {
     pub(super) bytes: u64,
     /// Nanoseconds in which programs ran.
     pub(super) program_time: u64,
-    pub(super) report: RoundReport,
+    pub(super) report: RankReport,
+    pub(super) unread: Unread,
+}
+
+/// What a rank has computed for its report and not read from its device.
+#[derive(Default)]
+pub(super) struct Unread {
+    pub(super) losses: Vec<(usize, DynTensor)>,
+    /// Of each updated stage, the parameters of its pieces and the squares of their gradients.
+    squares: Vec<(StageIndex, Vec<usize>, SquareSums)>,
+    outputs: Vec<DynTensor>,
 }
 
 impl<'a> OnRank<'a> {
@@ -54,8 +64,31 @@ impl<'a> OnRank<'a> {
             change: None,
             bytes: 0,
             program_time: 0,
-            report: RoundReport::default(),
+            report: RankReport::default(),
+            unread: Unread::default(),
         }
+    }
+
+    /// Reads the report from the device of the rank; the tensors of outputs stay there.
+    pub(super) fn read_report(mut self) -> Result<Reported, RankError> {
+        let rank = self.rank.setup.rank;
+        let failed = |stage, micro_batch: Option<usize>, action: &'static str| {
+            let place = (stage, micro_batch.map(MicroBatchIndex::new));
+            move |source: FakeError| action_error(rank, place, action, source.into())
+        };
+        for (number, loss) in self.unread.losses {
+            let data = loss.to_data();
+            let data = data.map_err(failed(None, Some(number), "READ LOSS"))?;
+            self.report.losses.push((number, data.iter::<f64>().next()));
+        }
+        for (stage, places, sums) in self.unread.squares {
+            let sums = sums.read(|sums| sums.to_data());
+            let sums = sums.map_err(failed(Some(stage), None, "READ NORMS"))?;
+            let pieces = places.into_iter().zip(sums);
+            let pieces = pieces.map(|(place, sums)| (stage, place, sums));
+            self.report.squares.extend(pieces);
+        }
+        Ok((self.report, self.unread.outputs))
     }
 
     /// Prepares a pass over streamed stages.
@@ -185,7 +218,7 @@ impl<'a> OnRank<'a> {
         if is_host(&setup.device) && self.report.gradient_norm.is_none() {
             let places = stage.own_pieces().iter().map(|piece| piece.place);
             let sums = (index, places.collect(), stage.square_sums());
-            self.report.squares.push(sums);
+            self.unread.squares.push(sums);
         }
         let updated = if let Change::Skip = change {
             stage.drop_gradients();
@@ -349,8 +382,11 @@ impl Host for OnRank<'_> {
     fn report(&mut self, micro_batch: MicroBatchIndex, name: Option<&str>, value: DynTensor) {
         let number = self.part.index(micro_batch);
         match name {
-            None => self.report.losses.push((number, value)),
-            Some(name) => self.report.outputs.push((number, name.to_owned(), value)),
+            None => self.unread.losses.push((number, value)),
+            Some(name) => {
+                self.report.outputs.push((number, name.to_owned()));
+                self.unread.outputs.push(value);
+            }
         }
     }
 

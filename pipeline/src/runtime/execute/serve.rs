@@ -13,7 +13,7 @@ use crate::runtime::link::Link;
 use crate::runtime::pass::Pass;
 use crate::runtime::points::{Receiver, Sender};
 use crate::runtime::progress::Watch;
-use crate::runtime::round::{Round, RoundReport};
+use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::{RankSetup, Stage};
 use crate::schedule::RankIndex;
 use crate::{ActionError, PipelineError};
@@ -27,7 +27,7 @@ pub(crate) type Reply<T> = Sender<(RankIndex, T)>;
 /// A request of the driver to a rank.
 pub(crate) enum RankRequest {
     /// Runs a list of actions and reports; a pass is for streamed stages.
-    Round(Arc<Round>, Option<Arc<Pass>>, Reply<RoundReport>),
+    Round(Arc<Round>, Option<Arc<Pass>>, Reply<Reported>),
     /// Runs code of the driver.
     Call(Call),
 }

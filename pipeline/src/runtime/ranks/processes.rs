@@ -12,7 +12,7 @@ use super::ranks::{Payload, RankCall, Ranks, To};
 use super::remote::{Remote, join};
 use super::threads::{Start, Threads};
 use crate::PipelineError;
-use crate::runtime::round::{Round, RoundReport};
+use crate::runtime::round::{Reported, Round};
 use crate::runtime::snapshots::Backups;
 use crate::schedule::RankIndex;
 
@@ -64,7 +64,7 @@ impl Ranks for Processes {
         &mut self,
         round: &Arc<Round>,
         request: &'static str,
-    ) -> Result<Vec<RoundReport>, PipelineError> {
+    ) -> Result<Vec<Reported>, PipelineError> {
         let reports = self.own.run(round, request);
         self.notify(reports)
     }

@@ -10,7 +10,7 @@ use tinderbox_fake::DynTensor;
 use tinderbox_world::Channel;
 
 use super::notice::Notice;
-use crate::runtime::round::{Round, RoundReport};
+use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, ProcessError};
@@ -52,7 +52,7 @@ pub(crate) trait Ranks: Send {
         &mut self,
         round: &Arc<Round>,
         request: &'static str,
-    ) -> Result<Vec<RoundReport>, PipelineError>;
+    ) -> Result<Vec<Reported>, PipelineError>;
 
     /// Runs code on every rank's thread and returns the results in the order of the ranks. It may take
     /// any time as long as some rank reports progress within each timeout.

@@ -11,7 +11,7 @@ use super::threads::Threads;
 use crate::PipelineError;
 use crate::runtime::pass::Passes;
 use crate::runtime::program::CutProgram;
-use crate::runtime::round::{Round, RoundReport};
+use crate::runtime::round::{Reported, Round};
 use crate::schedule::ScheduleMode;
 
 /// The plans of passes, shared by the rank and by predictions. There are none until the memory of the process is measured.
@@ -50,7 +50,7 @@ impl Ranks for StreamingRank {
         &mut self,
         round: &Arc<Round>,
         request: &'static str,
-    ) -> Result<Vec<RoundReport>, PipelineError> {
+    ) -> Result<Vec<Reported>, PipelineError> {
         let part = &round.parts[0];
         let mode = match part.lists.schedule.mode {
             ScheduleMode::Training => Mode::Training,

@@ -18,7 +18,7 @@ use crate::runtime::local::{LocalLink, local_links};
 use crate::runtime::pass::Pass;
 use crate::runtime::points::{Receiver, System};
 use crate::runtime::progress::{Counted, RankProgress, Watch};
-use crate::runtime::round::{Round, RoundReport};
+use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::RankSetup;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, RankError, StartError};
@@ -122,7 +122,7 @@ impl Threads {
         round: &Arc<Round>,
         pass: Option<&Arc<Pass>>,
         request: &'static str,
-    ) -> Result<Vec<RoundReport>, PipelineError> {
+    ) -> Result<Vec<Reported>, PipelineError> {
         let make = |_, reply| RankRequest::Round(round.clone(), pass.cloned(), reply);
         let mut progressed = progressed(&self.progress);
         let mut is_idle = false;
@@ -153,7 +153,7 @@ impl Ranks for Threads {
         &mut self,
         round: &Arc<Round>,
         request: &'static str,
-    ) -> Result<Vec<RoundReport>, PipelineError> {
+    ) -> Result<Vec<Reported>, PipelineError> {
         self.run_pass(round, None, request)
     }
 
