@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::source::{CRATES, Crate, root};
+use crate::source::{Crate, crates, root};
 
 const INTERNALS: [&str; 8] = [
     "burn_ir",
@@ -21,8 +21,8 @@ const HOST: [&str; 0] = [];
 #[test]
 fn only_the_host_names_internals_of_burn() {
     let mut naming = BTreeSet::new();
-    for name in CRATES {
-        for module in Crate::read(name).modules.values() {
+    for name in crates() {
+        for module in Crate::read(&name).modules.values() {
             let imports = module.imports.values().map(|(path, _)| path);
             let mut paths = imports.chain(&module.globs).chain(&module.named);
             if paths.any(|path| INTERNALS.contains(&path[0].as_str())) {

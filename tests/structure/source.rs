@@ -8,27 +8,6 @@ use syn::punctuated::Punctuated;
 use syn::visit::Visit;
 use syn::{Attribute, Item, ItemMod, ItemUse, Token, UseTree, Visibility};
 
-/// The crates of the workspace that have a library or a program, by their folder; the last one is the root.
-pub const CRATES: [&str; 17] = [
-    "path",
-    "derive",
-    "pages",
-    "fake",
-    "deferred",
-    "schedule",
-    "simulation",
-    "link",
-    "world",
-    "world-mpi",
-    "planner",
-    "pipeline",
-    "checkpoint",
-    "cli",
-    "train",
-    "gpu-check",
-    ".",
-];
-
 /// The path of a module from the root of its crate.
 pub type ModulePath = Vec<String>;
 
@@ -51,6 +30,16 @@ pub struct Crate {
     pub modules: BTreeMap<ModulePath, Module>,
     /// Each file with its syntax.
     pub files: BTreeMap<PathBuf, syn::File>,
+}
+
+/// Returns the folders of the crates of the workspace; the last one is the root.
+pub fn crates() -> Vec<String> {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let (_, after) = manifest.split_once("members = [").expect("a list of members");
+    let (members, _) = after.split_once(']').unwrap();
+    let members = members.split(',').map(|name| name.trim().trim_matches('"'));
+    let members = members.filter(|name| !name.is_empty()).map(str::to_owned);
+    members.chain([".".to_owned()]).collect()
 }
 
 /// Returns the root of the project.
