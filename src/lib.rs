@@ -39,7 +39,7 @@
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
 //! pages <- { deferred, pipeline, checkpoint }         { checkpoint, pipeline } <- cli
 //! path <- { deferred, planner }             schedule <- { link, world, planner } <- pipeline
-//! world <- { world-mpi, tinderbox }
+//! world <- { world-mpi, tinderbox }           simulation <- { link, world }, in tests
 //! tinderbox <- { train, gpu-check }           derive <- pipeline
 //! ```
 //!
@@ -49,6 +49,7 @@
 //! | [`tinderbox_fake`] | recording, the graph, regions | modules, execution |
 //! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
 //! | [`tinderbox_schedule`](schedule) | schedules as data: generated, read, verified, simulated, found, drawn | Burn, threads |
+//! | `tinderbox_simulation` | fibers, a virtual clock and seeded choices, in which links and worlds run for tests | the rest |
 //! | `tinderbox_link` | messages matched by tag, a stop that wakes every wait, model-checked | tensors |
 //! | `tinderbox_world` | processes as ranks: launchers, frames, calls of all, the shutdown protocol, gRPC | tensors, threads of ranks |
 //! | `tinderbox_world_mpi` | the same frames over MPI | gRPC |

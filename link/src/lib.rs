@@ -115,7 +115,7 @@
 //! failed. The same checks run on four protocols with one fault each, and find every fault.
 //!
 //! Not model-checked: that a `select` of `crossbeam-channel` satisfies the contract of [`Channels`].
-//! One test checks it and the model against the same observable rules. In the model the clock is a thread: a
+//! One test checks it, the channels of a simulation and the model against the same observable rules. In the model the clock is a thread: a
 //! deadline may pass at any time while a thread waits for one, whatever its duration. A rank that
 //! panics is modelled by an early return, since a panic would end the check; that a panic has the same effect is
 //! tested on operating system threads.
@@ -127,6 +127,11 @@
 //! - A key identifies one message at a time. A second message with the same key is an error while the first has not
 //!   been polled; afterwards it is the next message with that key.
 //! - A reason that was taken with [`Abort::take_reason`] is no longer available to the driver.
+//!
+//! # Features
+//!
+//! - `simulation`: [`Host`] may also be a simulation of `tinderbox-simulation`, in which ranks are fibers. Without it, it is
+//!   another name of [`Crossbeam`].
 
 mod abort;
 mod channels;
@@ -135,7 +140,9 @@ mod error;
 mod mailbox;
 
 pub use abort::Abort;
-pub use channels::{Channels, Crossbeam, Disconnected, Received, Wire};
+pub use channels::{Channels, Crossbeam, Disconnected, Host, Received, Wire};
+#[cfg(feature = "simulation")]
+pub use channels::{HostReceiver, HostSender, HostSignal, HostThread};
 pub use crew::{Crew, Member};
 pub use error::{CrewError, MailboxError};
 pub use mailbox::{Mailbox, mailboxes};

@@ -9,13 +9,14 @@ use syn::visit::Visit;
 use syn::{Attribute, Item, ItemMod, ItemUse, Token, UseTree, Visibility};
 
 /// The crates of the workspace that have a library or a program, by their folder; the last one is the root.
-pub const CRATES: [&str; 16] = [
+pub const CRATES: [&str; 17] = [
     "path",
     "derive",
     "pages",
     "fake",
     "deferred",
     "schedule",
+    "simulation",
     "link",
     "world",
     "world-mpi",

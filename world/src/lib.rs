@@ -39,7 +39,8 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! nodes environment frame peers members message options engine handler core channel world threads testing grpc join
+//! clock nodes environment frame peers members message options engine handler core channel world threads simulated testing
+//! grpc join
 //! ```
 //!
 //! # Architecture invariants
@@ -48,14 +49,18 @@
 //!   panics.
 //! - Heartbeats are the world's, the same for every engine. They are counted by the rank that waits, while it runs, so a
 //!   machine that pauses as a whole loses nobody.
+//! - A process waits, reads the time and starts threads only through `clock`, so that a simulation can run it.
 //! - A send never waits. Ranks receive at any time, so memory is the only limit of what is on its way.
 //!
 //! # Features
 //!
 //! - `grpc`: the engine over gRPC.
-//! - `testing`: [`testing::check_engine`], and an engine of threads with faults.
+//! - `testing`: [`testing::check_engine`], and two engines with faults: between threads ([`testing::Threads`]), and between
+//!   processes of a simulation ([`testing::Simulated`]).
 
 mod channel;
+#[doc(hidden)]
+pub mod clock;
 mod core;
 mod engine;
 mod environment;
@@ -70,6 +75,8 @@ mod message;
 mod nodes;
 mod options;
 mod peers;
+#[cfg(feature = "testing")]
+mod simulated;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(feature = "testing")]

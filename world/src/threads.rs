@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tinderbox_schedule::RankIndex;
+use tinderbox_simulation::Random;
 
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::environment::{Environment, Launcher, Local};
@@ -50,7 +51,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    random: u64,
+    random: Random,
     /// Per sender and receiver, when its last frame arrives.
     last: Vec<Instant>,
     is_cut: Vec<bool>,
@@ -78,7 +79,7 @@ impl Threads {
             delays,
             inboxes,
             state: Mutex::new(State {
-                random: delays.seed,
+                random: Random::new(delays.seed),
                 last: vec![Instant::now(); size * size],
                 is_cut: vec![false; size * size],
                 held: vec![None; size]
@@ -205,12 +206,7 @@ impl Net {
         if state.is_cut.get(pair) != Some(&false) {
             return;
         }
-        // SplitMix64 (Steele, Lea, Flood 2014).
-        state.random = state.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut random = state.random;
-        random = (random ^ (random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        random = (random ^ (random >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        let delay = (random ^ (random >> 31)).checked_rem(most).unwrap_or(0);
+        let delay = state.random.below(most);
         let at = state.last[pair].max(Instant::now() + Duration::from_nanos(delay));
         state.last[pair] = at;
         let item = Item::Frame(from, at, frame.into_slices().collect());

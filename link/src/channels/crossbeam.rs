@@ -90,10 +90,7 @@ impl Channels for Crossbeam {
     }
 
     fn deadline(&self, timeout: Duration) -> Instant {
-        // Longer than any run, and within the range of every system's clock.
-        const YEARS: Duration = Duration::from_secs(1 << 30);
-        let now = Instant::now();
-        now.checked_add(timeout).unwrap_or_else(|| now + YEARS)
+        after(Instant::now(), timeout)
     }
 
     fn spawn(
@@ -108,6 +105,13 @@ impl Channels for Crossbeam {
         // The panic hook has already reported the panic.
         let _ = thread.join();
     }
+}
+
+/// Returns the point in time `timeout` after another one.
+pub(super) fn after(start: Instant, timeout: Duration) -> Instant {
+    // Longer than any run, and within the range of every system's clock.
+    const YEARS: Duration = Duration::from_secs(1 << 30);
+    start.checked_add(timeout).unwrap_or_else(|| start + YEARS)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! The observable rules of `Channels`, for the threads of the process and for the model.
+//! The observable rules of `Channels`, for the threads of the process, for a simulation and for the model.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tinderbox_link::{Channels, Crossbeam, Disconnected, Received};
+use tinderbox_link::{Channels, Crossbeam, Disconnected, Host, Received};
+use tinderbox_simulation::{Process, Simulation};
 
 use crate::channels::{Fault, Model};
 use crate::checker::try_orders;
@@ -124,6 +125,26 @@ fn threads_satisfy_the_contract() {
     }
     let endless = Crossbeam.deadline(Duration::MAX);
     assert!(endless > Crossbeam.deadline(Duration::from_secs(1 << 29)));
+}
+
+#[test]
+fn a_simulation_satisfies_the_contract() {
+    for seed in 0..200 {
+        let mut simulation = Simulation::new(seed);
+        simulation.start(Process::new(0), "main", || {
+            let host = Host::default();
+            check(&host, || {});
+            assert!(host.deadline(Duration::MAX) > host.deadline(Duration::from_secs(1 << 29)));
+        });
+        simulation.run().unwrap();
+    }
+}
+
+#[test]
+fn the_host_is_threads_outside_of_a_simulation() {
+    for _ in 0..50 {
+        check(&Host::default(), || {});
+    }
 }
 
 #[test]

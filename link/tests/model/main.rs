@@ -8,5 +8,6 @@ mod contract;
 mod crew;
 mod exchange;
 mod faults;
+mod host;
 mod mailbox;
 mod progress;

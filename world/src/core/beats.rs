@@ -1,11 +1,11 @@
 //! Heartbeats, and processes that are lost.
 
-use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tinderbox_schedule::RankIndex;
 
 use super::{Core, LEAVE_FAILED, locked};
+use crate::clock::Instant;
 use crate::message::Kind;
 use crate::options::WorldOptions;
 
@@ -111,8 +111,7 @@ impl Core {
             if left.is_zero() {
                 return;
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(&self.state, state, left);
         }
     }
 }

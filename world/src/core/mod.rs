@@ -6,14 +6,13 @@ mod regroup;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tinderbox_schedule::RankIndex;
 
+use crate::clock::{Condvar, Instant, Repeat};
 use crate::engine::{Close, Engine, Events, Outbox};
 use crate::environment::Local;
 use crate::error::WorldError;
@@ -326,8 +325,7 @@ impl Core {
                     },
                 });
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(&self.state, state, left);
         }
     }
 
@@ -472,7 +470,7 @@ impl Events for Ear {
 pub(crate) struct Member {
     core: Arc<Core>,
     /// Ends the heartbeats when it is dropped.
-    beats: Option<(Sender<()>, JoinHandle<()>)>,
+    beats: Option<Repeat>,
 }
 
 impl Member {
@@ -486,21 +484,15 @@ impl Member {
         let core = Arc::new(Core::new(rank, size, options));
         let started = engine.start(Arc::new(Ear(Arc::downgrade(&core))))?;
         core.connect(started.outbox);
-        let (stop, stopped) = channel();
-        let of_thread = core.clone();
-        let body = move || {
-            let mut reported = None;
-            while stopped.recv_timeout(heartbeat) == Err(RecvTimeoutError::Timeout) {
-                of_thread.beat(&mut reported);
-            }
-        };
-        let thread = std::thread::Builder::new().name("heartbeat".to_owned());
-        let thread = thread.spawn(body).map_err(|source| WorldError::Engine {
+        let (of_thread, mut reported) = (core.clone(), None);
+        let beat = move || of_thread.beat(&mut reported);
+        let beats = Repeat::spawn("heartbeat", heartbeat, beat);
+        let beats = beats.map_err(|source| WorldError::Engine {
             engine: name,
             what: "its thread for heartbeats",
             source: source.into(),
         })?;
-        let beats = Some((stop, thread));
+        let beats = Some(beats);
         Ok((Self { core, beats }, started.local))
     }
 
@@ -521,11 +513,7 @@ impl Drop for Member {
             Some(_) => Close::Failed,
             None => Close::Left,
         };
-        if let Some((stop, thread)) = self.beats.take() {
-            drop(stop);
-            // It sleeps at its channel, and does not panic.
-            let _ = thread.join();
-        }
+        drop(self.beats.take());
         if let Some(outbox) = self.core.outbox.get() {
             outbox.close(close);
         }

@@ -1,11 +1,9 @@
 //! Begins the next generation of a world after a failure.
 
-use std::sync::PoisonError;
-use std::time::Instant;
-
 use tinderbox_schedule::RankIndex;
 
 use super::{Channels, Core, locked};
+use crate::clock::Instant;
 use crate::error::WorldError;
 use crate::members::{Members, Outcome, Vote};
 use crate::message::Kind;
@@ -65,8 +63,7 @@ impl Core {
             };
             let left = patience.saturating_sub(begun.elapsed());
             if !left.is_zero() {
-                let waited = self.changed.wait_timeout(state, left);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state = self.changed.wait_timeout(&self.state, state, left);
                 continue;
             }
             drop(state);

@@ -1,0 +1,99 @@
+//! Crews of fibers: the protocol in virtual time.
+
+use std::time::Duration;
+
+use tinderbox_link::{Abort, Channels, Crew, CrewError, Host, HostReceiver, HostSender};
+use tinderbox_link::{Mailbox, Member, Received, mailboxes};
+use tinderbox_schedule::RankIndex;
+use tinderbox_simulation::{Process, Simulation, current};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+type Request = (u64, HostSender<(RankIndex, u64)>);
+type Link = Mailbox<u64, u64, Host>;
+
+/// Ranks that pass a number around a ring for as many minutes as it says; the last one fails at a zero.
+fn serve(
+    link: &mut Link,
+    requests: &HostReceiver<Request>,
+    ranks: usize,
+    abort: &Abort<String, Host>,
+) {
+    let host = Host::default();
+    let simulation = current().expect("a rank is a fiber");
+    let (never, forever) = (host.signal(), host.deadline(Duration::MAX));
+    while let Received::Message((number, reply)) = host.receive(requests, &never, forever) {
+        let own = link.rank().index();
+        if number == 0 && own + 1 == ranks {
+            return abort.trigger("a zero".to_owned());
+        }
+        simulation.sleep(MINUTE * number as u32);
+        let next = RankIndex::new((own + 1) % ranks);
+        let before = RankIndex::new((own + ranks - 1) % ranks);
+        let sent = link.send(next, number, number + own as u64);
+        match sent.and_then(|()| link.poll(before, number)) {
+            Ok(got) => drop(host.send(&reply, (link.rank(), got))),
+            Err(error) => return abort.trigger(error.to_string()),
+        }
+    }
+}
+
+/// Runs a driver of three ranks that wait up to five minutes for each other.
+fn drive(seed: u64, driver: impl FnOnce(&mut Crew<Request, String, Host>) + Send) -> Duration {
+    let mut simulation = Simulation::new(seed);
+    simulation.start(Process::new(0), "driver", || {
+        let abort = Abort::<String, Host>::default();
+        let member = |link: Link| {
+            let abort = abort.clone();
+            let body = move |link: &mut Link, requests: &HostReceiver<Request>| {
+                serve(link, requests, 3, &abort);
+            };
+            Member { link, body }
+        };
+        let members = mailboxes(3, &abort, 5 * MINUTE).into_iter().map(member);
+        let lost = |rank| format!("rank {rank} is lost");
+        let mut crew = Crew::start(&abort, members.collect(), lost).unwrap();
+        driver(&mut crew);
+    });
+    simulation.run().unwrap().elapsed
+}
+
+#[test]
+fn ranks_are_fibers_and_minutes_are_virtual() {
+    for seed in 0..50 {
+        let elapsed = drive(seed, |crew| {
+            for number in 1..4 {
+                let replies = crew.ask(4 * MINUTE, |_, reply| (number, reply));
+                assert_eq!(replies.unwrap(), [number + 2, number, number + 1]);
+            }
+        });
+        assert_eq!(elapsed, 6 * MINUTE);
+    }
+}
+
+#[test]
+fn a_rank_that_fails_ends_all() {
+    for seed in 0..50 {
+        drive(seed, |crew| {
+            let error = crew.ask(MINUTE, |_, reply| (0, reply)).unwrap_err();
+            assert!(matches!(error, CrewError::Failed { reason } if reason == "a zero"));
+            let again = crew.ask(MINUTE, |_, reply| (1, reply));
+            assert!(matches!(again, Err(CrewError::Stopped)));
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_is_stuck_is_named_after_the_timeout() {
+    for seed in 0..50 {
+        let elapsed = drive(seed, |crew| {
+            let error = crew.ask(MINUTE, |rank, reply| (1 + 5 * rank.index() as u64, reply));
+            let error = error.unwrap_err();
+            assert!(matches!(error, CrewError::Timeout { rank, .. } if rank.index() == 0));
+            let now = current().unwrap().now();
+            assert!(now < 2 * MINUTE, "{now:?}");
+        });
+        // Detached, it continues until its operation returns.
+        assert_eq!(elapsed, 11 * MINUTE);
+    }
+}

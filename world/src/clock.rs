@@ -1,0 +1,190 @@
+//! The clock, the waits and the threads of a process: the operating system's, or with the feature `testing` a simulation's
+//! if the process is simulated. Public for the crates of this project that run in a process of a world.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+#[cfg(feature = "testing")]
+use tinderbox_simulation::{Event, Fiber, Handle, current};
+
+/// A point in time, as [`std::time::Instant`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(std::time::Instant);
+
+impl Instant {
+    /// Returns the present.
+    #[inline]
+    #[must_use]
+    pub fn now() -> Self {
+        #[cfg(feature = "testing")]
+        if let Some(simulation) = current() {
+            return Self(simulation.instant());
+        }
+        Self(std::time::Instant::now())
+    }
+
+    /// Returns the time since then.
+    #[inline]
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        Self::now().0.saturating_duration_since(self.0)
+    }
+}
+
+/// A condition variable, as [`std::sync::Condvar`]. It belongs to the environment in which it was created.
+#[derive(Debug)]
+pub struct Condvar {
+    system: std::sync::Condvar,
+    #[cfg(feature = "testing")]
+    simulated: Option<(Handle, Event)>,
+}
+
+impl Condvar {
+    /// Creates one that nothing waits for.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            system: std::sync::Condvar::new(),
+            #[cfg(feature = "testing")]
+            simulated: current().map(|simulation| {
+                let event = simulation.event();
+                (simulation, event)
+            }),
+        }
+    }
+
+    /// Wakes all that wait.
+    #[inline]
+    pub fn notify_all(&self) {
+        #[cfg(feature = "testing")]
+        if let Some((simulation, event)) = &self.simulated {
+            return simulation.notify(*event);
+        }
+        self.system.notify_all();
+    }
+
+    /// Releases the lock of a mutex, waits until it is notified or the time is over, and locks it again. May return early.
+    /// A panic of another thread that held the lock is ignored.
+    #[inline]
+    pub fn wait_timeout<'a, T>(
+        &self,
+        #[cfg_attr(not(feature = "testing"), expect(unused_variables))] mutex: &'a Mutex<T>,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> MutexGuard<'a, T> {
+        #[cfg(feature = "testing")]
+        if let Some((simulation, event)) = &self.simulated {
+            // Whoever would wait for the lock is on the same thread.
+            drop(guard);
+            simulation.wait(&[*event], Some(timeout));
+            return mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        let waited = self.system.wait_timeout(guard, timeout);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Default for Condvar {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A thread that was started. Dropping this leaves it alone.
+#[derive(Debug)]
+pub struct Thread(Running);
+
+#[derive(Debug)]
+enum Running {
+    System(std::thread::JoinHandle<()>),
+    #[cfg(feature = "testing")]
+    Simulated(Fiber),
+}
+
+impl Thread {
+    /// Starts a thread.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system can't.
+    pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        #[cfg(feature = "testing")]
+        if let Some(simulation) = current() {
+            return Ok(Self(Running::Simulated(simulation.spawn(name, body))));
+        }
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread
+            .spawn(body)
+            .map(|thread| Self(Running::System(thread)))
+    }
+
+    /// Waits until it has ended. The hook of panics has reported a panic of it.
+    pub fn join(self) {
+        match self.0 {
+            Running::System(thread) => drop(thread.join()),
+            #[cfg(feature = "testing")]
+            Running::Simulated(fiber) => fiber.join(),
+        }
+    }
+}
+
+/// A thread that calls a function again and again, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Repeat {
+    end: Arc<End>,
+    thread: Option<Thread>,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    is_ended: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl End {
+    fn is_ended(&self) -> MutexGuard<'_, bool> {
+        let is_ended = self.is_ended.lock();
+        is_ended.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for some time. Returns whether the thread is to end.
+    fn wait(&self, time: Duration) -> bool {
+        let began = Instant::now();
+        let mut is_ended = self.is_ended();
+        loop {
+            let left = time.saturating_sub(began.elapsed());
+            if *is_ended || left.is_zero() {
+                return *is_ended;
+            }
+            is_ended = self.ended.wait_timeout(&self.is_ended, is_ended, left);
+        }
+    }
+}
+
+impl Repeat {
+    /// Starts a thread that waits for `pause` before each call.
+    pub(crate) fn spawn(
+        name: &str,
+        pause: Duration,
+        mut call: impl FnMut() + Send + 'static,
+    ) -> io::Result<Self> {
+        let end = Arc::new(End::default());
+        let of_thread = end.clone();
+        let body = move || {
+            while !of_thread.wait(pause) {
+                call();
+            }
+        };
+        let thread = Some(Thread::spawn(name, body)?);
+        Ok(Self { end, thread })
+    }
+}
+
+impl Drop for Repeat {
+    fn drop(&mut self) {
+        *self.end.is_ended() = true;
+        self.end.ended.notify_all();
+        self.thread.take().into_iter().for_each(Thread::join);
+    }
+}
