@@ -15,11 +15,11 @@ use crate::state::{Body, FiberId, Process, Step};
 /// The stack of a fiber. Pages that it does not touch use no memory.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Longer than a test simulates on purpose: a program that is not done by then repeats something forever.
-const TIME_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longer than most programs take: one that has not ended by then repeats something forever, such as heartbeats.
+const TIME_LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// Minutes of real time: a program that takes more without an end repeats something while no time passes.
-const STEP_LIMIT: u64 = 50_000_000;
+/// Half a minute of real time: a program that takes more steps repeats something while no time passes.
+const STEP_LIMIT: u64 = 10_000_000;
 
 /// Fibers that are about to run.
 pub struct Simulation<'a> {
@@ -61,7 +61,7 @@ impl<'a> Simulation<'a> {
         self
     }
 
-    /// Ends with an error at this virtual time. Default: a day.
+    /// Ends with an error at this virtual time. Default: an hour.
     #[must_use]
     pub const fn time_limit(mut self, time_limit: Duration) -> Self {
         self.time_limit = time_limit;
@@ -96,6 +96,14 @@ impl<'a> Simulation<'a> {
     /// Within another simulation.
     pub fn run(mut self) -> Result<Report, SimulationError> {
         let _entered = Entered::new(&self.handle);
+        let result = self.run_all();
+        // They may have handles, whose state has them.
+        let actions = self.handle.state().take_actions();
+        drop(actions);
+        result
+    }
+
+    fn run_all(&mut self) -> Result<Report, SimulationError> {
         let mut stacks = BTreeMap::new();
         loop {
             let spawned = std::mem::take(&mut self.handle.state().spawned);

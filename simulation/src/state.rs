@@ -281,6 +281,12 @@ impl State {
         }
     }
 
+    /// Takes what does not run any more.
+    pub(crate) fn take_actions(&mut self) -> Vec<Body<'static>> {
+        let actions = std::mem::take(&mut self.actions).into_values();
+        actions.map(|action| action.body).collect()
+    }
+
     /// The fibers that are left, with what each waits for.
     pub(crate) fn left(&self) -> Vec<String> {
         let waits = |member: &Member| match self.due(member) {

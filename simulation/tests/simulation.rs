@@ -111,17 +111,18 @@ fn actions_run_at_their_time() {
         let notes = Notes::default();
         let report = run(seed, |simulation| {
             for at in [5, 2, 9, 2] {
-                let notes = notes.clone();
+                let (notes, handle) = (notes.clone(), simulation.clone());
                 simulation.at(Process::new(0), SECOND * at, move || {
-                    let now = simulated().now().as_secs();
+                    let now = handle.now().as_secs();
                     notes.lock().unwrap().push((now, u64::from(at)));
                 });
             }
             simulation.sleep(SECOND * 6);
         });
         report.unwrap();
-        // The last one is due after all fibers have ended.
+        // The last one is due after all fibers have ended. It is dropped.
         assert_eq!(*notes.lock().unwrap(), [(2, 2), (2, 2), (5, 5)]);
+        assert_eq!(Arc::strong_count(&notes), 1);
     }
 }
 

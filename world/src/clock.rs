@@ -1,5 +1,5 @@
 //! The clock, the waits and the threads of a process: the operating system's, or with the feature `testing` a simulation's
-//! if the process is simulated.
+//! if the process is simulated. Public for the crates of this project that run in a process of a world.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

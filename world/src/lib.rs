@@ -49,6 +49,7 @@
 //!   panics.
 //! - Heartbeats are the world's, the same for every engine. They are counted by the rank that waits, while it runs, so a
 //!   machine that pauses as a whole loses nobody.
+//! - A process waits, reads the time and starts threads only through `clock`, so that a simulation can run it.
 //! - A send never waits. Ranks receive at any time, so memory is the only limit of what is on its way.
 //!
 //! # Features

@@ -7,12 +7,12 @@ use tinderbox_link::{Mailbox, Member, Received, mailboxes};
 use tinderbox_schedule::RankIndex;
 use tinderbox_simulation::{Process, Simulation, current};
 
-const HOUR: Duration = Duration::from_secs(3600);
+const MINUTE: Duration = Duration::from_secs(60);
 
 type Request = (u64, HostSender<(RankIndex, u64)>);
 type Link = Mailbox<u64, u64, Host>;
 
-/// Ranks that pass a number around a ring for as many hours as it says; the last one fails at a zero.
+/// Ranks that pass a number around a ring for as many minutes as it says; the last one fails at a zero.
 fn serve(
     link: &mut Link,
     requests: &HostReceiver<Request>,
@@ -27,7 +27,7 @@ fn serve(
         if number == 0 && own + 1 == ranks {
             return abort.trigger("a zero".to_owned());
         }
-        simulation.sleep(HOUR * number as u32);
+        simulation.sleep(MINUTE * number as u32);
         let next = RankIndex::new((own + 1) % ranks);
         let before = RankIndex::new((own + ranks - 1) % ranks);
         let sent = link.send(next, number, number + own as u64);
@@ -38,7 +38,7 @@ fn serve(
     }
 }
 
-/// Runs a driver of three ranks that wait up to five hours for each other.
+/// Runs a driver of three ranks that wait up to five minutes for each other.
 fn drive(seed: u64, driver: impl FnOnce(&mut Crew<Request, String, Host>) + Send) -> Duration {
     let mut simulation = Simulation::new(seed);
     simulation.start(Process::new(0), "driver", || {
@@ -50,7 +50,7 @@ fn drive(seed: u64, driver: impl FnOnce(&mut Crew<Request, String, Host>) + Send
             };
             Member { link, body }
         };
-        let members = mailboxes(3, &abort, 5 * HOUR).into_iter().map(member);
+        let members = mailboxes(3, &abort, 5 * MINUTE).into_iter().map(member);
         let lost = |rank| format!("rank {rank} is lost");
         let mut crew = Crew::start(&abort, members.collect(), lost).unwrap();
         driver(&mut crew);
@@ -59,15 +59,15 @@ fn drive(seed: u64, driver: impl FnOnce(&mut Crew<Request, String, Host>) + Send
 }
 
 #[test]
-fn ranks_are_fibers_and_hours_are_virtual() {
+fn ranks_are_fibers_and_minutes_are_virtual() {
     for seed in 0..50 {
         let elapsed = drive(seed, |crew| {
             for number in 1..4 {
-                let replies = crew.ask(4 * HOUR, |_, reply| (number, reply));
+                let replies = crew.ask(4 * MINUTE, |_, reply| (number, reply));
                 assert_eq!(replies.unwrap(), [number + 2, number, number + 1]);
             }
         });
-        assert_eq!(elapsed, 6 * HOUR);
+        assert_eq!(elapsed, 6 * MINUTE);
     }
 }
 
@@ -75,9 +75,9 @@ fn ranks_are_fibers_and_hours_are_virtual() {
 fn a_rank_that_fails_ends_all() {
     for seed in 0..50 {
         drive(seed, |crew| {
-            let error = crew.ask(HOUR, |_, reply| (0, reply)).unwrap_err();
+            let error = crew.ask(MINUTE, |_, reply| (0, reply)).unwrap_err();
             assert!(matches!(error, CrewError::Failed { reason } if reason == "a zero"));
-            let again = crew.ask(HOUR, |_, reply| (1, reply));
+            let again = crew.ask(MINUTE, |_, reply| (1, reply));
             assert!(matches!(again, Err(CrewError::Stopped)));
         });
     }
@@ -87,13 +87,13 @@ fn a_rank_that_fails_ends_all() {
 fn a_rank_that_is_stuck_is_named_after_the_timeout() {
     for seed in 0..50 {
         let elapsed = drive(seed, |crew| {
-            let error = crew.ask(HOUR, |rank, reply| (1 + 5 * rank.index() as u64, reply));
+            let error = crew.ask(MINUTE, |rank, reply| (1 + 5 * rank.index() as u64, reply));
             let error = error.unwrap_err();
             assert!(matches!(error, CrewError::Timeout { rank, .. } if rank.index() == 0));
             let now = current().unwrap().now();
-            assert!(now < 2 * HOUR, "{now:?}");
+            assert!(now < 2 * MINUTE, "{now:?}");
         });
         // Detached, it continues until its operation returns.
-        assert_eq!(elapsed, 11 * HOUR);
+        assert_eq!(elapsed, 11 * MINUTE);
     }
 }

@@ -6,9 +6,6 @@ use tinderbox_link::Channels;
 use crate::schedule::Action;
 
 /// The channels and threads of ranks.
-#[cfg(not(feature = "testing"))]
-pub(crate) type System = tinderbox_link::Crossbeam;
-#[cfg(feature = "testing")]
 pub(crate) type System = tinderbox_link::Host;
 
 pub(crate) type Sender<T> = <System as Channels>::Sender<T>;

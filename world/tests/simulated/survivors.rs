@@ -107,16 +107,18 @@ impl Ran {
             .iter()
             .any(|harm| harm.may_be_given_up && !harm.is_killed);
         // What is of an older generation fails no other one.
-        let failed = self
-            .ended
-            .iter()
-            .zip(&harms)
-            .filter(|(_, harm)| !harm.is_killed);
-        let failed = failed.map(|(end, _)| end.errors.len()).max().unwrap_or(0);
+        let left = self.ended.iter().zip(&harms);
+        let left = left.filter(|(_, harm)| !harm.is_killed);
+        let failed = left.clone().map(|(end, _)| end.errors.len());
+        let failed = failed.max().unwrap_or(0);
         let killed = harms.iter().filter(|harm| harm.is_killed).count();
         let faults = 2 * self.run.faults.history().len();
         let most = if is_disputed { faults } else { killed };
         assert!(failed <= most, "{}", self.describe());
+        // Nobody is waited for longer than the heartbeats allow.
+        let mut took = left.map(|(end, _)| end.regrouped_for);
+        let is_soon = took.all(|took| took < Duration::from_secs(5));
+        assert!(is_soon || is_disputed, "{}", self.describe());
         let are_too_few = healthy.len() * 2 < size;
         assert!(
             all_continue || are_too_few || is_disputed,
