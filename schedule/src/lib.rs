@@ -48,7 +48,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! index link_model task dependencies action lists text lower verify transfers simulate generate auto draw
+//! arithmetic index link_model task dependencies action lists text lower verify transfers simulate generate auto draw
 //! ```
 //!
 //! # Architecture invariants
@@ -70,6 +70,8 @@
 //! - [`auto`] searches for one replica, without what replicas exchange.
 
 mod action;
+#[doc(hidden)]
+pub mod arithmetic;
 mod auto;
 mod dependencies;
 pub mod draw;

@@ -61,6 +61,7 @@ struct Transfer {
 }
 
 /// The actions of a rank without its messages, and how far it is.
+#[derive(Default)]
 struct Rank {
     actions: Vec<Action>,
     /// Per action, the number of messages that have to be sent or received before it; the last is of the end.
@@ -123,11 +124,8 @@ impl Ordering {
                     // The receiver's own update uses the old values.
                     Message::Tie(_) => (last, needed),
                 };
-                ranks[from]
-                    .made
-                    .entry(actions)
-                    .or_default()
-                    .push(transfers.len());
+                let made = ranks[from].made.entry(actions).or_default();
+                made.push(transfers.len());
                 ranks[from].open[freed] += 1;
                 ranks[to].open[needed] += 1;
                 transfers.push(Transfer {
@@ -196,11 +194,8 @@ impl Ordering {
         of.is_busy = false;
         for index in of.made.remove(&of.next).unwrap_or_default() {
             let to = self.transfers[index].to;
-            self.ranks[rank]
-                .outgoing
-                .entry(to)
-                .or_default()
-                .push_back(index);
+            let queue = self.ranks[rank].outgoing.entry(to).or_default();
+            queue.push_back(index);
             self.ranks[to].incoming.insert(rank);
         }
     }
@@ -241,23 +236,15 @@ impl Ordering {
 
 impl Rank {
     fn new(list: &[Action]) -> Self {
-        let actions = list.iter().filter(|action| !is_message(action));
+        let actions = list.iter().filter(|action| action.message().is_none());
         let actions: Vec<Action> = actions.copied().collect();
         Self {
             open: vec![0; actions.len() + 1],
             actions,
-            made: BTreeMap::new(),
-            next: 0,
-            is_busy: false,
-            outgoing: BTreeMap::new(),
-            incoming: BTreeSet::new(),
             list: Vec::with_capacity(list.len()),
+            ..Self::default()
         }
     }
-}
-
-const fn is_message(action: &Action) -> bool {
-    matches!(action, Action::Send(_) | Action::Receive(_))
 }
 
 /// Returns each action of a list with the number of actions before it that are no messages.
@@ -265,7 +252,7 @@ fn with_counts(list: &[Action]) -> impl Iterator<Item = (Action, usize)> {
     let mut count = 0;
     list.iter().map(move |action| {
         let before = count;
-        count += usize::from(!is_message(action));
+        count += usize::from(action.message().is_none());
         (*action, before)
     })
 }
@@ -273,20 +260,19 @@ fn with_counts(list: &[Action]) -> impl Iterator<Item = (Action, usize)> {
 /// Returns the action that frees what the forward of each stage and micro-batch keeps.
 fn ends_of_backwards(actions: &[Action]) -> BTreeMap<(StageIndex, MicroBatchIndex), usize> {
     let tasks = actions.iter().enumerate().flat_map(|(at, action)| {
-        let ends = action
-            .tasks()
-            .iter()
-            .filter(|task| task.compute.ends_backward());
-        ends.map(move |task| ((task.stage, task.micro_batch), at))
+        let tasks = action.tasks().iter();
+        tasks.map(move |task| (at, task))
     });
-    tasks.collect()
+    let ends = tasks.filter(|(_, task)| task.compute.ends_backward());
+    ends.map(|(at, task)| ((task.stage, task.micro_batch), at))
+        .collect()
 }
 
 /// Returns the time of a program.
 const fn ticks(task: &Task) -> u64 {
     match task.compute {
-        Compute::Forward | Compute::InputGradient | Compute::WeightGradient => 1,
         Compute::Backward => 2,
+        _ => 1,
     }
 }
 

@@ -28,12 +28,11 @@ pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight
         }
         keep(&mut most, now);
         for task in tasks() {
+            if matches!(task.compute, Compute::Backward | Compute::InputGradient) {
+                now.micro_batches = now.micro_batches.saturating_sub(1);
+            }
             match task.compute {
-                Compute::Backward => now.micro_batches = now.micro_batches.saturating_sub(1),
-                Compute::InputGradient => {
-                    now.micro_batches = now.micro_batches.saturating_sub(1);
-                    now.weight_gradients += 1;
-                }
+                Compute::InputGradient => now.weight_gradients += 1,
                 Compute::WeightGradient => {
                     now.weight_gradients = now.weight_gradients.saturating_sub(1);
                 }

@@ -1,5 +1,7 @@
 //! Charts of horizontal bars for the page.
 
+use tinderbox_schedule::arithmetic::{add, sum};
+
 use super::escape::xml;
 
 /// Pixels of a chart: its width, the labels on its left, the longest bar, a row.
@@ -31,12 +33,8 @@ pub(super) fn chart(
         )
     };
     let legend: String = key.iter().map(key_of).collect();
-    let sum = |bar: &Bar| {
-        bar.sizes
-            .iter()
-            .fold(0_u64, |sum, size| sum.saturating_add(*size))
-    };
-    let longest = bars.iter().map(|bar| sum(bar).max(bar.limit.unwrap_or(0)));
+    let size = |bar: &Bar| sum(bar.sizes.iter().copied());
+    let longest = bars.iter().map(|bar| size(bar).max(bar.limit.unwrap_or(0)));
     let longest = longest.max().unwrap_or(0).max(1);
     // Hundredths of a pixel, so that thin parts stay visible.
     let place = |size: u64| {
@@ -49,7 +47,7 @@ pub(super) fn chart(
         let parts = bar.sizes.iter().zip(key).filter(|(size, _)| **size > 0);
         let parts = parts.map(|(size, (name, color))| {
             let (x, width, size_text) = (place(from), place(*size), text(*size));
-            from = from.saturating_add(*size);
+            add(&mut from, *size);
             format!(
                 "<rect fill=\"{color}\" x=\"{x}\" width=\"{width}\" height=\"20\"><title>{name} \
                  {size_text}</title></rect>\n"
@@ -58,10 +56,8 @@ pub(super) fn chart(
         let parts: String = parts.collect();
         let line = |limit| format!("<path class=\"limit\" d=\"M{} -4V24\"/>\n", place(limit));
         let limit = bar.limit.map_or(String::new(), line);
-        let class = match bar.limit.is_some_and(|limit| sum(bar) > limit) {
-            true => "over",
-            false => "quiet",
-        };
+        let is_over = bar.limit.is_some_and(|limit| size(bar) > limit);
+        let class = if is_over { "over" } else { "quiet" };
         format!(
             "<g transform=\"translate({LABELS} {top})\"><text x=\"-78\" y=\"15\">{label}</text>\
              <rect class=\"empty\" width=\"{PLOT}\" height=\"20\" rx=\"3\"/>\n{parts}{limit}\

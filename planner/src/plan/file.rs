@@ -227,14 +227,12 @@ impl PlanFile {
         // The version is checked first: another one may have other fields.
         let Versioned { version } = serde_json::from_str(text).map_err(json)?;
         if version != PLAN_VERSION {
-            return Err(PlanFileError::Version {
-                expected: PLAN_VERSION,
-                found: version,
-            });
+            let (expected, found) = (PLAN_VERSION, version);
+            return Err(PlanFileError::Version { expected, found });
         }
         let plan: Self = serde_json::from_str(text).map_err(json)?;
-        if !plan.step.replicas.is_power_of_two() {
-            let replicas = plan.step.replicas;
+        let replicas = plan.step.replicas;
+        if !replicas.is_power_of_two() {
             return Err(PlanFileError::Replicas { replicas });
         }
         let mut stages = plan.stages.iter().enumerate();
@@ -252,13 +250,17 @@ impl PlanFile {
     /// [`PlanFileError::IdleRank`] for the first rank without a stage.
     pub fn check_ranks(&self) -> Result<(), PlanFileError> {
         let used: BTreeSet<RankIndex> = self.stages.iter().map(|stage| stage.rank).collect();
-        let mut used = used.iter().enumerate();
-        match used.find(|(at, rank)| rank.index() != *at) {
-            Some((rank, _)) => Err(PlanFileError::IdleRank {
-                rank: RankIndex::new(rank),
-            }),
+        let mut all = (0..used.len()).map(RankIndex::new);
+        match all.find(|rank| !used.contains(rank)) {
+            Some(rank) => Err(PlanFileError::IdleRank { rank }),
             None => Ok(()),
         }
+    }
+
+    /// Returns whether the plan has the text of any program.
+    pub(super) fn has_programs(&self) -> bool {
+        let mut stages = self.stages.iter();
+        stages.any(|stage| !stage.programs.is_empty())
     }
 
     /// Returns the plan without the text of its programs.
@@ -289,11 +291,8 @@ impl PlanFile {
     /// Returns the number of ranks of a replica.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        let ranks = self
-            .stages
-            .iter()
-            .map(|stage| stage.rank.index().saturating_add(1));
-        ranks.max().unwrap_or(0)
+        let last = self.stages.iter().map(|stage| stage.rank.index()).max();
+        last.map_or(0, |last| last.saturating_add(1))
     }
 
     /// Returns the costs of a step for the simulator, where a tick is a nanosecond.
@@ -302,11 +301,9 @@ impl PlanFile {
         let stages = self.stages.iter().map(|stage| stage.costs);
         let boundaries = self.boundaries.iter();
         let messages = boundaries.map(|boundary| (boundary.edge, boundary.bytes));
-        let costs = self.machine.costs(stages.collect(), messages.collect());
-        Costs {
-            replicas: self.step.replicas,
-            ..costs
-        }
+        let replicas = self.step.replicas;
+        let machine = &self.machine;
+        machine.costs(stages.collect(), messages.collect(), replicas)
     }
 
     /// Returns the dependencies between stages: boundaries and ties.

@@ -53,9 +53,8 @@ impl PlanFile {
             ("ties", "Shared parameters", ties(self)),
             ("programs", "Programs", programs(self)),
         ];
-        let links = sections
-            .iter()
-            .map(|(id, heading, _)| format!("<a href=\"#{id}\">{heading}</a>\n"));
+        let links = sections.iter();
+        let links = links.map(|(id, heading, _)| format!("<a href=\"#{id}\">{heading}</a>\n"));
         let links: String = links.collect();
         let sections = sections.iter().map(|(id, heading, body)| {
             format!(
@@ -142,18 +141,15 @@ fn picture(plan: &PlanFile) -> Result<String, String> {
         }
     };
     check_size(plan.stages.len(), plan.step.micro_batches)?;
-    let schedule = plan.schedule();
-    let schedule =
-        schedule.ok_or("the file has no valid compute lists for its stages and ranks")?;
+    let invalid = "the file has no valid compute lists for its stages and ranks";
+    let schedule = plan.schedule().ok_or(invalid)?;
     check_size(schedule.stages, schedule.micro_batches)?;
     let step = simulate(&schedule, &plan.dependencies(), &plan.costs());
     let step = step.map_err(|fault| format!("the schedule can't run: {fault}"))?;
     let step = step.scaled(1, NonZeroU64::MIN, TimeUnit::Nanoseconds);
     let (ranks, batches) = (step.ranks.len(), plan.step.micro_batches);
-    let title = format!(
-        "{}: {ranks} ranks, {batches} micro-batches, predicted",
-        step.name
-    );
+    let name = &step.name;
+    let title = format!("{name}: {ranks} ranks, {batches} micro-batches, predicted");
     let options = SvgOptions {
         title: Some(title),
         ..SvgOptions::default()
@@ -171,10 +167,8 @@ fn picture(plan: &PlanFile) -> Result<String, String> {
 fn stages(plan: &PlanFile) -> String {
     let bar = |stage: &PlanStage| {
         let (forward, backward) = (stage.costs.forward, stage.costs.backward);
-        let slowest = match plan.prediction.bottleneck == stage.stage {
-            true => ", the bottleneck",
-            false => "",
-        };
+        let is_slowest = plan.prediction.bottleneck == stage.stage;
+        let slowest = if is_slowest { ", the bottleneck" } else { "" };
         Bar {
             label: format!("stage {}", stage.stage),
             sizes: vec![forward, backward],
@@ -182,12 +176,10 @@ fn stages(plan: &PlanFile) -> String {
             limit: None,
         }
     };
-    let bars = chart(
-        "Time of one micro-batch on each stage, forward and backward",
-        &[("forward", COLORS[0]), ("backward", COLORS[1])],
-        time_text,
-        &plan.stages.iter().map(bar).collect::<Vec<Bar>>(),
-    );
+    let bars: Vec<Bar> = plan.stages.iter().map(bar).collect();
+    let key = [("forward", COLORS[0]), ("backward", COLORS[1])];
+    let heading = "Time of one micro-batch on each stage, forward and backward";
+    let bars = chart(heading, &key, time_text, &bars);
     let forms = plan.parameters.iter().map(|one| (&one.path, one)).collect();
     let details = plan.stages.iter().zip(summaries(plan));
     let details = details.map(|(stage, modules)| content(stage, &modules, &forms));
@@ -209,26 +201,19 @@ fn content(
         "" => "no modules".to_owned(),
         modules => xml(modules),
     };
-    let list = |name: &str, items: Vec<String>| match items.is_empty() {
-        true => String::new(),
-        false => {
-            let items: String = items
-                .iter()
-                .map(|item| format!("<li>{item}</li>"))
-                .collect();
-            format!("<li>{name}<ul>{items}</ul></li>")
+    let list = |name: &str, items: Vec<String>| {
+        if items.is_empty() {
+            return String::new();
         }
+        let items = items.iter().map(|item| format!("<li>{item}</li>"));
+        format!("<li>{name}<ul>{}</ul></li>", items.collect::<String>())
     };
     let parameters = |paths: &[ParameterPath]| {
         let items = paths.iter().map(|path| {
-            let form = forms
-                .get(path)
-                .map_or(String::new(), |one| model::form(&one.dtype, &one.shape));
-            format!(
-                "{} <span class=\"form\">{}</span>",
-                xml(path.as_str()),
-                xml(&form)
-            )
+            let form = forms.get(path);
+            let form = form.map_or(String::new(), |one| model::form(&one.dtype, &one.shape));
+            let (path, form) = (xml(path.as_str()), xml(&form));
+            format!("{path} <span class=\"form\">{form}</span>")
         });
         items.collect::<Vec<String>>()
     };
@@ -243,10 +228,8 @@ fn content(
         list(&own, parameters(&stage.parameters)),
         list("parameters of other stages", parameters(&stage.copies)),
     ];
-    let tag = match stage.recompute {
-        true => " <span class=\"tag\">recomputes</span>",
-        false => "",
-    };
+    let recomputes = " <span class=\"tag\">recomputes</span>";
+    let tag = if stage.recompute { recomputes } else { "" };
     let (name, lists) = (stage.stage, lists.concat());
     format!("<details><summary>Stage {name}: {short}{tag}</summary><ul>{lists}</ul></details>\n")
 }
@@ -257,16 +240,12 @@ fn memory(plan: &PlanFile) -> String {
     let limit = |rank: &RankPrediction| plan.machine.rank(rank.rank).memory_bytes;
     let bar = |rank: &RankPrediction| {
         let total = rank.memory.total();
+        let full = limit(rank).map(|limit| format!(", {} full", share_text(total, limit)));
+        let parts = RankMemory::PARTS.iter();
         Bar {
             label: format!("rank {}", rank.rank),
-            sizes: RankMemory::PARTS
-                .iter()
-                .map(|(_, bytes)| bytes(&rank.memory))
-                .collect(),
-            figure: match limit(rank) {
-                Some(limit) => format!("{}, {} full", bytes_text(total), share_text(total, limit)),
-                None => bytes_text(total),
-            },
+            sizes: parts.map(|(_, bytes)| bytes(&rank.memory)).collect(),
+            figure: bytes_text(total) + &full.unwrap_or_default(),
             limit: limit(rank),
         }
     };
@@ -277,18 +256,11 @@ fn memory(plan: &PlanFile) -> String {
         true => "<p>The dashed line is the rank's memory limit.</p>\n",
         false => "",
     };
-    let key: Vec<_> = RankMemory::PARTS
-        .iter()
-        .zip(COLORS)
-        .map(|((name, _), color)| (*name, color))
-        .collect();
+    let key = RankMemory::PARTS.iter().zip(COLORS);
+    let key: Vec<_> = key.map(|((name, _), color)| (*name, color)).collect();
     let bars: Vec<Bar> = ranks.iter().map(bar).collect();
-    let bars = chart(
-        "Memory of each rank at its peak, by purpose",
-        &key,
-        bytes_text,
-        &bars,
-    );
+    let heading = "Memory of each rank at its peak, by purpose";
+    let bars = chart(heading, &key, bytes_text, &bars);
     let table = tables::memory(plan).to_html("");
     let exact = "<p>Each part has its own peak, so the total is an upper bound.</p>\n";
     format!("{note}{bars}{exact}{table}")
@@ -301,9 +273,9 @@ fn ties(plan: &PlanFile) -> String {
 
 /// The programs of each stage in collapsible sections.
 fn programs(plan: &PlanFile) -> String {
-    let note = match plan.stages.iter().all(|stage| stage.programs.is_empty()) {
-        true => "<p>The plan was created without the text of its programs.</p>\n",
-        false => "",
+    let note = match plan.has_programs() {
+        true => "",
+        false => "<p>The plan was created without the text of its programs.</p>\n",
     };
     let stages = plan.stages.iter().map(|stage| {
         let (name, rank) = (stage.stage, stage.rank);

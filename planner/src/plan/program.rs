@@ -3,6 +3,7 @@
 use std::fmt;
 
 use tinderbox_schedule::StageIndex;
+use tinderbox_schedule::arithmetic::sum;
 
 use super::escape::visible;
 use super::model::form;
@@ -18,12 +19,12 @@ impl PlanFile {
         let shown = self.stages.iter();
         let shown = shown.filter(|stage| stages.is_empty() || stages.contains(&stage.stage));
         let texts: Vec<String> = shown.map(|stage| StageText(stage).to_string()).collect();
-        let note = match self.stages.iter().all(|stage| stage.programs.is_empty()) {
-            true => {
+        let note = match self.has_programs() {
+            false => {
                 "The plan has no text of its programs, like every plan in a checkpoint, and those whose text would have more than 4 MiB: show the file of \
                  `Plan::save` to see what each stage runs.\n\n"
             }
-            false => "",
+            true => "",
         };
         format!("{note}{}", texts.join("\n"))
     }
@@ -40,27 +41,19 @@ impl fmt::Display for StageText<'_> {
             true => "no modules".to_owned(),
             false => modules.join(" "),
         };
-        writeln!(
-            f,
-            "=== stage {} on rank {}: {modules}",
-            stage.stage, stage.rank
-        )?;
+        let (name, rank) = (stage.stage, stage.rank);
+        writeln!(f, "=== stage {name} on rank {rank}: {modules}")?;
         let mut parameters = count_text(stage.parameters.len(), "parameter");
         if !stage.copies.is_empty() {
             parameters = format!("{parameters} (+{} shared)", stage.copies.len());
         }
-        let costs = &stage.costs;
+        let bytes = bytes_text(stage.held_bytes());
+        let [forward, backward] = [stage.costs.forward, stage.costs.backward].map(time_text);
+        let recomputes = ", recomputes its activations";
+        let recomputes = if stage.recompute { recomputes } else { "" };
         writeln!(
             f,
-            "    {parameters}, {}; F {}, B {}{}",
-            bytes_text(stage.held_bytes()),
-            time_text(costs.forward),
-            time_text(costs.backward),
-            if stage.recompute {
-                ", recomputes its activations"
-            } else {
-                ""
-            }
+            "    {parameters}, {bytes}; F {forward}, B {backward}{recomputes}"
         )?;
         for (heading, values) in [
             ("receives", &stage.live_in),
@@ -98,33 +91,18 @@ fn write_values(f: &mut fmt::Formatter<'_>, heading: &str, values: &[PlanValue])
     if values.is_empty() {
         return Ok(());
     }
-    let total = values
-        .iter()
-        .map(|value| value.bytes)
-        .fold(0, u64::saturating_add);
+    let total = bytes_text(sum(values.iter().map(|value| value.bytes)));
     let count = count_text(values.len(), "value");
-    writeln!(
-        f,
-        "  {heading}: {count}, {} per micro-batch",
-        bytes_text(total)
-    )?;
-    let rows: Vec<[String; 3]> = values
-        .iter()
-        .map(|value| {
-            [
-                visible(&value.name).into_owned(),
-                form(&value.dtype, &value.shape),
-                bytes_text(value.bytes),
-            ]
-        })
-        .collect();
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths = [width(0), width(1), width(2)];
+    writeln!(f, "  {heading}: {count}, {total} per micro-batch")?;
+    let rows = values.iter().map(|value| {
+        let (name, form) = (visible(&value.name), form(&value.dtype, &value.shape));
+        [name.into_owned(), form, bytes_text(value.bytes)]
+    });
+    let rows: Vec<[String; 3]> = rows.collect();
+    let widths = [0, 1, 2].map(|column| {
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or(0)
+    });
     for (value, [name, form, bytes]) in values.iter().zip(&rows) {
         writeln!(
             f,

@@ -11,6 +11,8 @@
 //!   stage waits a second time: from its last forward to that micro-batch's backward it only runs the remaining work
 //!   of other micro-batches in flight, and those must fit in addition.
 
+use crate::arithmetic::{add, narrow, scaled, sum};
+
 use super::paths::{FORWARD, INPUT, Paths, update};
 use super::problem::Problem;
 
@@ -47,12 +49,9 @@ impl Rank<'_> {
         let m = self.problem.micro_batches as u64;
         let all = ticks.saturating_mul(m);
         let share = costs.overlap_permille.min(1000);
-        let shared = u128::from(all) * u128::from(share) / 1000;
         let lost = costs.overhead.saturating_add(u64::from(share < 1000));
         let pairs = m.saturating_mul(self.stages.len() as u64);
-        u64::try_from(shared)
-            .unwrap_or(u64::MAX)
-            .saturating_sub(lost.saturating_mul(pairs))
+        scaled(all, share, 1000).saturating_sub(lost.saturating_mul(pairs))
     }
 
     /// Returns the largest bound over sets of programs, by their earliest start and the minimum time after them.
@@ -66,33 +65,33 @@ impl Rank<'_> {
         let heads = of(&self.paths.heads);
         let mut tails = of(&self.paths.tails);
         tails.push(0);
-        let bounds = heads
+        let pairs = heads
             .iter()
-            .flat_map(|&head| tails.iter().map(move |&tail| (head, tail)));
-        let bounds = bounds.map(|(head, tail)| {
+            .flat_map(|head| tails.iter().map(|tail| (*head, *tail)));
+        let bounds = pairs.map(|(head, tail)| {
             let is_in = |stage: usize, kind: usize| {
                 self.paths.heads[stage][kind] >= head && self.paths.tails[stage][kind] >= tail
             };
             let (mut ticks, mut updates) = (0_u64, 0_u64);
             for &stage in self.stages {
                 if is_in(stage, FORWARD) {
-                    ticks = ticks.saturating_add(self.paths.times[stage][FORWARD]);
+                    add(&mut ticks, self.paths.times[stage][FORWARD]);
                 }
                 if is_in(stage, INPUT) {
                     // Programs that no other waits for need not be done before the tail.
                     let end = update(self.problem, stage);
-                    ticks = ticks.saturating_add(match tail <= end {
+                    let backward = match tail <= end {
                         true => self.problem.least_backward(stage),
                         false => self.paths.times[stage][INPUT],
-                    });
-                    updates = updates.saturating_add(if tail == 0 { end } else { 0 });
+                    };
+                    add(&mut ticks, backward);
+                    add(&mut updates, if tail == 0 { end } else { 0 });
                 }
             }
             // Thresholds that no program meets give no bound.
-            let work = self.work(ticks).saturating_add(updates);
             match ticks {
                 0 => 0,
-                _ => head.saturating_add(work).saturating_add(tail),
+                _ => sum([head, self.work(ticks), updates, tail]),
             }
         });
         bounds.max().unwrap_or(0)
@@ -101,32 +100,21 @@ impl Rank<'_> {
     /// Returns the rank's work and the time in which its memory limit keeps it idle.
     fn memory(&self) -> u64 {
         let m = self.problem.micro_batches as u64;
-        let (mut ticks, mut updates) = (0_u64, 0_u64);
-        for &stage in self.stages {
-            let forward = self.paths.times[stage][FORWARD];
-            ticks = ticks
-                .saturating_add(forward)
-                .saturating_add(self.problem.least_backward(stage));
-            updates = updates.saturating_add(update(self.problem, stage));
-        }
-        let of = |kind: usize| {
-            self.stages
-                .iter()
-                .map(move |&stage| self.paths.heads[stage][kind])
-        };
+        let stages = || self.stages.iter().copied();
+        let ticks = sum(stages().map(|stage| self.problem.least_work(stage)));
+        let updates = sum(stages().map(|stage| update(self.problem, stage)));
+        let of = |kind: usize| stages().map(move |stage| self.paths.heads[stage][kind]);
         let begin = of(FORWARD).min().unwrap_or(0);
         let first_backward = of(INPUT).min().unwrap_or(0);
-        let forwards = self.stages.iter().map(|&stage| {
+        let forwards = stages().map(|stage| {
             let bytes = self.problem.costs.stages[stage].activation_bytes;
             (self.paths.times[stage][FORWARD], bytes, m)
         });
         let forwards = most_work(forwards.collect(), self.budget);
-        let idle = first_backward
-            .saturating_sub(begin)
-            .saturating_sub(forwards);
-        let idle = idle.saturating_add(self.idle_at_the_end());
-        let work = self.work(ticks).saturating_add(updates);
-        begin.saturating_add(idle).saturating_add(work)
+        let until_backward = first_backward.saturating_sub(begin);
+        let idle = until_backward.saturating_sub(forwards);
+        let work = self.work(ticks);
+        sum([begin, idle, self.idle_at_the_end(), work, updates])
     }
 
     /// Returns the time in which a rank with one stage is idle after its last forward.
@@ -162,27 +150,20 @@ fn most_work(mut things: Vec<(u64, u64, u64)>, mut bytes: u64) -> u64 {
     things.retain(|(ticks, _, _)| *ticks > 0);
     let longest = things.iter().map(|(ticks, _, _)| *ticks).max().unwrap_or(0);
     let smallest = things.iter().map(|(_, size, _)| *size).min().unwrap_or(0);
-    let uncut = bytes
-        .checked_div(smallest)
-        .map(|count| longest.saturating_mul(count));
-    let uncut = uncut.unwrap_or(u64::MAX);
+    let uncut = bytes.checked_div(smallest);
+    let uncut = uncut.map_or(u64::MAX, |count| longest.saturating_mul(count));
     // Descending by ticks per byte; items without bytes are first.
-    things.sort_by(|a, b| {
-        let (left, right) = (
-            u128::from(a.0) * u128::from(b.1),
-            u128::from(b.0) * u128::from(a.1),
-        );
-        right.cmp(&left)
-    });
+    let product = |ticks: u64, bytes: u64| u128::from(ticks) * u128::from(bytes);
+    things.sort_by(|a, b| product(b.0, a.1).cmp(&product(a.0, b.1)));
     let mut work = 0_u64;
     for (ticks, size, count) in things {
         let all = size.saturating_mul(count);
         if all <= bytes {
             bytes -= all;
-            work = work.saturating_add(ticks.saturating_mul(count));
+            add(&mut work, ticks.saturating_mul(count));
         } else {
-            let cut = (u128::from(ticks) * u128::from(bytes)).div_ceil(u128::from(size));
-            work = work.saturating_add(u64::try_from(cut).unwrap_or(u64::MAX));
+            let cut = product(ticks, bytes).div_ceil(u128::from(size));
+            add(&mut work, narrow(cut));
             break;
         }
     }

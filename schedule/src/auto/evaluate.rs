@@ -3,6 +3,7 @@
 //! It returns the makespan that [`simulate`](crate::simulate()) returns for the same lists, exactly, and
 //! rejects what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory()) reject.
 
+use crate::arithmetic::sum;
 use crate::task::Compute;
 
 use super::problem::{Lists, NOT_MADE, Problem, Sent, Turn, count, next};
@@ -86,12 +87,8 @@ impl<'a> Evaluator<'a> {
     pub fn makespan(&mut self, lists: &Lists, cutoff: u64) -> Option<u64> {
         self.reset(lists);
         while let Some(rank) = self.ready.pop() {
-            loop {
-                let position = self.ranks[rank].head;
-                if position >= lists[rank].len() {
-                    break;
-                }
-                match self.advance(rank, &lists[rank], position, cutoff) {
+            while self.ranks[rank].head < lists[rank].len() {
+                match self.advance(rank, &lists[rank], cutoff) {
                     Ok(()) => {}
                     Err(Stop::Blocked(message)) => {
                         self.ranks[rank].blocked_on = message;
@@ -123,7 +120,7 @@ impl<'a> Evaluator<'a> {
             let work = work.map(|turn| self.problem.time(*turn));
             *state = RankState {
                 budget: self.problem.budget(rank),
-                remaining: work.fold(0, u64::saturating_add),
+                remaining: sum(work),
                 blocked_on: NO_MESSAGE,
                 ..RankState::default()
             };
@@ -132,13 +129,8 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Runs the head of a list: an entry, or an overlapped pair.
-    fn advance(
-        &mut self,
-        rank: usize,
-        list: &[Turn],
-        position: usize,
-        cutoff: u64,
-    ) -> Result<(), Stop> {
+    fn advance(&mut self, rank: usize, list: &[Turn], cutoff: u64) -> Result<(), Stop> {
+        let position = self.ranks[rank].head;
         let first = list[position];
         let turns = list.get(position..=position + usize::from(first.is_paired));
         let turns = turns.ok_or(Stop::Refused)?;
@@ -165,7 +157,11 @@ impl<'a> Evaluator<'a> {
         }
         for turn in turns {
             self.causes[rank].push(cause);
-            self.hold(rank, *turn)?;
+            let state = &mut self.ranks[rank];
+            state.held = self.problem.held_after(state.held, *turn);
+            if state.held > state.budget {
+                return Err(Stop::Refused);
+            }
         }
         for (position, turn) in (position..).zip(turns) {
             self.send(rank, *turn, position);
@@ -198,16 +194,6 @@ impl<'a> Evaluator<'a> {
             }
         }
         Ok((start, cause))
-    }
-
-    /// Allocates and frees bytes.
-    fn hold(&mut self, rank: usize, turn: Turn) -> Result<(), Stop> {
-        let state = &mut self.ranks[rank];
-        state.held = self.problem.held_after(state.held, turn);
-        if state.held > state.budget {
-            return Err(Stop::Refused);
-        }
-        Ok(())
     }
 
     /// Sends the outputs of a program, and wakes the rank that waits for them.
@@ -279,10 +265,10 @@ impl<'a> Evaluator<'a> {
         self.exchanged[stage] = free.saturating_add(latency);
     }
 
-    /// Waits for what the replicas send.
-    fn wait_for_replicas(&mut self, rank: usize, stage: usize) {
+    /// Waits for what arrives at a time.
+    fn wait(&mut self, rank: usize, arrival: u64) {
         let free = &mut self.ranks[rank].free;
-        *free = (*free).max(self.exchanged[stage]);
+        *free = (*free).max(arrival);
     }
 
     fn send_norms(&mut self, rank: usize, stage: usize) {
@@ -309,14 +295,13 @@ impl<'a> Evaluator<'a> {
     /// Runs the actions at the end of every rank's list, and returns the time at which the last rank is done.
     fn end_step(&mut self) -> u64 {
         let problem = self.problem;
-        let overhead = problem.costs.overhead;
         let has_norm = problem.dependencies.has_global_norm();
         let has_replicas = problem.dependencies.has_replicas();
         let ranks = || problem.stages_of.iter().enumerate();
         if has_replicas {
             for (rank, stages) in ranks() {
                 for &stage in stages {
-                    self.wait_for_replicas(rank, stage);
+                    self.wait(rank, self.exchanged[stage]);
                     self.work(rank, problem.costs.stages[stage].sum);
                 }
                 for &stage in stages.iter().filter(|_| has_norm) {
@@ -328,8 +313,8 @@ impl<'a> Evaluator<'a> {
             for (rank, _) in ranks().filter(|(_, stages)| !stages.is_empty()) {
                 for from in (0..problem.stages()).filter(|from| problem.rank_of[*from] != rank) {
                     let arrival = self.norm_arrivals[from * problem.ranks + rank];
-                    let state = &mut self.ranks[rank];
-                    state.free = state.free.max(arrival).saturating_add(overhead);
+                    self.wait(rank, arrival);
+                    self.work(rank, 0);
                 }
             }
         }
@@ -342,7 +327,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
             for &stage in stages.iter().filter(|_| has_replicas) {
-                self.wait_for_replicas(rank, stage);
+                self.wait(rank, self.exchanged[stage]);
                 self.work(rank, 0);
                 self.send_ties(rank, stage);
             }
@@ -350,12 +335,11 @@ impl<'a> Evaluator<'a> {
         for (index, tie) in problem.dependencies.ties().iter().enumerate() {
             let rank = problem.rank_of[tie.copy.index()];
             if problem.rank_of[tie.owner.index()] != rank {
-                let arrival = self.tie_arrivals[index];
-                let state = &mut self.ranks[rank];
-                state.free = state.free.max(arrival).saturating_add(overhead);
+                self.wait(rank, self.tie_arrivals[index]);
+                self.work(rank, 0);
             }
         }
-        self.ranks.iter().map(|rank| rank.free).max().unwrap_or(0)
+        self.ends().max().unwrap_or(0)
     }
 
     /// Returns the end of each rank in the last run.

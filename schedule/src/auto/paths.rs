@@ -1,10 +1,10 @@
 //! The longest paths of one micro-batch through all stages: the earliest start of each program, and
 //! the minimum time after it.
 
+use crate::arithmetic::sum;
 use crate::task::Compute;
 
 use super::problem::Problem;
-use crate::simulate::StageCosts;
 
 /// The three kinds of work of a stage on a micro-batch: `F`, then the part of the backward that
 /// others wait for (an `I`, or a whole `B`), then the rest (a `W`, or nothing after a `B`).
@@ -41,24 +41,18 @@ impl Paths {
     pub fn new(problem: &Problem<'_>) -> Option<Self> {
         let arcs = arcs(problem);
         let order = order(problem.stages(), &arcs)?;
-        let times: Vec<[u64; 3]> = (0..problem.stages())
-            .map(|stage| {
-                let of = |compute: Compute| problem.times[stage][compute.slot()];
-                let [forward, whole] = [of(Compute::Forward), of(Compute::Backward)];
-                // A whole backward leaves no work for the third kind.
-                [forward, whole.min(of(Compute::InputGradient)), 0]
-            })
-            .collect();
+        // A whole backward leaves no work for the third kind.
+        let times = problem.times.iter();
+        let times = times.map(|[forward, whole, input, _]| [*forward, *whole.min(input), 0]);
+        let times: Vec<[u64; 3]> = times.collect();
         let mut heads = vec![[0_u64; 3]; problem.stages()];
-        let mut tails: Vec<[u64; 3]> = (0..problem.stages())
-            .map(|stage| [update(problem, stage); 3])
-            .collect();
+        let tails = (0..problem.stages()).map(|stage| [update(problem, stage); 3]);
+        let mut tails: Vec<[u64; 3]> = tails.collect();
         for &(stage, kind) in &order {
             let reached = arcs.iter().filter(|arc| arc.to == (stage, kind));
             let starts = reached.map(|arc| {
                 let (from, kind) = arc.from;
-                let end = heads[from][kind].saturating_add(times[from][kind]);
-                end.saturating_add(arc.ticks)
+                sum([heads[from][kind], times[from][kind], arc.ticks])
             });
             heads[stage][kind] = starts.max().unwrap_or(0);
         }
@@ -66,14 +60,13 @@ impl Paths {
             let left = arcs.iter().filter(|arc| arc.from == (stage, kind));
             let rests = left.map(|arc| {
                 let (to, kind) = arc.to;
-                let rest = tails[to][kind].saturating_add(times[to][kind]);
-                rest.saturating_add(arc.ticks)
+                sum([tails[to][kind], times[to][kind], arc.ticks])
             });
             tails[stage][kind] = rests.fold(tails[stage][kind], u64::max);
         }
         let through = order.iter().map(|&(stage, kind)| {
-            let to = heads[stage][kind].saturating_add(times[stage][kind]);
-            to.saturating_add(tails[stage][kind])
+            let parts = [&heads, &times, &tails].map(|of| of[stage][kind]);
+            sum(parts)
         });
         let longest = through.max().unwrap_or(0);
         Some(Self {
@@ -95,21 +88,13 @@ impl Paths {
 /// Returns the time after the last backward of a stage in which its own rank works: its reduce and its update, and with replicas
 /// its sum and its gather.
 pub(super) fn update(problem: &Problem<'_>, stage: usize) -> u64 {
-    let costs = problem.costs;
-    let StageCosts {
-        reduce,
-        sum,
-        update,
-        ..
-    } = costs.stages[stage];
-    let (actions, sum) = match problem.dependencies.has_replicas() {
-        true => (4, sum),
+    let costs = &problem.costs.stages[stage];
+    let (actions, replicas) = match problem.dependencies.has_replicas() {
+        true => (4, costs.sum),
         false => (2, 0),
     };
-    let actions = costs.overhead.saturating_mul(actions);
-    [reduce, sum, update]
-        .into_iter()
-        .fold(actions, u64::saturating_add)
+    let actions = problem.costs.overhead.saturating_mul(actions);
+    sum([actions, costs.reduce, replicas, costs.update])
 }
 
 /// Returns all dependencies of one micro-batch.
@@ -124,17 +109,14 @@ fn arcs(problem: &Problem<'_>) -> Vec<Arc> {
         let [from, to] = [edge.from.stage.index(), edge.to.stage.index()];
         let bytes = costs.message_bytes.get(edge).copied().unwrap_or(0);
         let [sender, reader] = [problem.rank_of[from], problem.rank_of[to]];
-        let link = problem.link(sender, reader);
-        let sent = link.transfer(bytes).saturating_add(link.latency);
+        let sent = problem.sent(sender, reader, bytes);
         let actions = costs.overhead.saturating_mul(2);
-        let is_apart = sender != reader;
         Arc {
             from: (from, kind(edge.from.compute)),
             to: (to, kind(edge.to.compute)),
-            ticks: if is_apart {
-                sent.saturating_add(actions)
-            } else {
-                0
+            ticks: match sender == reader {
+                true => 0,
+                false => sum([sent.transfer, sent.latency, actions]),
             },
         }
     });
@@ -155,9 +137,8 @@ fn order(stages: usize, arcs: &[Arc]) -> Option<Vec<(usize, usize)>> {
         waits[arc.to.0][arc.to.1] += 1;
     }
     let all = (0..stages).flat_map(|stage| [FORWARD, INPUT, WEIGHT].map(|kind| (stage, kind)));
-    let mut order: Vec<(usize, usize)> = all
-        .filter(|&(stage, kind)| waits[stage][kind] == 0)
-        .collect();
+    let first = all.filter(|&(stage, kind)| waits[stage][kind] == 0);
+    let mut order: Vec<(usize, usize)> = first.collect();
     let mut next = 0;
     while let Some(&node) = order.get(next) {
         next += 1;

@@ -1,5 +1,6 @@
 //! The whole search: named schedules, list schedules, and the improvement of the best of both.
 
+use crate::arithmetic::sum;
 use crate::dependencies::Dependencies;
 use crate::error::VerifyError;
 use crate::generate::ScheduleKind;
@@ -12,7 +13,7 @@ use crate::verify::verify;
 use super::bound::lower_bound;
 use super::error::AutoError;
 use super::evaluate::Evaluator;
-use super::paths::{INPUT, Paths, WEIGHT};
+use super::paths::{FORWARD, INPUT, Paths};
 use super::problem::{Lists, Problem, Turn, fixed_bytes};
 use super::{greedy, search, variants};
 
@@ -161,11 +162,8 @@ impl Pool<'_> {
         let Some(makespan) = self.evaluator.makespan(&lists, cutoff) else {
             return;
         };
-        let peaks = self.problem.peaks(&lists).into_iter();
-        let size = (
-            peaks.fold(0, u64::saturating_add),
-            lists.iter().map(Vec::len).sum(),
-        );
+        let entries = lists.iter().map(Vec::len).sum();
+        let size = (sum(self.problem.peaks(&lists)), entries);
         self.candidates.push(Candidate {
             makespan,
             size,
@@ -238,7 +236,7 @@ fn check(
     dependencies: &Dependencies,
     costs: &Costs,
 ) -> Result<(), AutoError> {
-    let expected = dependencies.stages();
+    let (expected, found) = (dependencies.stages(), costs.stages.len());
     let lists = vec![Vec::new(); world_size_of(stage_to_rank)];
     let empty = Schedule {
         stages: expected,
@@ -249,8 +247,7 @@ fn check(
         Ok(()) | Err(VerifyError::Missing { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    if costs.stages.len() != expected {
-        let found = costs.stages.len();
+    if found != expected {
         return Err(VerifyError::Costs { expected, found }.into());
     }
     Ok(())
@@ -258,10 +255,7 @@ fn check(
 
 /// Checks that no limit is below what one micro-batch at a time needs.
 fn check_memory(problem: &Problem<'_>, serial: &Lists, limits: &[u64]) -> Result<(), AutoError> {
-    for (rank, peak) in problem.peaks(serial).into_iter().enumerate() {
-        let Some(&limit) = limits.get(rank) else {
-            break;
-        };
+    for (rank, (peak, &limit)) in problem.peaks(serial).into_iter().zip(limits).enumerate() {
         let fixed = fixed_bytes(problem.costs, &problem.stages_of[rank]);
         let needed = peak.saturating_add(fixed);
         if needed > limit {
@@ -278,7 +272,7 @@ fn check_memory(problem: &Problem<'_>, serial: &Lists, limits: &[u64]) -> Result
 
 /// Returns all programs of one micro-batch, in the order of a chain.
 fn all_programs(stages: usize) -> Vec<(usize, usize)> {
-    let forwards = (0..stages).map(|stage| (stage, 0));
+    let forwards = (0..stages).map(|stage| (stage, FORWARD));
     let backwards = (0..stages).rev().map(|stage| (stage, INPUT));
     forwards.chain(backwards).collect()
 }
@@ -287,10 +281,11 @@ fn all_programs(stages: usize) -> Vec<(usize, usize)> {
 fn one_at_a_time(problem: &Problem<'_>, order: &[(usize, usize)]) -> Lists {
     let mut lists = vec![Vec::new(); problem.ranks];
     for _ in 0..problem.micro_batches {
-        for &(stage, kind) in order.iter().filter(|(_, kind)| *kind != WEIGHT) {
+        for &(stage, kind) in order {
             let compute = match kind {
+                FORWARD => Compute::Forward,
                 INPUT => Compute::Backward,
-                _ => Compute::Forward,
+                _ => continue,
             };
             lists[problem.rank_of[stage]].push(Turn::new(stage, compute));
         }

@@ -1,10 +1,11 @@
 //! The inputs of a search in dense arrays, so that a list is timed in a few nanoseconds per action.
 
 use crate::action::Action;
+use crate::arithmetic::sum;
 use crate::dependencies::Dependencies;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::Schedule;
-use crate::simulate::{Costs, LinkCosts};
+use crate::simulate::Costs;
 use crate::task::{Compute, Task};
 
 /// One entry of a rank's list during the search: a program of a stage, without its micro-batch.
@@ -80,7 +81,7 @@ pub(super) fn fixed_bytes(costs: &Costs, stages: &[usize]) -> u64 {
     let costs = || stages.iter().map(|&stage| &costs.stages[stage]);
     let transient = costs().map(|stage| stage.transient_bytes).max();
     let resident = costs().map(|stage| stage.resident_bytes);
-    resident.fold(transient.unwrap_or(0), u64::saturating_add)
+    sum(resident.chain(transient))
 }
 
 /// What is scheduled: dependencies, costs and limits, as arrays.
@@ -203,12 +204,6 @@ impl<'a> Problem<'a> {
         both.saturating_add(self.costs.overhead)
     }
 
-    /// Returns the costs of the link between two ranks.
-    pub fn link(&self, from: usize, to: usize) -> LinkCosts {
-        let [from, to] = [from, to].map(RankIndex::new);
-        self.costs.link_between(from, to, self.ranks)
-    }
-
     /// Sends a message of a rank that is free at a time, and returns when it arrives.
     pub fn send(&self, free: &mut u64, link_free: &mut u64, sent: Sent) -> u64 {
         *free = free.saturating_add(self.costs.overhead);
@@ -219,7 +214,8 @@ impl<'a> Problem<'a> {
 
     /// Returns the transfer of a message of some bytes.
     pub fn sent(&self, from: usize, to: usize, bytes: u64) -> Sent {
-        let costs = self.link(from, to);
+        let ends = [from, to].map(RankIndex::new);
+        let costs = self.costs.link_between(ends[0], ends[1], self.ranks);
         Sent {
             link: from * self.ranks + to,
             transfer: costs.transfer(bytes),
@@ -252,11 +248,7 @@ impl<'a> Problem<'a> {
 
     fn enter_edges(&mut self) {
         for (stage, compute) in (0..self.stages()).flat_map(|s| Compute::ALL.map(|c| (s, c))) {
-            let task = Task {
-                stage: StageIndex::new(stage),
-                compute,
-                micro_batch: MicroBatchIndex::new(0),
-            };
+            let task = Task::new(StageIndex::new(stage), compute, MicroBatchIndex::new(0));
             let message = |edge| self.dependencies.position(edge).unwrap_or(0) * self.micro_batches;
             let reads = self.dependencies.read_by(task).map(|edge| Read {
                 message: message(edge),
@@ -325,10 +317,10 @@ impl<'a> Problem<'a> {
     /// Returns the schedule of the lists.
     pub fn schedule_of(&self, name: &str, lists: &Lists) -> Schedule {
         let mut counts = vec![[0; 3]; self.stages()];
-        let mut label = |turn: Turn| Task {
-            stage: StageIndex::new(turn.stage()),
-            compute: turn.compute,
-            micro_batch: MicroBatchIndex::new(count(&mut counts[turn.stage()], turn.compute)),
+        let mut label = |Turn { stage, compute, .. }: Turn| {
+            let micro_batch = count(&mut counts[stage as usize], compute);
+            let stage = StageIndex::new(stage as usize);
+            Task::new(stage, compute, MicroBatchIndex::new(micro_batch))
         };
         let mut actions = |list: &Vec<Turn>| {
             let mut actions = Vec::with_capacity(list.len());

@@ -1,5 +1,6 @@
 //! The policies with which the list scheduler runs.
 
+use crate::arithmetic::sum;
 use crate::task::Compute;
 
 use super::greedy::{Policy, Preference};
@@ -75,7 +76,7 @@ pub(super) fn policies(problem: &Problem<'_>, paths: &Paths) -> Vec<Policy> {
 fn in_flight(problem: &Problem<'_>, paths: &Paths, depth_permille: u64) -> Vec<usize> {
     let pace = problem.stages_of.iter().map(|stages| {
         let work = stages.iter().map(|&stage| problem.least_work(stage));
-        work.fold(0, u64::saturating_add)
+        sum(work)
     });
     let pace = u128::from(pace.max().unwrap_or(0).max(1));
     let of_stage = |stage: usize| {
@@ -99,7 +100,7 @@ fn fitting_depth(problem: &Problem<'_>, paths: &Paths) -> u64 {
                 let each = problem.costs.stages[stage].activation_bytes;
                 each.saturating_mul(in_flight[stage] as u64)
             });
-            bytes.fold(0, u64::saturating_add) <= problem.budget(rank)
+            sum(bytes) <= problem.budget(rank)
         })
     };
     let mut steps = (1..=40).rev().map(|step| step * 50);

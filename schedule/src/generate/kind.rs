@@ -174,8 +174,8 @@ impl ScheduleKind {
     /// Returns the placement of stages on ranks.
     #[must_use]
     pub const fn placement(self) -> Placement {
-        match self {
-            Self::Zbv | Self::VHalf | Self::VMin | Self::DualPipeV => Placement::V,
+        match self.chunks() {
+            ChunkCounts::Two => Placement::V,
             _ => Placement::Loop,
         }
     }
@@ -286,17 +286,13 @@ impl FromStr for ScheduleKind {
 
 /// Returns the first kind whose name has the longest prefix in common with a text, if any.
 fn nearest(text: &str) -> Option<ScheduleKind> {
-    let shared = |kind: ScheduleKind| {
+    let shared = |kind: &ScheduleKind| {
         let letters = kind.name().chars().zip(text.chars());
-        letters
-            .take_while(|(a, b)| a.eq_ignore_ascii_case(b))
-            .count()
+        let same = letters.take_while(|(a, b)| a.eq_ignore_ascii_case(b));
+        same.count()
     };
-    let best = ScheduleKind::ALL
-        .into_iter()
-        .rev()
-        .max_by_key(|kind| shared(*kind));
-    best.filter(|kind| shared(*kind) > 0)
+    let best = ScheduleKind::ALL.into_iter().rev().max_by_key(shared);
+    best.filter(|kind| shared(kind) > 0)
 }
 
 /// Returns a suggestion.

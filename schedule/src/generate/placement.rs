@@ -60,11 +60,8 @@ impl Shape {
         compute: Compute,
         micro_batch: usize,
     ) -> Task {
-        Task {
-            stage: self.placement.stage(rank, chunk, self.ranks),
-            compute,
-            micro_batch: MicroBatchIndex::new(micro_batch),
-        }
+        let stage = self.placement.stage(rank, chunk, self.ranks);
+        Task::new(stage, compute, MicroBatchIndex::new(micro_batch))
     }
 
     /// Creates a schedule from one list of tasks per rank.

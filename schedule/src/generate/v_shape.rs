@@ -169,8 +169,8 @@ impl Rank {
 
     /// Returns the list with the remaining weight gradients.
     fn finish(mut self) -> Vec<Action> {
-        self.list
-            .extend(self.weights.into_iter().map(Action::Compute));
+        let weights = self.weights.into_iter();
+        self.list.extend(weights.map(Action::Compute));
         self.list
     }
 }
@@ -203,11 +203,7 @@ impl Clock {
             };
             let way = &mut state.ways[way];
             self.ran.push((way.stage, way.compute));
-            let task = Task {
-                stage: way.stage,
-                compute: way.compute,
-                micro_batch: MicroBatchIndex::new(way.next),
-            };
+            let task = Task::new(way.stage, way.compute, MicroBatchIndex::new(way.next));
             way.next += 1;
             way.start += PERIOD;
             state.list.push(Action::Compute(task));

@@ -2,6 +2,7 @@
 
 use super::costs::Costs;
 use crate::action::Action;
+use crate::arithmetic::add;
 use crate::error::VerifyError;
 use crate::index::RankIndex;
 use crate::lists::{Schedule, ScheduleMode};
@@ -12,13 +13,7 @@ use crate::task::{Compute, Task};
 /// Programs hold what [`StageCosts::held_after`](super::StageCosts::held_after) returns, allocated when they begin and
 /// freed when they end. Without a backward pass a forward frees its own activations.
 fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) -> Vec<(u64, u64)> {
-    let stage = |task: &Task| {
-        costs
-            .stages
-            .get(task.stage.index())
-            .copied()
-            .unwrap_or_default()
-    };
+    let stage = |task: &Task| costs.of_stage(task.stage);
     let is_training = schedule.mode == ScheduleMode::Training;
     let mut held = resident;
     let walk = schedule.actions(rank).iter().map(|action| {
@@ -47,7 +42,7 @@ pub(super) fn bytes_of_all(
     let mut resident = vec![0_u64; schedule.world_size()];
     for (rank, stage) in schedule.stage_to_rank.iter().zip(&costs.stages) {
         if let Some(resident) = resident.get_mut(rank.index()) {
-            *resident = resident.saturating_add(stage.resident_bytes);
+            add(resident, stage.resident_bytes);
         }
     }
     let ranks = resident.into_iter().enumerate();
@@ -59,9 +54,8 @@ pub(super) fn bytes_of_all(
 #[must_use]
 pub fn peak_bytes(schedule: &Schedule, costs: &Costs) -> Vec<u64> {
     let peak = |bytes: Vec<(u64, u64)>| bytes.into_iter().map(|(during, _)| during).max();
-    bytes_of_all(schedule, costs)
-        .map(|bytes| peak(bytes).unwrap_or(0))
-        .collect()
+    let ranks = bytes_of_all(schedule, costs);
+    ranks.map(|bytes| peak(bytes).unwrap_or(0)).collect()
 }
 
 /// Checks that no rank exceeds its memory limit.

@@ -59,10 +59,9 @@ impl Builder {
         }
         if action.tasks().is_empty() {
             self.form = Form::Lowered;
-        }
-        let is_message = matches!(action, Action::Send(_) | Action::Receive(_));
-        if action.tasks().is_empty() && !is_message {
-            self.mode = ScheduleMode::Training;
+            if action.message().is_none() {
+                self.mode = ScheduleMode::Training;
+            }
         }
     }
 

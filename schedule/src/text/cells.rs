@@ -35,10 +35,8 @@ pub(super) fn parse_cell(cell: &str) -> Result<Cell, WordFault> {
     })?;
     let (forward, backward) = pair.split_once(';').ok_or(WordFault::Pair)?;
     // Pairs don't nest, so an untrusted cell can't cause deep recursion.
-    match (
-        parse_single(forward.trim())?,
-        parse_single(backward.trim())?,
-    ) {
+    let [forward, backward] = [forward, backward].map(|cell| parse_single(cell.trim()));
+    match (forward?, backward?) {
         (Cell::Action(Action::Compute(forward)), Cell::Action(Action::Compute(backward))) => {
             Ok(Cell::Action(Action::Overlap([forward, backward])))
         }
@@ -53,11 +51,8 @@ fn parse_single(cell: &str) -> Result<Cell, WordFault> {
     let (name, number) = rest.split_at(end.unwrap_or(rest.len()));
     let micro_batch = |number| last_number(number, || format!("{stage}{name}0"));
     let task = |compute| {
-        Ok::<_, WordFault>(Task {
-            stage,
-            compute,
-            micro_batch: MicroBatchIndex::new(micro_batch(number)?),
-        })
+        let micro_batch = MicroBatchIndex::new(micro_batch(number)?);
+        Ok::<_, WordFault>(Task::new(stage, compute, micro_batch))
     };
     let action = |compute| task(compute).map(|task| Cell::Action(Action::Compute(task)));
     match name {
@@ -84,9 +79,8 @@ fn parse_single(cell: &str) -> Result<Cell, WordFault> {
         _ if name.starts_with(|c: char| c.is_ascii_uppercase())
             && split_digits(number).1.is_empty() =>
         {
-            Err(WordFault::UnknownName {
-                name: excerpt(name),
-            })
+            let name = excerpt(name);
+            Err(WordFault::UnknownName { name })
         }
         _ => Err(WordFault::CellShape),
     }

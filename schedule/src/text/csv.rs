@@ -44,11 +44,8 @@ impl Schedule {
     pub fn parse_csv(name: &str, text: &str) -> Result<Self, ParseError> {
         let mut builder = Builder::new();
         let mut whole = HashSet::new();
-        let rows = lines(text)
-            .enumerate()
-            .map(|(index, line)| (index + 1, line));
         let mut blank_rows = 0;
-        for (row, line) in rows {
+        for (row, line) in (1..).zip(lines(text)) {
             if line.trim().is_empty() {
                 blank_rows += 1;
                 continue;
@@ -58,17 +55,14 @@ impl Schedule {
                 builder.add_rank(std::iter::empty())?;
             }
             let cells = cells(line).map(|(column, cell)| (TextPosition { row, column }, cell));
-            builder.add_rank(cells.filter_map(|(at, cell)| {
-                let action = match read_cell(at, cell) {
-                    Ok(Cell::Derived) => return None,
-                    Ok(Cell::Action(action)) => Ok(action),
-                    Ok(Cell::WholeBackward(task)) => {
-                        whole.insert(key(&task));
-                        Ok(Action::Compute(task))
-                    }
-                    Err(error) => Err(error),
-                };
-                Some(action.map(|action| (at, action)))
+            builder.add_rank(cells.filter_map(|(at, cell)| match read_cell(at, cell) {
+                Ok(Cell::Derived) => None,
+                Ok(Cell::Action(action)) => Some(Ok((at, action))),
+                Ok(Cell::WholeBackward(task)) => {
+                    whole.insert(key(&task));
+                    Some(Ok((at, Action::Compute(task))))
+                }
+                Err(error) => Some(Err(error)),
             }))?;
         }
         let mut schedule = builder.finish(name)?;
@@ -87,10 +81,10 @@ impl Schedule {
     pub fn to_csv(&self) -> String {
         let row = |actions: &Vec<Action>| {
             let cells: Vec<String> = actions.iter().filter_map(written_cell).collect();
-            if cells.is_empty() {
-                return "\"\"\n".to_owned();
+            match cells.is_empty() {
+                true => "\"\"\n".to_owned(),
+                false => cells.join(",") + "\n",
             }
-            cells.join(",") + "\n"
         };
         self.ranks.iter().map(row).collect()
     }
@@ -118,18 +112,14 @@ fn cells(line: &str) -> impl Iterator<Item = (usize, &str)> {
     let cells = line.split(',').map(move |cell| {
         let column = next_column;
         next_column += cell.chars().count() + 1;
-        let inside = without_quotes(cell.trim()).trim();
+        let quoted = cell.trim();
+        let inside = quoted.strip_prefix('"');
+        let inside = inside.and_then(|cell| cell.strip_suffix('"'));
+        let inside = inside.unwrap_or(quoted).trim();
         let before = cell.split(inside).next().unwrap_or_default();
         (column + before.chars().count(), inside)
     });
     cells.filter(|(_, cell)| !cell.is_empty())
-}
-
-/// Returns a cell without the quotes around it.
-fn without_quotes(cell: &str) -> &str {
-    let inside = cell.strip_prefix('"');
-    let inside = inside.and_then(|cell| cell.strip_suffix('"'));
-    inside.unwrap_or(cell)
 }
 
 /// Reads a cell, with a more specific error for one that is not valid.
@@ -188,13 +178,8 @@ fn split_backwards(ranks: &mut [Vec<Action>], whole: &HashSet<(StageIndex, Micro
             task.compute = Compute::InputGradient;
         }
     };
-    for action in ranks.iter_mut().flatten() {
-        match action {
-            Action::Compute(task) => split(task),
-            Action::Overlap(tasks) => tasks.iter_mut().for_each(split),
-            _ => (),
-        }
-    }
+    let actions = ranks.iter_mut().flatten();
+    actions.flat_map(Action::tasks_mut).for_each(split);
 }
 
 #[cfg(test)]

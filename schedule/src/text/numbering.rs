@@ -12,15 +12,9 @@ pub(super) fn number_by_backwards(schedule: &mut Schedule) {
     let Some(numbers) = numbers(schedule) else {
         return;
     };
-    for action in schedule.ranks.iter_mut().flatten() {
-        let tasks = match action {
-            Action::Compute(task) => std::slice::from_mut(task),
-            Action::Overlap(tasks) => tasks,
-            _ => continue,
-        };
-        for task in tasks {
-            task.micro_batch = numbers[task.micro_batch.index()];
-        }
+    let actions = schedule.ranks.iter_mut().flatten();
+    for task in actions.flat_map(Action::tasks_mut) {
+        task.micro_batch = numbers[task.micro_batch.index()];
     }
 }
 

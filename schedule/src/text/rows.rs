@@ -49,8 +49,7 @@ impl Schedule {
     /// missing; both have the position.
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseError> {
         let mut builder = Builder::new();
-        for (index, line) in lines(text).enumerate() {
-            let row = index + 1;
+        for (row, line) in (1..).zip(lines(text)) {
             let mut words = words(without_comment(line)).peekable();
             if words.peek().is_none() {
                 continue;

@@ -36,8 +36,7 @@ pub(super) fn run(
     while let Some(rank) = ready.pop() {
         while heads[rank] < lists[rank].len() {
             if let Some(need) = blocker(table, waits, &heads, rank) {
-                let head = need.position + usize::from(need.has_run);
-                waiting[need.rank].insert((head, rank));
+                waiting[need.rank].insert((need.head(), rank));
                 break;
             }
             let need = waits.of_send(rank, heads[rank]);
@@ -51,33 +50,25 @@ pub(super) fn run(
             ready.push(waiter);
         }
     }
-    match heads
-        .iter()
-        .zip(lists)
-        .all(|(head, list)| *head == list.len())
-    {
-        true => Ok(()),
-        false => Err(VerifyError::Deadlock {
-            cycle: find_cycle(table, waits, &heads),
-            link,
-        }),
+    let mut ends = heads.iter().zip(lists);
+    if ends.all(|(head, list)| *head == list.len()) {
+        return Ok(());
     }
+    let cycle = find_cycle(table, waits, &heads);
+    Err(VerifyError::Deadlock { cycle, link })
 }
 
 /// Returns what the action at the head of a rank's list waits for.
 fn blocker(table: &Table<'_>, waits: &Waits, heads: &[usize], rank: usize) -> Option<Need> {
     let head = heads[rank];
     let action = table.schedule.ranks[rank].get(head)?;
-    let is_open = |need: &Need| !need.is_met(heads[need.rank]);
+    let is_open = |need: &Need| heads[need.rank] < need.head();
     match table.schedule.form {
         // In a lowered list only sends and receives wait.
         Form::Lowered => waits.need(table, rank, head).filter(is_open),
         Form::ComputeOnly => action.tasks().iter().find_map(|task| {
-            let mut needs = table.producers(*task).map(|(rank, position)| Need {
-                rank: rank.index(),
-                position,
-                has_run: true,
-            });
+            let producers = table.producers(*task);
+            let mut needs = producers.map(|(rank, at)| Need::new(rank.index(), at, true));
             needs.find(is_open)
         }),
     }
@@ -96,21 +87,16 @@ fn find_cycle(table: &Table<'_>, waits: &Waits, heads: &[usize]) -> Vec<Wait> {
     let mut seen = vec![None; heads.len()];
     while let (None, Some(need)) = (seen[rank], blocker(rank)) {
         seen[rank] = Some(path.len());
+        let place = |rank, at| table.schedule.place(RankIndex::new(rank), at);
         path.push(Wait {
-            waiting: table.schedule.place(RankIndex::new(rank), heads[rank]),
-            awaited: table
-                .schedule
-                .place(RankIndex::new(need.rank), need.position),
+            waiting: place(rank, heads[rank]),
+            awaited: place(need.rank, need.position),
         });
         rank = need.rank;
     }
     path.drain(..seen[rank].unwrap_or(0));
-    let lowest = path
-        .iter()
-        .enumerate()
-        .min_by_key(|(_, wait)| wait.waiting.rank);
-    let lowest = lowest.map_or(0, |(index, _)| index);
-    path.rotate_left(lowest);
+    let lowest = (0..path.len()).min_by_key(|at| path[*at].waiting.rank);
+    path.rotate_left(lowest.unwrap_or(0));
     path
 }
 

@@ -6,7 +6,7 @@ use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Endpoint};
 use crate::error::VerifyError;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Place, Schedule, ScheduleMode};
+use crate::lists::{Form, Place, Schedule, ScheduleMode, stages_by_rank};
 use crate::task::{Compute, Task};
 
 /// The position of an action that is in no list. No list is so long.
@@ -23,8 +23,8 @@ pub(super) struct Table<'a> {
     positions: Vec<u32>,
     /// The positions of the actions that run once per step.
     once: BTreeMap<Action, usize>,
-    /// The lowest stage of each rank that has one.
-    lowest: BTreeMap<RankIndex, StageIndex>,
+    /// The stages of each rank that has one. The lowest represents the rank in messages to all its stages.
+    pub(super) stages: BTreeMap<RankIndex, Vec<StageIndex>>,
 }
 
 impl<'a> Table<'a> {
@@ -37,16 +37,12 @@ impl<'a> Table<'a> {
     ) -> Result<Self, VerifyError> {
         let programs = Compute::ALL.len() * checked_rows(schedule)?;
         let messages = 2 * dependencies.edges().len() * schedule.micro_batches;
-        let mut lowest = BTreeMap::new();
-        for (stage, rank) in schedule.stage_to_rank.iter().enumerate() {
-            lowest.entry(*rank).or_insert(StageIndex::new(stage));
-        }
         let mut table = Self {
             schedule,
             dependencies,
             positions: vec![ABSENT; programs + messages],
             once: BTreeMap::new(),
-            lowest,
+            stages: stages_by_rank(&schedule.stage_to_rank),
         };
         for at in schedule.places() {
             table.enter(at)?;
@@ -55,26 +51,18 @@ impl<'a> Table<'a> {
     }
 
     fn enter(&mut self, at: Place) -> Result<(), VerifyError> {
-        let Schedule {
-            stages,
-            micro_batches,
-            mode,
-            form,
-            ..
-        } = *self.schedule;
-        let expected = self.schedule.rank_of(at.action.stage());
-        let in_range = at
-            .action
-            .micro_batch()
-            .is_none_or(|k| k.index() < micro_batches);
+        let (stages, micro_batches) = (self.schedule.stages, self.schedule.micro_batches);
+        let (mode, form) = (self.schedule.mode, self.schedule.form);
         let within = |stage: StageIndex| stage.index() < stages;
-        let in_range = in_range
-            && match at.action {
-                Action::Send(message) | Action::Receive(message) => {
-                    within(message.sender()) && within(message.receiver())
-                }
-                _ => true,
-            };
+        let has_stages = match at.action {
+            Action::Send(message) | Action::Receive(message) => {
+                within(message.sender()) && within(message.receiver())
+            }
+            _ => true,
+        };
+        let micro_batch = at.action.micro_batch();
+        let in_range = has_stages && micro_batch.is_none_or(|k| k.index() < micro_batches);
+        let expected = self.schedule.rank_of(at.action.stage());
         let Some(expected) = expected.filter(|_| in_range) else {
             return Err(VerifyError::OutOfRange {
                 at,
@@ -107,9 +95,10 @@ impl<'a> Table<'a> {
             Action::Sum { .. } | Action::Gather { .. } if !self.dependencies.has_replicas() => {
                 Err(VerifyError::NoReplicas { at })
             }
-            Action::Overlap(tasks) => tasks
-                .iter()
-                .try_for_each(|task| self.enter_first(at, Action::Compute(*task))),
+            Action::Overlap(tasks) => {
+                let mut actions = tasks.into_iter().map(Action::Compute);
+                actions.try_for_each(|action| self.enter_first(at, action))
+            }
             action => self.enter_first(at, action),
         }
     }
@@ -177,23 +166,15 @@ impl<'a> Table<'a> {
 
     /// Returns where the program of an endpoint of an edge runs on a micro-batch.
     pub(super) fn end(&self, end: Endpoint, micro_batch: MicroBatchIndex) -> Option<usize> {
-        end.programs()
-            .iter()
-            .find_map(|&compute| self.task(end.stage, compute, micro_batch))
-    }
-
-    /// Returns the lowest stage of each rank that has one: it represents the rank in messages to all its stages.
-    pub(super) fn representatives(&self) -> impl Iterator<Item = (RankIndex, StageIndex)> + '_ {
-        self.lowest.iter().map(|(rank, stage)| (*rank, *stage))
+        let mut programs = end.programs().iter();
+        programs.find_map(|&compute| self.task(end.stage, compute, micro_batch))
     }
 
     /// Returns rank and position of the programs whose values a task reads.
     pub(super) fn producers(&self, task: Task) -> impl Iterator<Item = (RankIndex, usize)> + '_ {
-        let edges = self
-            .dependencies
-            .read_by(task)
-            .filter(|edge| self.schedule.has_edge(*edge));
-        edges.filter_map(move |edge| {
+        let edges = self.dependencies.read_by(task);
+        let used = edges.filter(|edge| self.schedule.has_edge(*edge));
+        used.filter_map(move |edge| {
             let position = self.end(edge.from, task.micro_batch)?;
             Some((self.rank(edge.from.stage), position))
         })
@@ -213,7 +194,8 @@ impl<'a> Table<'a> {
             Message::Values { edge, .. } => schedule.has_edge(edge),
             Message::Tie(tie) => is_training && dependencies.ties().binary_search(&tie).is_ok(),
             Message::Norm { to, .. } => {
-                let is_lowest = self.lowest.get(&self.rank(to)) == Some(&to);
+                let own = self.stages.get(&self.rank(to)).and_then(|own| own.first());
+                let is_lowest = own == Some(&to);
                 dependencies.has_global_norm() && is_training && is_lowest
             }
         };
@@ -224,13 +206,9 @@ impl<'a> Table<'a> {
 /// Returns whether a schedule of this mode and form can have the action at all.
 fn is_allowed(action: &Action, mode: ScheduleMode, form: Form) -> bool {
     let in_mode = match action {
-        Action::Compute(task) => mode == ScheduleMode::Training || task.compute == Compute::Forward,
-        Action::Overlap(_) => mode == ScheduleMode::Training,
         Action::Send(_) | Action::Receive(_) => true,
-        Action::Reduce { .. }
-        | Action::Sum { .. }
-        | Action::Update { .. }
-        | Action::Gather { .. } => mode == ScheduleMode::Training,
+        Action::Compute(task) if task.compute == Compute::Forward => true,
+        _ => mode == ScheduleMode::Training,
     };
     in_mode && (form == Form::Lowered || !action.tasks().is_empty())
 }
@@ -239,17 +217,14 @@ fn is_allowed(action: &Action, mode: ScheduleMode, form: Form) -> bool {
 ///
 /// Counts from a file may be arbitrary; a table is allocated only if there are as many actions.
 fn checked_rows(schedule: &Schedule) -> Result<usize, VerifyError> {
-    let tasks = || schedule.ranks.iter().flatten().flat_map(Action::tasks);
-    let forwards = || tasks().filter(|task| task.compute == Compute::Forward);
-    match schedule.stages.checked_mul(schedule.micro_batches) {
-        Some(rows) if rows <= forwards().count() => Ok(rows),
-        _ => {
-            let present = forwards()
-                .map(|task| (task.stage, task.micro_batch))
-                .collect();
-            Err(first_missing(schedule, &present))
-        }
-    }
+    let tasks = schedule.ranks.iter().flatten().flat_map(Action::tasks);
+    let forwards = tasks.filter(|task| task.compute == Compute::Forward);
+    let rows = schedule.stages.checked_mul(schedule.micro_batches);
+    rows.filter(|rows| *rows <= forwards.clone().count())
+        .ok_or_else(|| {
+            let present = forwards.map(|task| (task.stage, task.micro_batch));
+            first_missing(schedule, &present.collect())
+        })
 }
 
 /// Returns the first forward that is not in the set, within as many steps as the set has elements.

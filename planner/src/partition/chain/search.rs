@@ -114,11 +114,8 @@ impl Search {
             let last = (end + stage + 1).checked_sub(count)?;
             for from in (stage..last).filter(|from| sums[*from] < u64::MAX) {
                 let row = &cells[from * (end + 1)..][..=last];
-                let first = if last == end && stage + 1 == count {
-                    end
-                } else {
-                    from + 1
-                };
+                let is_last = last == end && stage + 1 == count;
+                let first = if is_last { end } else { from + 1 };
                 for (to, cell) in row.iter().enumerate().skip(first) {
                     if cell.alone > limit {
                         break;

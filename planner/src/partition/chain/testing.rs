@@ -1,8 +1,6 @@
 //! Work, machines and an exhaustive search for the best cuts, for tests and benchmarks.
 
-use tinderbox_schedule::{
-    Compute, ComputeTimes, LinkCosts, Placement, Schedule, ScheduleKind, peak_bytes,
-};
+use tinderbox_schedule::{Compute, ComputeTimes, LinkCosts, Schedule, ScheduleKind, peak_bytes};
 
 use super::model::StepModel;
 use super::solve::{POSITIONS, chain_by_model};
@@ -68,9 +66,9 @@ pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
         });
         work.parameters.push(Parameter {
             bytes: (1 << 20) + numbers.below(1 << 20),
-            cast_bytes: 0,
             is_trainable: at % 7 != 3,
             readers: vec![at],
+            ..Parameter::default()
         });
         let bytes = (1 << 18) * (1 + numbers.below(4));
         let far = at + 2 + numbers.below(20) as usize;
@@ -89,9 +87,8 @@ pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
         work.values.push(Value {
             bytes: 4 * bytes,
             maker: at,
-            readers: Vec::new(),
             keepers: vec![at],
-            gradient_bytes: 0,
+            ..Value::default()
         });
     }
     work
@@ -103,9 +100,8 @@ pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
 pub fn small_case(blocks: usize, numbers: &mut Numbers) -> Work {
     let mut work = Work::default();
     let some = |numbers: &mut Numbers, from: usize, odds: u64| -> Vec<usize> {
-        (from..blocks)
-            .filter(|_| numbers.below(odds) == 0)
-            .collect()
+        let chosen = (from..blocks).filter(|_| numbers.below(odds) == 0);
+        chosen.collect()
     };
     for at in 0..blocks {
         let largest = if numbers.below(4) == 0 { 1 } else { 9 };
@@ -162,22 +158,17 @@ pub fn small_step(numbers: &mut Numbers, kind: ScheduleKind) -> (Machine, Step) 
     let ranks = (0..ranks).map(|_| match is_alike {
         true => RankModel {
             memory_bytes: memory,
-            speed_permille: 1000,
+            ..RankModel::default()
         },
         false => RankModel {
             memory_bytes: memory.map(|bytes| bytes / 2 + numbers.below(bytes)),
             speed_permille: 300 + numbers.below(1000),
         },
     });
-    let ranks = ranks.collect();
-    let machine = Machine::of_ranks(ranks).expect("there is a rank, and each has speed");
-    let placement = match chunks {
-        1 => Placement::Loop,
-        _ => kind.placement(),
-    };
-    let mut machine = machine
-        .with_chunks(chunks, placement)
-        .expect("a rank has chunks");
+    // Kinds with a V have two chunks.
+    let machine = Machine::of_ranks(ranks.collect());
+    let machine = machine.and_then(|machine| machine.with_chunks(chunks, kind.placement()));
+    let mut machine = machine.expect("there is a rank, and each has speed and chunks");
     machine.action_ns = numbers.below(3);
     machine.link = LinkCosts {
         latency: numbers.below(3),
@@ -208,15 +199,11 @@ pub fn brute_force(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
         return None;
     }
     loop {
-        let sets = if step.may_recompute {
-            1_usize << map.len()
-        } else {
-            1
-        };
-        for set in 0..sets {
+        let recomputing = if step.may_recompute { map.len() } else { 0 };
+        for set in 0..1_usize << recomputing {
             let recompute = (0..map.len()).map(|stage| set >> stage & 1 == 1).collect();
-            let partition =
-                Partition::contiguous(work.blocks.len(), &starts, map.clone(), recompute);
+            let blocks = work.blocks.len();
+            let partition = Partition::contiguous(blocks, &starts, map.clone(), recompute);
             let costs = partition_costs(work, machine, step, &partition);
             if fits(machine, &partition, &costs, &lists) {
                 let time = time_ns(work, machine, step, &partition, &costs, &model);

@@ -16,6 +16,7 @@ pub(super) use stages::staged;
 use super::chain::chain;
 use super::graph::Graph;
 use super::loads::{Loads, Score};
+use super::partitioner::Found;
 use super::refine::refine;
 use super::terms::Terms;
 use crate::{Machine, Partition, PlannerError, Predicted, Step, Work, predict};
@@ -49,11 +50,7 @@ const CHAIN_EFFORT: usize = 40_000;
 /// # Errors
 ///
 /// The error of [`predict()`] where no candidate has a schedule.
-pub(super) fn mixed(
-    work: &Work,
-    machine: &Machine,
-    step: &Step,
-) -> Result<(Partition, Predicted), PlannerError> {
+pub(super) fn mixed(work: &Work, machine: &Machine, step: &Step) -> Result<Found, PlannerError> {
     let graph = Graph::of_work(work, step);
     let finder = Finder {
         machine,
@@ -150,13 +147,13 @@ pub(super) fn fastest(
     machine: &Machine,
     step: &Step,
     candidates: impl IntoIterator<Item = Partition>,
-) -> Result<(Partition, Predicted), PlannerError> {
+) -> Result<Found, PlannerError> {
     let key = |predicted: &Predicted| {
         let prediction = &predicted.prediction;
         let is_over = prediction.over_limit(machine).is_some();
         (is_over, prediction.step_ns, prediction.crossing_bytes)
     };
-    let mut best: Option<(Partition, Predicted)> = None;
+    let mut best: Option<Found> = None;
     let mut error = None;
     for partition in candidates {
         match predict(work, machine, step, &partition) {
