@@ -90,9 +90,9 @@ mod transfers;
 mod verify;
 
 pub use action::{Action, Message};
-pub use auto::{Auto, AutoError, AutoOptions, auto};
+pub use auto::{Auto, AutoOptions, auto};
 pub use dependencies::{Dependencies, Edge, Endpoint, Tie};
-pub use error::{Rule, VerifyError, Wait};
+pub use error::{AutoError, Rule, VerifyError, Wait};
 pub use generate::{ChunkCounts, GenerateError, Placement, ScheduleKind, forward_only_on};
 pub use index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
 pub use link_model::{LinkModel, LinkModelError};

@@ -67,12 +67,12 @@ struct Rank {
     /// Per action, the number of messages that have to be sent or received before it; the last is of the end.
     open: Vec<usize>,
     /// The messages that can be sent after so many actions.
-    made: BTreeMap<usize, Vec<usize>>,
+    made: BTreeMap<usize, Vec<Transfer>>,
     /// How many actions were started.
     next: usize,
     is_busy: bool,
     /// Messages that can be sent, by receiver.
-    outgoing: BTreeMap<usize, VecDeque<usize>>,
+    outgoing: BTreeMap<usize, VecDeque<Transfer>>,
     /// The ranks with messages for this one.
     incoming: BTreeSet<usize>,
     list: Vec<Action>,
@@ -81,7 +81,6 @@ struct Rank {
 /// A step in which a message is transferred when both ranks are between two actions.
 struct Ordering {
     ranks: Vec<Rank>,
-    transfers: Vec<Transfer>,
     /// The ranks that run an action, by its end.
     ends: BinaryHeap<Reverse<(u64, usize)>>,
 }
@@ -98,7 +97,6 @@ impl Ordering {
             }
         }
         let mut ranks: Vec<Rank> = lowered.ranks.iter().map(|list| Rank::new(list)).collect();
-        let mut transfers = Vec::new();
         let mut all = lowered.ranks.iter().flatten();
         let has_sums = all.any(|action| matches!(action, Action::Sum { .. }));
         for (from, list) in lowered.ranks.iter().enumerate() {
@@ -124,11 +122,10 @@ impl Ordering {
                     // The receiver's own update uses the old values.
                     Message::Tie(_) => (last, needed),
                 };
-                let made = ranks[from].made.entry(actions).or_default();
-                made.push(transfers.len());
                 ranks[from].open[freed] += 1;
                 ranks[to].open[needed] += 1;
-                transfers.push(Transfer {
+                let made = ranks[from].made.entry(actions).or_default();
+                made.push(Transfer {
                     message,
                     to,
                     freed,
@@ -137,11 +134,8 @@ impl Ordering {
                 });
             }
         }
-        Self {
-            ranks,
-            transfers,
-            ends: BinaryHeap::new(),
-        }
+        let ends = BinaryHeap::new();
+        Self { ranks, ends }
     }
 
     /// Returns the lists.
@@ -192,10 +186,10 @@ impl Ordering {
     fn end(&mut self, rank: usize) {
         let of = &mut self.ranks[rank];
         of.is_busy = false;
-        for index in of.made.remove(&of.next).unwrap_or_default() {
-            let to = self.transfers[index].to;
+        for transfer in of.made.remove(&of.next).unwrap_or_default() {
+            let to = transfer.to;
             let queue = self.ranks[rank].outgoing.entry(to).or_default();
-            queue.push_back(index);
+            queue.push_back(transfer);
             self.ranks[to].incoming.insert(rank);
         }
     }
@@ -205,19 +199,16 @@ impl Ordering {
         let of = &self.ranks[rank];
         let to = of.outgoing.keys().map(|to| (rank, *to));
         let from = of.incoming.iter().map(|from| (*from, rank));
-        let pairs: Vec<(usize, usize)> = to
-            .chain(from)
-            .filter(|(from, to)| !self.ranks[*from].is_busy && !self.ranks[*to].is_busy)
-            .collect();
+        let pairs: Vec<(usize, usize)> = to.chain(from).collect();
         for (from, to) in pairs {
+            if self.ranks[from].is_busy || self.ranks[to].is_busy {
+                continue;
+            }
             let Some(mut queue) = self.ranks[from].outgoing.remove(&to) else {
                 continue;
             };
             let next = self.ranks[to].next;
-            while let Some(index) =
-                queue.pop_front_if(|index| self.transfers[*index].earliest <= next)
-            {
-                let transfer = self.transfers[index];
+            while let Some(transfer) = queue.pop_front_if(|transfer| transfer.earliest <= next) {
                 let sender = &mut self.ranks[from];
                 sender.list.push(Action::Send(transfer.message));
                 sender.open[transfer.freed] -= 1;

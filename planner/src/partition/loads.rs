@@ -33,6 +33,8 @@ struct Stage {
     messages: u64,
     /// The number of its nodes of each transient size.
     transients: BTreeMap<u64, usize>,
+    ns: u64,
+    recompute: bool,
 }
 
 /// The passes, for indexing.
@@ -57,8 +59,6 @@ pub(super) struct Loads<'a> {
     edges: Vec<[u32; 3]>,
     crossing: u64,
     is_stale: Vec<bool>,
-    stage_ns: Vec<u64>,
-    recompute: Vec<bool>,
     excess: Vec<u64>,
 }
 
@@ -79,8 +79,6 @@ impl<'a> Loads<'a> {
             edges: vec![[0; 3]; stages * stages],
             crossing: 0,
             is_stale: vec![true; terms.ranks.len()],
-            stage_ns: vec![0; stages],
-            recompute: vec![false; stages],
             excess: vec![0; terms.ranks.len()],
             stage_of,
         };
@@ -136,14 +134,16 @@ impl<'a> Loads<'a> {
         Partition {
             stage_of: self.stage_of.clone(),
             stage_to_rank: self.terms.stage_to_rank(),
-            recompute: self.recompute.clone(),
+            recompute: self.stages.iter().map(|stage| stage.recompute).collect(),
         }
     }
 
     fn rank_ns(&self) -> impl DoubleEndedIterator<Item = u128> + ExactSizeIterator {
         let ranks = self.terms.stages_of.iter();
         ranks.map(|stages| {
-            let stages = stages.iter().map(|stage| u128::from(self.stage_ns[*stage]));
+            let stages = stages
+                .iter()
+                .map(|stage| u128::from(self.stages[*stage].ns));
             stages.sum()
         })
     }
@@ -300,7 +300,7 @@ impl<'a> Loads<'a> {
         let model = terms.ranks[rank];
         let stages = &terms.stages_of[rank];
         for stage in stages {
-            self.recompute[*stage] = false;
+            self.stages[*stage].recompute = false;
         }
         if let Some(limit) = model.memory_bytes {
             let mut held = self.held(rank);
@@ -311,21 +311,23 @@ impl<'a> Loads<'a> {
                     let own = self.stages[*stage].own;
                     own.saturating_mul(in_flight.unwrap_or(0).saturating_sub(1))
                 };
-                let kept = stages.iter().filter(|stage| !self.recompute[**stage]);
+                let kept = stages
+                    .iter()
+                    .filter(|stage| !self.stages[**stage].recompute);
                 let Some(most) = kept.max_by_key(|stage| saved(stage)).copied() else {
                     break;
                 };
                 if saved(&most) == 0 {
                     break;
                 }
-                self.recompute[most] = true;
+                self.stages[most].recompute = true;
                 held = self.held(rank);
             }
             self.excess[rank] = held.saturating_sub(limit);
         }
         for stage in stages {
             let sums = &self.stages[*stage];
-            let again = if self.recompute[*stage] {
+            let again = if self.stages[*stage].recompute {
                 sums.forward
             } else {
                 0
@@ -339,7 +341,7 @@ impl<'a> Loads<'a> {
             let backward = time(BACKWARD, sums.backward + again);
             let actions = ACTIONS.saturating_add(sums.messages);
             let overhead = terms.action_ns.saturating_mul(actions);
-            self.stage_ns[*stage] = sum([forward, backward, overhead]);
+            self.stages[*stage].ns = sum([forward, backward, overhead]);
         }
     }
 
@@ -348,7 +350,7 @@ impl<'a> Loads<'a> {
         let (mut always, mut transient) = (0_u64, 0);
         for index in &self.terms.stages_of[rank] {
             let stage = &self.stages[*index];
-            let (kept, again) = match self.recompute[*index] {
+            let (kept, again) = match stage.recompute {
                 true => (stage.got, stage.own),
                 false => (stage.own.saturating_add(stage.got), 0),
             };

@@ -44,13 +44,17 @@ impl PlanFile {
         let program = xml(&self.program);
         let boundaries = tables::boundaries(self);
         let boundaries = boundaries.to_html("<p>Nothing crosses between stages.</p>\n");
+        let ties = tables::ties(self).to_html("<p>No parameter is read on several stages.</p>\n");
+        let ties = format!(
+            "<p>The owner updates a shared parameter and sends it to the copies.</p>\n{ties}"
+        );
         let sections = [
             ("summary", "Summary", facts(self)),
             ("timeline", "Timeline of a step", timeline(self)),
             ("stages", "Stages", stages(self)),
             ("memory", "Memory", memory(self)),
             ("boundaries", "Boundaries", boundaries),
-            ("ties", "Shared parameters", ties(self)),
+            ("ties", "Shared parameters", ties),
             ("programs", "Programs", programs(self)),
         ];
         let links = sections.iter();
@@ -63,34 +67,15 @@ impl PlanFile {
             )
         });
         let sections: String = sections.collect();
-        let version = self.version;
         format!(
-            "<!doctype html>
-<html lang=\"en\">
-<head>
-<meta charset=\"utf-8\">
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
-<meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">
-<link rel=\"icon\" href=\"data:,\">
-<title>{title}</title>
-<style>
-{STYLE}</style>
-</head>
-<body>
-<a class=\"skip\" href=\"#summary\">Skip to the summary</a>
-<header>
-<h1>{title}</h1>
-<p class=\"lead\">{program}</p>
-<nav aria-label=\"Sections\">
-{links}</nav>
-</header>
-<main>
-{sections}</main>
-<footer>Predictions are those of the plan file, version {version}. A micro-batch runs F, then B or, in two \
-parts, I and W.</footer>
-</body>
-</html>
-"
+            include_str!("page.html"),
+            policy = POLICY,
+            style = STYLE,
+            version = self.version,
+            title = title,
+            program = program,
+            links = links,
+            sections = sections,
         )
     }
 }
@@ -264,11 +249,6 @@ fn memory(plan: &PlanFile) -> String {
     let table = tables::memory(plan).to_html("");
     let exact = "<p>Each part has its own peak, so the total is an upper bound.</p>\n";
     format!("{note}{bars}{exact}{table}")
-}
-
-fn ties(plan: &PlanFile) -> String {
-    let table = tables::ties(plan).to_html("<p>No parameter is read on several stages.</p>\n");
-    format!("<p>The owner updates a shared parameter and sends it to the copies.</p>\n{table}")
 }
 
 /// The programs of each stage in collapsible sections.

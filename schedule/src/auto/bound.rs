@@ -13,8 +13,8 @@
 
 use crate::arithmetic::{add, narrow, scaled, sum};
 
-use super::paths::{FORWARD, INPUT, Paths, update};
-use super::problem::Problem;
+use super::paths::{Paths, update};
+use super::problem::{FORWARD, INPUT, Problem};
 
 /// Returns the least makespan, in ticks. Cubic in the stages of a rank, linear in ranks.
 pub(super) fn lower_bound(problem: &Problem<'_>, paths: &Paths) -> u64 {
@@ -24,7 +24,7 @@ pub(super) fn lower_bound(problem: &Problem<'_>, paths: &Paths) -> u64 {
             problem,
             paths,
             stages: &problem.stages_of[rank],
-            budget: problem.budget(rank),
+            budget: problem.budgets[rank],
         };
         rank.machine().max(rank.memory())
     });

@@ -6,13 +6,12 @@
 use crate::arithmetic::sum;
 use crate::task::Compute;
 
-use super::problem::{Lists, NOT_MADE, Problem, Sent, Turn, count, next};
+use super::problem::{Lists, NOT_MADE, Problem, Sent, Turn, WEIGHT, count, kind, next};
 
 /// No message: the action began when the previous one on its rank ended.
 pub(super) const NO_MESSAGE: usize = usize::MAX;
 
 /// Computes makespans of lists. The arrays are reused from one run to the next.
-#[derive(Debug)]
 pub(super) struct Evaluator<'a> {
     problem: &'a Problem<'a>,
     /// The number of entries timed so far, the measure of effort.
@@ -111,15 +110,14 @@ impl<'a> Evaluator<'a> {
         self.counts.fill([0; 3]);
         self.link_free.fill(0);
         self.exchange_free.fill(0);
-        self.update_waits
-            .copy_from_slice(&self.problem.update_waits);
+        self.update_waits.clone_from(&self.problem.update_waits);
         self.ready.clear();
         self.ready.extend((0..self.problem.ranks).rev());
         for (rank, state) in self.ranks.iter_mut().enumerate() {
             let work = lists[rank].iter().filter(|turn| !turn.is_paired);
             let work = work.map(|turn| self.problem.time(*turn));
             *state = RankState {
-                budget: self.problem.budget(rank),
+                budget: self.problem.budgets[rank],
                 remaining: sum(work),
                 blocked_on: NO_MESSAGE,
                 ..RankState::default()
@@ -186,7 +184,7 @@ impl<'a> Evaluator<'a> {
             if arrival == NOT_MADE {
                 return Err(Stop::Blocked(message));
             }
-            if read.is_received {
+            if read.sent.is_some() {
                 if arrival > start {
                     (start, cause) = (arrival, message);
                 }
@@ -198,12 +196,7 @@ impl<'a> Evaluator<'a> {
 
     /// Sends the outputs of a program, and wakes the rank that waits for them.
     fn send(&mut self, rank: usize, turn: Turn, position: usize) {
-        let [forwards, inputs, weights] = self.counts[turn.stage()];
-        let k = match turn.compute {
-            Compute::Forward => forwards,
-            Compute::Backward | Compute::InputGradient => inputs,
-            Compute::WeightGradient => weights,
-        };
+        let k = self.counts[turn.stage()][kind(turn.compute)];
         for made in self.problem.made(turn.stage(), turn.compute) {
             let message = made.message + k;
             self.made_at[message] = position;
@@ -229,7 +222,7 @@ impl<'a> Evaluator<'a> {
     /// replicas.
     fn end_stage(&mut self, rank: usize, turn: Turn) {
         let problem = self.problem;
-        let is_last = self.counts[turn.stage()][2] == problem.micro_batches;
+        let is_last = self.counts[turn.stage()][WEIGHT] == problem.micro_batches;
         if !is_last || !turn.compute.ends_backward() {
             return;
         }

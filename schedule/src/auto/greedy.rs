@@ -47,7 +47,6 @@ struct Candidate {
 }
 
 /// One run of the list scheduler.
-#[derive(Debug)]
 struct Run<'a> {
     problem: &'a Problem<'a>,
     policy: &'a Policy,
@@ -160,7 +159,7 @@ impl Run<'_> {
             if arrival == NOT_MADE {
                 return None;
             }
-            if read.is_received {
+            if read.sent.is_some() {
                 start = start.max(arrival);
             }
         }
@@ -224,7 +223,7 @@ impl Run<'_> {
             waiting.saturating_add(weight.saturating_mul((inputs - weights) as u64))
         });
         let held = sum(held.chain([takes]));
-        let Some(mut free) = self.problem.budget(rank).checked_sub(held) else {
+        let Some(mut free) = self.problem.budgets[rank].checked_sub(held) else {
             return false;
         };
         let oldest = stages().map(|(_, [_, _, weights], _)| weights).min();
@@ -265,7 +264,7 @@ impl Run<'_> {
         let problem = self.problem;
         let overhead = problem.costs.overhead;
         let reads = problem.reads(turn.stage(), turn.compute).iter();
-        let received = reads.filter(|read| read.is_received).count() as u64;
+        let received = reads.filter(|read| read.sent.is_some()).count() as u64;
         let start = start.saturating_add(overhead.saturating_mul(received));
         let mut free = start.saturating_add(problem.time(turn));
         let k = count(&mut self.counts[turn.stage()], turn.compute);

@@ -26,7 +26,6 @@
 //! - There is no clock, and random numbers have a fixed seed: the effort is counted in timed actions.
 
 mod bound;
-mod error;
 mod evaluate;
 mod greedy;
 mod paths;
@@ -37,5 +36,4 @@ mod search;
 mod tests;
 mod variants;
 
-pub use error::AutoError;
 pub use portfolio::{Auto, AutoOptions, auto};

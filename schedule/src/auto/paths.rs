@@ -2,15 +2,8 @@
 //! the minimum time after it.
 
 use crate::arithmetic::sum;
-use crate::task::Compute;
 
-use super::problem::Problem;
-
-/// The three kinds of work of a stage on a micro-batch: `F`, then the part of the backward that
-/// others wait for (an `I`, or a whole `B`), then the rest (a `W`, or nothing after a `B`).
-pub(super) const FORWARD: usize = 0;
-pub(super) const INPUT: usize = 1;
-pub(super) const WEIGHT: usize = 2;
+use super::problem::{FORWARD, INPUT, Problem, WEIGHT, kind};
 
 /// Per stage and kind of work, in ticks.
 #[derive(Debug, Clone)]
@@ -100,11 +93,6 @@ pub(super) fn update(problem: &Problem<'_>, stage: usize) -> u64 {
 /// Returns all dependencies of one micro-batch.
 fn arcs(problem: &Problem<'_>) -> Vec<Arc> {
     let costs = problem.costs;
-    let kind = |compute: Compute| match compute {
-        Compute::Forward => FORWARD,
-        Compute::Backward | Compute::InputGradient => INPUT,
-        Compute::WeightGradient => WEIGHT,
-    };
     let edges = problem.dependencies.edges().iter().map(|edge| {
         let [from, to] = [edge.from.stage.index(), edge.to.stage.index()];
         let bytes = costs.message_bytes.get(edge).copied().unwrap_or(0);

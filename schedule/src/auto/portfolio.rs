@@ -2,7 +2,7 @@
 
 use crate::arithmetic::sum;
 use crate::dependencies::Dependencies;
-use crate::error::VerifyError;
+use crate::error::{AutoError, VerifyError};
 use crate::generate::ScheduleKind;
 use crate::index::RankIndex;
 use crate::lists::{Schedule, world_size_of};
@@ -11,10 +11,9 @@ use crate::task::Compute;
 use crate::verify::verify;
 
 use super::bound::lower_bound;
-use super::error::AutoError;
 use super::evaluate::Evaluator;
-use super::paths::{FORWARD, INPUT, Paths};
-use super::problem::{Lists, Problem, Turn, fixed_bytes};
+use super::paths::Paths;
+use super::problem::{FORWARD, INPUT, Lists, Problem, Turn, fixed_bytes};
 use super::{greedy, search, variants};
 
 /// Options of [`auto`].

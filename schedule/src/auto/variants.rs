@@ -49,12 +49,10 @@ const UNBOUNDED: u64 = u64::MAX;
 pub(super) fn policies(problem: &Problem<'_>, paths: &Paths) -> Vec<Policy> {
     let is_chunked = problem.stages_of.iter().any(|stages| stages.len() > 1);
     let orders: &[bool] = if is_chunked { &[false, true] } else { &[false] };
-    let depths = DEPTHS_PERMILLE
-        .into_iter()
-        .chain([fitting_depth(problem, paths)]);
-    let depths: Vec<Vec<usize>> = depths
-        .map(|depth| in_flight(problem, paths, depth))
-        .collect();
+    let fitting = fitting_depth(problem, paths);
+    let depths = DEPTHS_PERMILLE.into_iter().chain([fitting]);
+    let depths = depths.map(|depth| in_flight(problem, paths, depth));
+    let depths: Vec<Vec<usize>> = depths.collect();
     let mut policies = Vec::new();
     for (preference, patience_permille, is_split) in KINDS {
         for in_flight in &depths {
@@ -84,9 +82,8 @@ fn in_flight(problem: &Problem<'_>, paths: &Paths, depth_permille: u64) -> Vec<u
             return usize::MAX;
         }
         let trip = u128::from(paths.round_trip(stage)) * u128::from(depth_permille);
-        usize::try_from(trip.div_ceil(pace * 1000))
-            .unwrap_or(usize::MAX)
-            .max(1)
+        let depth = usize::try_from(trip.div_ceil(pace * 1000));
+        depth.unwrap_or(usize::MAX).max(1)
     };
     (0..problem.stages()).map(of_stage).collect()
 }
@@ -100,7 +97,7 @@ fn fitting_depth(problem: &Problem<'_>, paths: &Paths) -> u64 {
                 let each = problem.costs.stages[stage].activation_bytes;
                 each.saturating_mul(in_flight[stage] as u64)
             });
-            sum(bytes) <= problem.budget(rank)
+            sum(bytes) <= problem.budgets[rank]
         })
     };
     let mut steps = (1..=40).rev().map(|step| step * 50);

@@ -20,7 +20,7 @@ use crate::link_model::LinkModel;
 use crate::lists::{Form, Schedule};
 use crate::lower::lower;
 use crate::transfers::lower_over;
-use crate::verify::{Need, verify, visit};
+use crate::verify::{Links, Need, verify, visit};
 
 /// Simulates a schedule in ticks: each rank runs its actions in order, each as soon as possible.
 ///
@@ -47,23 +47,26 @@ pub fn simulate(
     if expected != found {
         return Err(VerifyError::Costs { expected, found });
     }
-    let model = costs.link.model;
+    let links = Links {
+        model: costs.link.model,
+        message_bytes: &costs.message_bytes,
+    };
     let lowered;
     let schedule = match schedule.form {
         Form::Lowered => schedule,
         Form::ComputeOnly => {
             // Errors in the compute actions are reported before lowering, for the actions that the user wrote.
             verify(schedule, dependencies)?;
-            lowered = match model {
+            lowered = match links.model {
                 LinkModel::Unbounded => lower(schedule, dependencies),
-                _ => lower_over(schedule, dependencies, model, &costs.message_bytes)?,
+                model => lower_over(schedule, dependencies, model, links.message_bytes)?,
             };
             &lowered
         }
     };
     let mut run = Run::new(schedule, costs);
     let act = |rank, position, need| run.act(rank, position, need);
-    visit(schedule, dependencies, model, &costs.message_bytes, act)?;
+    visit(schedule, dependencies, &links, act)?;
     Ok(run.finish())
 }
 

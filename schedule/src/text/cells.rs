@@ -89,10 +89,9 @@ fn parse_single(cell: &str) -> Result<Cell, WordFault> {
 /// Checks the second half of `0SEND_F1_2RECV_B0`, a send and a receive that PyTorch once batched.
 fn check_receive(cell: &str) -> Result<(), WordFault> {
     let (stage, rest) = split_stage(cell)?;
-    let number = rest
-        .strip_prefix("RECV_F")
-        .or_else(|| rest.strip_prefix("RECV_B"))
-        .ok_or(WordFault::CellShape)?;
+    let mut names = ["RECV_F", "RECV_B"].into_iter();
+    let number = names.find_map(|name| rest.strip_prefix(name));
+    let number = number.ok_or(WordFault::CellShape)?;
     last_number(number, || format!("{stage}RECV_F0")).map(|_| ())
 }
 

@@ -12,6 +12,13 @@ use crate::lists::{Form, Schedule};
 
 use super::table::Table;
 
+/// The links of a step: when a send waits, and the bytes of the message of each edge.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Links<'a> {
+    pub(crate) model: LinkModel,
+    pub(crate) message_bytes: &'a BTreeMap<Edge, u64>,
+}
+
 /// What an action waits for: that a rank reaches an action of its list, or that it has run it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Need {
@@ -38,46 +45,57 @@ impl Need {
 }
 
 /// What the sends and receives of lowered lists wait for.
-pub(super) struct Waits {
+pub(super) struct Waits<'a> {
+    pub(super) table: &'a Table<'a>,
+    pub(super) link: LinkModel,
     /// Per rank and position; nothing for actions that wait for no other rank. `None` for links on which only receives wait.
     needs: Option<Vec<Vec<Option<Need>>>>,
 }
 
-impl Waits {
+impl<'a> Waits<'a> {
+    /// The waits over links on which only receives wait.
+    pub(super) const fn unbounded(table: &'a Table<'a>) -> Self {
+        Self {
+            table,
+            link: LinkModel::Unbounded,
+            needs: None,
+        }
+    }
+
     /// Finds what every action waits for. Linear in actions, times the logarithm of the number of messages.
     ///
     /// # Errors
     ///
     /// [`VerifyError::Deadlock`] if the queues of two ranks are in different orders.
-    pub(super) fn new(
-        table: &Table<'_>,
-        link: LinkModel,
-        message_bytes: &BTreeMap<Edge, u64>,
-    ) -> Result<Self, VerifyError> {
-        let schedule = table.schedule;
+    pub(super) fn new(table: &'a Table<'a>, links: &Links<'_>) -> Result<Self, VerifyError> {
+        let (schedule, link) = (table.schedule, links.model);
+        let mut waits = Self {
+            link,
+            ..Self::unbounded(table)
+        };
         if schedule.form != Form::Lowered || link.is_unbounded() {
-            return Ok(Self { needs: None });
+            return Ok(waits);
         }
-        let rows = schedule.ranks.iter().map(|list| vec![None; list.len()]);
-        let mut needs: Vec<Vec<Option<Need>>> = rows.collect();
+        let mut needs: Vec<Vec<Option<Need>>> = vec![Vec::new(); schedule.ranks.len()];
         for at in schedule.places() {
-            needs[at.rank.index()][at.position] = sent(table, at.action);
+            needs[at.rank.index()].push(sent(table, at.action));
         }
-        let directed = transfers(table, message_bytes);
+        let directed = transfers(table, links.message_bytes);
         if link == LinkModel::Queue {
             check_queues(&directed, schedule)?;
         }
         for (ranks, sent) in &directed {
             add_waits(*ranks, sent, link, &mut needs);
         }
-        Ok(Self { needs: Some(needs) })
+        waits.needs = Some(needs);
+        Ok(waits)
     }
 
     /// Returns what an action waits for.
-    pub(super) fn need(&self, table: &Table<'_>, rank: usize, position: usize) -> Option<Need> {
+    pub(super) fn need(&self, rank: usize, position: usize) -> Option<Need> {
         match &self.needs {
             Some(needs) => needs[rank][position],
-            None => sent(table, table.schedule.ranks[rank][position]),
+            None => sent(self.table, self.table.schedule.ranks[rank][position]),
         }
     }
 

@@ -7,15 +7,15 @@ mod table;
 use std::collections::BTreeMap;
 
 use crate::action::{Action, Message};
-use crate::dependencies::{Dependencies, Edge, Tie};
+use crate::dependencies::{Dependencies, Edge, Endpoint, Tie};
 use crate::error::{Rule, VerifyError};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::link_model::LinkModel;
 use crate::lists::{Form, Schedule, ScheduleMode};
-use crate::task::Compute;
+use crate::task::{Compute, Task};
 
-pub(crate) use links::Need;
 use links::Waits;
+pub(crate) use links::{Links, Need};
 use table::Table;
 
 /// Checks that every rank can run its list to the end, and that the step is then complete.
@@ -49,7 +49,11 @@ pub fn verify_over(
     link: LinkModel,
     message_bytes: &BTreeMap<Edge, u64>,
 ) -> Result<(), VerifyError> {
-    visit(schedule, dependencies, link, message_bytes, |_, _, _| {})
+    let links = Links {
+        model: link,
+        message_bytes,
+    };
+    visit(schedule, dependencies, &links, |_, _, _| {})
 }
 
 /// Verifies a schedule for links of a model. Visits every action by rank and position, in an order in which the ranks can run
@@ -57,8 +61,7 @@ pub fn verify_over(
 pub(crate) fn visit(
     schedule: &Schedule,
     dependencies: &Dependencies,
-    link: LinkModel,
-    message_bytes: &BTreeMap<Edge, u64>,
+    links: &Links<'_>,
     visitor: impl FnMut(RankIndex, usize, Option<Need>),
 ) -> Result<(), VerifyError> {
     check_counts(schedule, dependencies)?;
@@ -76,12 +79,10 @@ pub(crate) fn visit(
         }
     }
     // A deadlock that every link has is reported first.
-    if link == LinkModel::Queue {
-        let waits = Waits::new(&table, LinkModel::Unbounded, message_bytes)?;
-        symbolic::run(&table, &waits, LinkModel::Unbounded, |_, _, _| {})?;
+    if links.model == LinkModel::Queue {
+        symbolic::run(&Waits::unbounded(&table), |_, _, _| {})?;
     }
-    let waits = Waits::new(&table, link, message_bytes)?;
-    symbolic::run(&table, &waits, link, visitor)
+    symbolic::run(&Waits::new(&table, links)?, visitor)
 }
 
 /// Checks everything except the lists.
@@ -138,15 +139,15 @@ impl Table<'_> {
             let has_state = self.dependencies.states().contains(&stage);
             let (mut last, mut last_forward) = (None, None);
             for micro_batch in (0..schedule.micro_batches).map(MicroBatchIndex::new) {
-                let forward = Action::compute(stage, Compute::Forward, micro_batch);
-                let forward = self.require(forward)?;
+                let task = Task::new(stage, Compute::Forward, micro_batch);
+                let forward = self.require(Action::Compute(task))?;
                 if let Some(last) = last_forward.replace(forward).filter(|_| has_state) {
                     self.order(stage, last, forward, Rule::StateOrder)?;
                 }
                 if schedule.mode == ScheduleMode::ForwardOnly {
                     continue;
                 }
-                let end = self.backward(stage, micro_batch, forward)?;
+                let end = self.backward(task, forward)?;
                 if let Some(last) = last.replace(end) {
                     self.order(stage, last, end, Rule::GradientOrder)?;
                 }
@@ -156,14 +157,11 @@ impl Table<'_> {
     }
 
     /// Checks the backward of one micro-batch and returns where it ends.
-    fn backward(
-        &self,
-        stage: StageIndex,
-        micro_batch: MicroBatchIndex,
-        forward: usize,
-    ) -> Result<usize, VerifyError> {
-        let require = |compute| self.require(Action::compute(stage, compute, micro_batch));
-        let find = |compute| self.task(stage, compute, micro_batch);
+    fn backward(&self, task: Task, forward: usize) -> Result<usize, VerifyError> {
+        let stage = task.stage;
+        let program = |compute| Action::Compute(Task { compute, ..task });
+        let require = |compute| self.require(program(compute));
+        let find = |compute| self.position(&program(compute));
         let part = find(Compute::InputGradient).or(find(Compute::WeightGradient));
         let Some(part) = part else {
             let whole = require(Compute::Backward)?;
@@ -333,8 +331,7 @@ impl Table<'_> {
 
     /// Returns where the backward of a micro-batch ends.
     fn end_of_backward(&self, stage: StageIndex, micro_batch: MicroBatchIndex) -> Option<usize> {
-        let find = |compute| self.task(stage, compute, micro_batch);
-        find(Compute::Backward).or(find(Compute::WeightGradient))
+        self.end(Endpoint::new(stage, Compute::WeightGradient), micro_batch)
     }
 
     /// Returns where an action runs, which has to exist.

@@ -116,10 +116,8 @@ impl<'a> Table<'a> {
             }
             (None, action) => self.once.insert(action, at.position),
         };
-        match known {
-            Some(first) => Err(VerifyError::Duplicate { at, first }),
-            None => Ok(()),
-        }
+        let duplicate = known.map(|first| Err(VerifyError::Duplicate { at, first }));
+        duplicate.unwrap_or(Ok(()))
     }
 
     /// Returns the entry of an action that runs for a micro-batch; `None` if the dependencies do not have its edge.
@@ -145,29 +143,18 @@ impl<'a> Table<'a> {
 
     /// Returns where an action runs, in the list of the rank of its stage.
     pub(super) fn position(&self, action: &Action) -> Option<usize> {
-        match self.index(action) {
-            Some(index) => {
-                let position = self.positions[index];
-                (position != ABSENT).then_some(position as usize)
-            }
-            None => self.once.get(action).copied(),
-        }
-    }
-
-    /// Returns where a stage runs a program on a micro-batch.
-    pub(super) fn task(
-        &self,
-        stage: StageIndex,
-        compute: Compute,
-        micro_batch: MicroBatchIndex,
-    ) -> Option<usize> {
-        self.position(&Action::compute(stage, compute, micro_batch))
+        let Some(index) = self.index(action) else {
+            return self.once.get(action).copied();
+        };
+        let position = self.positions[index];
+        (position != ABSENT).then_some(position as usize)
     }
 
     /// Returns where the program of an endpoint of an edge runs on a micro-batch.
     pub(super) fn end(&self, end: Endpoint, micro_batch: MicroBatchIndex) -> Option<usize> {
         let mut programs = end.programs().iter();
-        programs.find_map(|&compute| self.task(end.stage, compute, micro_batch))
+        programs
+            .find_map(|compute| self.position(&Action::compute(end.stage, *compute, micro_batch)))
     }
 
     /// Returns rank and position of the programs whose values a task reads.
@@ -213,38 +200,38 @@ fn is_allowed(action: &Action, mode: ScheduleMode, form: Form) -> bool {
     in_mode && (form == Form::Lowered || !action.tasks().is_empty())
 }
 
-/// Returns the number of stages times micro-batches, if the lists have that many forwards.
+/// Returns the number of stages times micro-batches, if the lists have that many forwards; otherwise the first one that is
+/// missing, within as many steps as there are forwards.
 ///
 /// Counts from a file may be arbitrary; a table is allocated only if there are as many actions.
 fn checked_rows(schedule: &Schedule) -> Result<usize, VerifyError> {
+    let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
     let tasks = schedule.ranks.iter().flatten().flat_map(Action::tasks);
     let forwards = tasks.filter(|task| task.compute == Compute::Forward);
-    let rows = schedule.stages.checked_mul(schedule.micro_batches);
-    rows.filter(|rows| *rows <= forwards.clone().count())
-        .ok_or_else(|| {
-            let present = forwards.map(|task| (task.stage, task.micro_batch));
-            first_missing(schedule, &present.collect())
+    if let Some(rows) = stages.checked_mul(micro_batches)
+        && rows <= forwards.clone().count()
+    {
+        return Ok(rows);
+    }
+    let present: BTreeSet<Task> = forwards.copied().collect();
+    let ranks = schedule.stage_to_rank.iter().enumerate();
+    let mut all = ranks.flat_map(|(stage, rank)| {
+        let ks = (0..micro_batches).map(MicroBatchIndex::new);
+        ks.map(move |k| {
+            (
+                *rank,
+                Task::new(StageIndex::new(stage), Compute::Forward, k),
+            )
         })
-}
-
-/// Returns the first forward that is not in the set, within as many steps as the set has elements.
-fn first_missing(
-    schedule: &Schedule,
-    present: &BTreeSet<(StageIndex, MicroBatchIndex)>,
-) -> VerifyError {
-    let stages = schedule.stage_to_rank.iter().enumerate();
-    let mut all = stages.flat_map(|(stage, rank)| {
-        let ks = (0..schedule.micro_batches).map(MicroBatchIndex::new);
-        ks.map(move |k| (*rank, StageIndex::new(stage), k))
     });
-    match all.find(|(_, stage, k)| !present.contains(&(*stage, *k))) {
-        Some((rank, stage, k)) => VerifyError::Missing {
+    match all.find(|(_, forward)| !present.contains(forward)) {
+        Some((rank, forward)) => Err(VerifyError::Missing {
             rank,
-            action: Action::compute(stage, Compute::Forward, k),
-        },
-        None => VerifyError::Empty {
-            stages: schedule.stages,
-            micro_batches: schedule.micro_batches,
-        },
+            action: Action::Compute(forward),
+        }),
+        None => Err(VerifyError::Empty {
+            stages,
+            micro_batches,
+        }),
     }
 }

@@ -50,7 +50,6 @@ struct Rectangle {
 
 /// The rectangles of a piece of work. A value that several blocks read counts once in a range, at its
 /// first reader there: the range then begins after the previous reader.
-#[derive(Debug)]
 pub(super) struct Ranges {
     rectangles: Vec<Rectangle>,
     /// Running maxima of transient bytes over 1, 2, 4, ... blocks.
@@ -231,7 +230,6 @@ impl Ranges {
 }
 
 /// Bytes of ranges, by the indices of their begin and end among the positions of the table.
-#[derive(Debug)]
 pub(super) struct RangeTable {
     pub(super) positions: Vec<usize>,
     cells: Vec<RangeBytes>,

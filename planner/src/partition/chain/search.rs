@@ -36,7 +36,6 @@ struct Cell {
 }
 
 /// The search for cuts at given positions.
-#[derive(Debug)]
 pub(super) struct Search {
     table: RangeTable,
     /// For each kind of place, the cells of all pairs of positions.

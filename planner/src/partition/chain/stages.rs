@@ -27,7 +27,6 @@ pub(super) struct Place {
 type Sums = [u64; 5];
 
 /// Times and bytes of stages of any blocks.
-#[derive(Debug)]
 pub(super) struct Stages {
     /// The sums of the blocks before each one, and of all.
     sums: Vec<Sums>,

@@ -76,7 +76,6 @@ pub(super) fn mixed(work: &Work, machine: &Machine, step: &Step) -> Result<Found
 }
 
 /// The inputs of candidates.
-#[derive(Debug)]
 struct Finder<'a> {
     machine: &'a Machine,
     step: &'a Step,
@@ -166,12 +165,9 @@ pub(super) fn fastest(
             Err(refused) => error = error.or(Some(refused)),
         }
     }
-    match (best, error) {
-        (Some(best), _) => Ok(best),
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(PlannerError::TooManyStages {
-            stages: machine.ranks(),
-            blocks: work.blocks.len(),
-        }),
-    }
+    let none = PlannerError::TooManyStages {
+        stages: machine.ranks(),
+        blocks: work.blocks.len(),
+    };
+    best.ok_or(error.unwrap_or(none))
 }
