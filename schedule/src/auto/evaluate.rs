@@ -231,23 +231,24 @@ impl<'a> Evaluator<'a> {
             if self.update_waits[stage] > 0 {
                 continue;
             }
-            self.work(rank, problem.costs.stages[stage].reduce);
+            self.work(rank, 0, problem.costs.stages[stage].reduce);
             let dependencies = problem.dependencies;
             match (dependencies.has_replicas(), dependencies.has_global_norm()) {
                 (true, _) => self.exchange(rank, stage),
                 (false, true) => self.send_norms(rank, stage),
                 (false, false) => {
-                    self.work(rank, problem.costs.stages[stage].update);
+                    self.work(rank, 0, problem.costs.stages[stage].update);
                     self.send_ties(rank, stage);
                 }
             }
         }
     }
 
-    /// Runs an action of a rank that waits for nothing.
-    fn work(&mut self, rank: usize, ticks: u64) {
+    /// Runs an action of a rank, not before what it waits for has arrived.
+    fn work(&mut self, rank: usize, arrival: u64, ticks: u64) {
+        let ticks = ticks.saturating_add(self.problem.costs.overhead);
         let free = &mut self.ranks[rank].free;
-        *free = free.saturating_add(ticks.saturating_add(self.problem.costs.overhead));
+        *free = (*free).max(arrival).saturating_add(ticks);
     }
 
     /// Begins to send to the replicas of a rank.
@@ -256,12 +257,6 @@ impl<'a> Evaluator<'a> {
         let free = &mut self.exchange_free[rank];
         *free = (*free).max(self.ranks[rank].free).saturating_add(busy);
         self.exchanged[stage] = free.saturating_add(latency);
-    }
-
-    /// Waits for what arrives at a time.
-    fn wait(&mut self, rank: usize, arrival: u64) {
-        let free = &mut self.ranks[rank].free;
-        *free = (*free).max(arrival);
     }
 
     fn send_norms(&mut self, rank: usize, stage: usize) {
@@ -294,8 +289,7 @@ impl<'a> Evaluator<'a> {
         if has_replicas {
             for (rank, stages) in ranks() {
                 for &stage in stages {
-                    self.wait(rank, self.exchanged[stage]);
-                    self.work(rank, problem.costs.stages[stage].sum);
+                    self.work(rank, self.exchanged[stage], problem.costs.stages[stage].sum);
                 }
                 for &stage in stages.iter().filter(|_| has_norm) {
                     self.send_norms(rank, stage);
@@ -305,31 +299,27 @@ impl<'a> Evaluator<'a> {
         if has_norm {
             for (rank, _) in ranks().filter(|(_, stages)| !stages.is_empty()) {
                 for from in (0..problem.stages()).filter(|from| problem.rank_of[*from] != rank) {
-                    let arrival = self.norm_arrivals[from * problem.ranks + rank];
-                    self.wait(rank, arrival);
-                    self.work(rank, 0);
+                    self.work(rank, self.norm_arrivals[from * problem.ranks + rank], 0);
                 }
             }
         }
         for (rank, stages) in ranks().filter(|_| has_norm || has_replicas) {
             for &stage in stages {
-                self.work(rank, problem.costs.stages[stage].update);
+                self.work(rank, 0, problem.costs.stages[stage].update);
                 match has_replicas {
                     true => self.exchange(rank, stage),
                     false => self.send_ties(rank, stage),
                 }
             }
             for &stage in stages.iter().filter(|_| has_replicas) {
-                self.wait(rank, self.exchanged[stage]);
-                self.work(rank, 0);
+                self.work(rank, self.exchanged[stage], 0);
                 self.send_ties(rank, stage);
             }
         }
         for (index, tie) in problem.dependencies.ties().iter().enumerate() {
             let rank = problem.rank_of[tie.copy.index()];
             if problem.rank_of[tie.owner.index()] != rank {
-                self.wait(rank, self.tie_arrivals[index]);
-                self.work(rank, 0);
+                self.work(rank, self.tie_arrivals[index], 0);
             }
         }
         self.ends().max().unwrap_or(0)

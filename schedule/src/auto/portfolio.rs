@@ -10,9 +10,8 @@ use crate::simulate::Costs;
 use crate::task::Compute;
 use crate::verify::verify;
 
-use super::bound::lower_bound;
 use super::evaluate::Evaluator;
-use super::paths::Paths;
+use super::paths::{Paths, lower_bound};
 use super::problem::{FORWARD, INPUT, Lists, Problem, Turn, fixed_bytes};
 use super::{greedy, search, variants};
 

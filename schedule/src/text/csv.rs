@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::builder::Builder;
 use super::cells::{Cell, OVERLAP, parse_cell};
 use super::error::{ParseError, TextPosition, WordFault, excerpt};
-use super::rows::lines;
+use super::rows::{lines, with_columns};
 use super::words::parse_word;
 use crate::action::Action;
 use crate::index::{MicroBatchIndex, StageIndex};
@@ -107,10 +107,7 @@ fn written_cell(action: &Action) -> Option<String> {
 /// all that PyTorch writes. A general CSV parser would be a dependency for quoted cells that
 /// are rejected anyway, and would not return the column.
 fn cells(line: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut next_column = 1;
-    let cells = line.split(',').map(move |cell| {
-        let column = next_column;
-        next_column += cell.chars().count() + 1;
+    let cells = with_columns(line.split(',')).map(|(column, cell)| {
         let quoted = cell.trim();
         let inside = quoted.strip_prefix('"');
         let inside = inside.and_then(|cell| cell.strip_suffix('"'));

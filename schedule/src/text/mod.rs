@@ -6,7 +6,6 @@ mod csv;
 mod detect;
 mod error;
 mod json;
-mod numbers;
 mod rows;
 mod words;
 

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::cells;
+use super::cells::{last_number, parse_cell, split_digits, split_stage};
 use super::error::{ParseError, WordFault, excerpt};
-use super::numbers::{last_number, split_digits, split_stage};
 use crate::action::{Action, Message};
 use crate::dependencies::{Edge, Endpoint, Tie};
 use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
@@ -179,7 +178,7 @@ fn explain(word: &str, fault: WordFault) -> WordFault {
             instead: excerpt(&upper),
         };
     }
-    if cells::parse_cell(word).is_ok() {
+    if parse_cell(word).is_ok() {
         return WordFault::Cell;
     }
     if fault == WordFault::Shape && is_glued(word) {

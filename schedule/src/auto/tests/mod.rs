@@ -7,9 +7,8 @@ use crate::{
     ScheduleKind, StageCosts, StageIndex, Tie, check_memory, peak_bytes, simulate, verify,
 };
 
-use super::bound::lower_bound;
 use super::evaluate::Evaluator;
-use super::paths::Paths;
+use super::paths::{Paths, lower_bound};
 use super::problem::{Lists, Problem};
 use super::{AutoOptions, auto, greedy, search, variants};
 
