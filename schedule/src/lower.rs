@@ -51,22 +51,36 @@ impl Lowering<'_> {
         let actions = self.schedule.actions(rank).iter();
         let computes = actions.filter(|action| !action.tasks().is_empty());
         let is_training = self.schedule.mode == ScheduleMode::Training;
-        let ends = match is_training {
-            true => self.ends(rank, computes.clone()),
-            false => BTreeMap::new(),
-        };
+        let mut last: BTreeMap<StageIndex, usize> = BTreeMap::new();
+        for (position, action) in computes.clone().enumerate() {
+            let tasks = action.tasks().iter();
+            let backwards = tasks.filter(|task| task.compute.ends_backward());
+            last.extend(backwards.map(|task| (task.stage, position)));
+        }
+        // After which compute action the gradients of which stages are complete and no longer needed.
+        let mut ends: BTreeMap<usize, Vec<StageIndex>> = BTreeMap::new();
+        for stage in self.stages_of(rank).filter(|_| is_training) {
+            let ties = self.dependencies.ties().iter();
+            let shared = ties.filter(|tie| tie.owner == stage).map(|tie| tie.copy);
+            let all = shared.chain([stage]);
+            if let Some(end) = all.filter_map(|stage| last.get(&stage).copied()).max() {
+                ends.entry(end).or_default().push(stage);
+            }
+        }
         let mut list = Vec::new();
         if self.schedule.micro_batches == 0 && is_training {
             list.extend(self.stages_of(rank).map(Action::reduce));
         }
         for (position, action) in computes.enumerate() {
             for task in action.tasks() {
-                let messages = self.messages(*task, self.dependencies.read_by(*task));
+                let edges = self.dependencies.read_by(*task);
+                let messages = edges.filter_map(|edge| self.message(edge, task));
                 list.extend(messages.map(Action::Receive));
             }
             list.push(*action);
             for task in action.tasks() {
-                let messages = self.messages(*task, self.dependencies.made_by(*task));
+                let edges = self.dependencies.made_by(*task);
+                let messages = edges.filter_map(|edge| self.message(edge, task));
                 list.extend(messages.map(Action::Send));
             }
             for stage in ends.get(&position).into_iter().flatten() {
@@ -84,43 +98,11 @@ impl Lowering<'_> {
         self.stages.get(&rank).into_iter().flatten().copied()
     }
 
-    /// Returns the messages of a task's edges.
-    fn messages(
-        &self,
-        task: Task,
-        edges: impl Iterator<Item = Edge>,
-    ) -> impl Iterator<Item = Message> {
-        let sent = edges.filter(|edge| {
-            self.schedule.has_edge(*edge) && self.schedule.are_apart(edge.from.stage, edge.to.stage)
-        });
-        sent.map(move |edge| Message::Values {
-            edge,
-            micro_batch: task.micro_batch,
-        })
-    }
-
-    /// Returns after which compute action the gradients of which stages are complete and no longer needed.
-    fn ends<'a>(
-        &self,
-        rank: RankIndex,
-        computes: impl Iterator<Item = &'a Action>,
-    ) -> BTreeMap<usize, Vec<StageIndex>> {
-        let mut ends = BTreeMap::new();
-        let mut last: BTreeMap<StageIndex, usize> = BTreeMap::new();
-        for (position, action) in computes.enumerate() {
-            let tasks = action.tasks().iter();
-            let backwards = tasks.filter(|task| task.compute.ends_backward());
-            last.extend(backwards.map(|task| (task.stage, position)));
-        }
-        for stage in self.stages_of(rank) {
-            let ties = self.dependencies.ties().iter();
-            let shared = ties.filter(|tie| tie.owner == stage).map(|tie| tie.copy);
-            let all = shared.chain([stage]);
-            if let Some(end) = all.filter_map(|stage| last.get(&stage).copied()).max() {
-                ends.entry(end).or_insert_with(Vec::new).push(stage);
-            }
-        }
-        ends
+    /// Returns the message of an edge of a task, if the edge joins two ranks.
+    fn message(&self, edge: Edge, task: &Task) -> Option<Message> {
+        let micro_batch = task.micro_batch;
+        let is_apart = self.schedule.are_apart(edge.from.stage, edge.to.stage);
+        (is_apart && self.schedule.has_edge(edge)).then_some(Message::Values { edge, micro_batch })
     }
 
     /// Appends the actions after the last backward of a stage.

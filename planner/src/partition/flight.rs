@@ -45,15 +45,12 @@ pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight
 }
 
 /// The maximum bytes of the states, by bytes per micro-batch and per weight gradient.
-pub(super) fn most_bytes(
-    flights: impl Iterator<Item = Flight>,
-    activation: u64,
-    weight_gradient: u64,
-) -> u64 {
+pub(super) fn most_bytes(flights: impl Iterator<Item = Flight>, bytes: [u64; 2]) -> u64 {
+    let [activation, weight_gradient] = bytes;
     let held = flights.map(|flight| {
-        activation
-            .saturating_mul(flight.micro_batches)
-            .saturating_add(weight_gradient.saturating_mul(flight.weight_gradients))
+        let weights = weight_gradient.saturating_mul(flight.weight_gradients);
+        let activations = activation.saturating_mul(flight.micro_batches);
+        activations.saturating_add(weights)
     });
     held.max().unwrap_or(0)
 }

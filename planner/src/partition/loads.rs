@@ -356,7 +356,7 @@ impl<'a> Loads<'a> {
             };
             let waiting = sum(stage.received).saturating_mul(2);
             let flights = self.terms.flights[*index].iter().copied();
-            let flights = most_bytes(flights, kept, stage.weight_gradient_bytes);
+            let flights = most_bytes(flights, [kept, stage.weight_gradient_bytes]);
             always = sum([always, stage.resident, waiting, flights]);
             let largest = stage.transients.last_key_value();
             let largest = largest.map_or(0, |(bytes, _)| *bytes);

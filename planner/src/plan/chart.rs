@@ -10,6 +10,9 @@ const LABELS: u64 = 90;
 const PLOT: u64 = 820;
 const ROW: u64 = 30;
 
+/// The name and the colour of a part of each bar.
+type Key<'k> = (&'k str, &'k str);
+
 /// One bar of a chart.
 pub(super) struct Bar {
     pub(super) label: String,
@@ -20,13 +23,8 @@ pub(super) struct Bar {
 }
 
 /// A chart of bars on one scale, with the name and the colour of each part above it.
-pub(super) fn chart(
-    label: &str,
-    key: &[(&str, &str)],
-    text: fn(u64) -> String,
-    bars: &[Bar],
-) -> String {
-    let key_of = |(name, color): &(&str, &str)| {
+pub(super) fn chart(label: &str, key: &[Key<'_>], text: fn(u64) -> String, bars: &[Bar]) -> String {
+    let key_of = |(name, color): &Key<'_>| {
         format!(
             "<li><svg viewBox=\"0 0 12 12\" aria-hidden=\"true\"><rect width=\"12\" height=\"12\" rx=\"2\" \
              fill=\"{color}\"/></svg>{name}</li>\n"

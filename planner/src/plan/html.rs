@@ -11,7 +11,7 @@ use super::chart::{Bar, chart};
 use super::escape::xml;
 use super::facts::{digest, outcome, purpose};
 use super::modules::summaries;
-use super::program::StageText;
+use super::program::stage_text;
 use super::tables;
 use super::units::{bytes_text, count_text, share_text, time_text};
 use super::{PlanFile, PlanParameter, PlanStage, model};
@@ -176,12 +176,11 @@ fn stages(plan: &PlanFile) -> String {
     )
 }
 
+/// The parameters of a plan by path.
+type Forms<'p> = BTreeMap<&'p ParameterPath, &'p PlanParameter>;
+
 /// The modules of a stage in one line, and below it the full list with parameters.
-fn content(
-    stage: &PlanStage,
-    modules: &str,
-    forms: &BTreeMap<&ParameterPath, &PlanParameter>,
-) -> String {
+fn content(stage: &PlanStage, modules: &str, forms: &Forms<'_>) -> String {
     let short = match modules {
         "" => "no modules".to_owned(),
         modules => xml(modules),
@@ -260,7 +259,7 @@ fn programs(plan: &PlanFile) -> String {
     let stages = plan.stages.iter().map(|stage| {
         let (name, rank) = (stage.stage, stage.rank);
         let count = count_text(stage.programs.len(), "program");
-        let text = StageText(stage).to_string();
+        let text = stage_text(stage);
         let lines: String = text.lines().map(|line| xml(line) + "\n").collect();
         format!(
             "<details><summary>Stage {name} on rank {rank}: {count}</summary>\

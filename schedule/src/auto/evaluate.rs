@@ -172,12 +172,8 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Waits for the inputs of a program. Returns its earliest start, and the message that arrives last.
-    fn receive(
-        &self,
-        turn: Turn,
-        k: usize,
-        (mut start, mut cause): (u64, usize),
-    ) -> Result<(u64, usize), Stop> {
+    fn receive(&self, turn: Turn, k: usize, begin: (u64, usize)) -> Result<(u64, usize), Stop> {
+        let (mut start, mut cause) = begin;
         for read in self.problem.reads(turn.stage(), turn.compute) {
             let message = read.message + k;
             let arrival = self.arrivals[message];

@@ -204,12 +204,8 @@ impl Run<'_> {
 
     /// Returns whether all micro-batches that a rank has begun can still end, oldest first, after it allocates
     /// some more bytes for one of them, of which `ran` bytes are the bytes of a forward.
-    fn is_safe(
-        &self,
-        rank: usize,
-        takes: u64,
-        (of, micro_batch, ran): (usize, usize, u64),
-    ) -> bool {
+    fn is_safe(&self, rank: usize, takes: u64, begun: (usize, usize, u64)) -> bool {
+        let (of, micro_batch, ran) = begun;
         let stages = || {
             let stages = self.problem.stages_of[rank].iter();
             stages.map(|&stage| {

@@ -99,7 +99,20 @@ pub fn auto(
     costs: &Costs,
     options: AutoOptions<'_>,
 ) -> Result<Auto, AutoError> {
-    check(stage_to_rank, micro_batches, dependencies, costs)?;
+    let (expected, found) = (dependencies.stages(), costs.stages.len());
+    let lists = vec![Vec::new(); world_size_of(stage_to_rank)];
+    let empty = Schedule {
+        stages: expected,
+        ..Schedule::training("", stage_to_rank.to_vec(), micro_batches, lists)
+    };
+    match verify(&empty, dependencies) {
+        // The counts and the map are valid, and the lists are yet to be found.
+        Ok(()) | Err(VerifyError::Missing { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    if found != expected {
+        return Err(VerifyError::Costs { expected, found }.into());
+    }
     let limits = options.memory_limits.unwrap_or(&[]);
     let problem = Problem::new(stage_to_rank, micro_batches, dependencies, costs, limits);
     let Some(paths) = Paths::new(&problem) else {
@@ -225,30 +238,6 @@ impl Pool<'_> {
         }
         Some(best)
     }
-}
-
-/// Checks that the inputs are consistent.
-fn check(
-    stage_to_rank: &[RankIndex],
-    micro_batches: usize,
-    dependencies: &Dependencies,
-    costs: &Costs,
-) -> Result<(), AutoError> {
-    let (expected, found) = (dependencies.stages(), costs.stages.len());
-    let lists = vec![Vec::new(); world_size_of(stage_to_rank)];
-    let empty = Schedule {
-        stages: expected,
-        ..Schedule::training("", stage_to_rank.to_vec(), micro_batches, lists)
-    };
-    match verify(&empty, dependencies) {
-        // The counts and the map are valid, and the lists are yet to be found.
-        Ok(()) | Err(VerifyError::Missing { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
-    if found != expected {
-        return Err(VerifyError::Costs { expected, found }.into());
-    }
-    Ok(())
 }
 
 /// Checks that no limit is below what one micro-batch at a time needs.

@@ -109,6 +109,6 @@ impl List {
     fn next(&mut self, chunk: usize, compute: Compute) -> Task {
         let next = &mut self.next[usize::from(compute != Compute::Forward)][chunk];
         *next += 1;
-        self.shape.task(self.rank, chunk, compute, *next - 1)
+        self.shape.task((self.rank, chunk), compute, *next - 1)
     }
 }

@@ -44,12 +44,15 @@ impl Need {
     }
 }
 
+/// What each action waits for, per rank and position; nothing for actions that wait for no other rank.
+type Needs = Vec<Vec<Option<Need>>>;
+
 /// What the sends and receives of lowered lists wait for.
 pub(super) struct Waits<'a> {
     pub(super) table: &'a Table<'a>,
     pub(super) link: LinkModel,
-    /// Per rank and position; nothing for actions that wait for no other rank. `None` for links on which only receives wait.
-    needs: Option<Vec<Vec<Option<Need>>>>,
+    /// `None` for links on which only receives wait.
+    needs: Option<Needs>,
 }
 
 impl<'a> Waits<'a> {
@@ -76,7 +79,7 @@ impl<'a> Waits<'a> {
         if schedule.form != Form::Lowered || link.is_unbounded() {
             return Ok(waits);
         }
-        let mut needs: Vec<Vec<Option<Need>>> = vec![Vec::new(); schedule.ranks.len()];
+        let mut needs: Needs = vec![Vec::new(); schedule.ranks.len()];
         for at in schedule.places() {
             needs[at.rank.index()].push(sent(table, at.action));
         }
@@ -176,12 +179,8 @@ fn check_queues(directed: &Transfers, schedule: &Schedule) -> Result<(), VerifyE
 }
 
 /// Adds what the sends from one rank to another wait for. A receive waits for its send, which runs when its own wait is over.
-fn add_waits(
-    (from, to): (usize, usize),
-    sent: &[Transfer],
-    link: LinkModel,
-    needs: &mut [Vec<Option<Need>>],
-) {
+fn add_waits(ranks: (usize, usize), sent: &[Transfer], link: LinkModel, needs: &mut Needs) {
+    let (from, to) = ranks;
     let mut received = sent.to_vec();
     received.sort_unstable_by_key(|transfer| transfer.receive);
     // Bytes of the messages before each one, in the order of the receives.

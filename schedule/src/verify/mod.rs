@@ -142,14 +142,14 @@ impl Table<'_> {
                 let task = Task::new(stage, Compute::Forward, micro_batch);
                 let forward = self.require(Action::Compute(task))?;
                 if let Some(last) = last_forward.replace(forward).filter(|_| has_state) {
-                    self.order(stage, last, forward, Rule::StateOrder)?;
+                    self.order(stage, [last, forward], Rule::StateOrder)?;
                 }
                 if schedule.mode == ScheduleMode::ForwardOnly {
                     continue;
                 }
                 let end = self.backward(task, forward)?;
                 if let Some(last) = last.replace(end) {
-                    self.order(stage, last, end, Rule::GradientOrder)?;
+                    self.order(stage, [last, end], Rule::GradientOrder)?;
                 }
             }
         }
@@ -165,7 +165,7 @@ impl Table<'_> {
         let part = find(Compute::InputGradient).or(find(Compute::WeightGradient));
         let Some(part) = part else {
             let whole = require(Compute::Backward)?;
-            self.order(stage, forward, whole, Rule::BackwardAfterForward)?;
+            self.order(stage, [forward, whole], Rule::BackwardAfterForward)?;
             return Ok(whole);
         };
         if let Some(whole) = find(Compute::Backward) {
@@ -176,8 +176,8 @@ impl Table<'_> {
         }
         let input = require(Compute::InputGradient)?;
         let weight = require(Compute::WeightGradient)?;
-        self.order(stage, forward, input, Rule::BackwardAfterForward)?;
-        self.order(stage, input, weight, Rule::WeightAfterInput)?;
+        self.order(stage, [forward, input], Rule::BackwardAfterForward)?;
+        self.order(stage, [input, weight], Rule::WeightAfterInput)?;
         Ok(weight)
     }
 
@@ -195,16 +195,16 @@ impl Table<'_> {
                     continue;
                 };
                 if !is_sent {
-                    self.order(from, producer, consumer, Rule::ConsumerAfterProducer)?;
+                    self.order(from, [producer, consumer], Rule::ConsumerAfterProducer)?;
                 } else if schedule.form == Form::Lowered {
                     let (send, receive) = self.pair(Message::Values { edge, micro_batch })?;
-                    self.order(from, producer, send, Rule::SendAfterCompute)?;
-                    self.order(to, receive, consumer, Rule::ComputeAfterReceive)?;
+                    self.order(from, [producer, send], Rule::SendAfterCompute)?;
+                    self.order(to, [receive, consumer], Rule::ComputeAfterReceive)?;
                     // The end of the backward frees the outputs of its forward.
                     if edge.from.compute == Compute::Forward
                         && let Some(end) = self.end_of_backward(from, micro_batch)
                     {
-                        self.order(from, send, end, Rule::SendBeforeFree)?;
+                        self.order(from, [send, end], Rule::SendBeforeFree)?;
                     }
                 }
             }
@@ -227,12 +227,12 @@ impl Table<'_> {
             for from in self.all_stages() {
                 let reduce = self.require(Action::reduce(from))?;
                 if !schedule.are_apart(from, to) {
-                    self.order(to, reduce, update, Rule::UpdateAfterNorms)?;
+                    self.order(to, [reduce, update], Rule::UpdateAfterNorms)?;
                     continue;
                 }
                 let (send, receive) = self.pair(Message::Norm { from, to })?;
-                self.order(from, reduce, send, Rule::NormAfterReduce)?;
-                self.order(to, receive, update, Rule::UpdateAfterNorms)?;
+                self.order(from, [reduce, send], Rule::NormAfterReduce)?;
+                self.order(to, [receive, update], Rule::UpdateAfterNorms)?;
             }
         }
         Ok(())
@@ -244,10 +244,10 @@ impl Table<'_> {
             let reduce = self.require(Action::reduce(stage))?;
             let update = self.require(Action::Update { stage })?;
             if let Some(last) = self.last_backward(stage) {
-                self.order(stage, last, update, Rule::UpdateAfterBackward)?;
-                self.order(stage, last, reduce, Rule::ReduceAfterBackward)?;
+                self.order(stage, [last, update], Rule::UpdateAfterBackward)?;
+                self.order(stage, [last, reduce], Rule::ReduceAfterBackward)?;
             }
-            self.order(stage, reduce, update, Rule::UpdateAfterReduce)?;
+            self.order(stage, [reduce, update], Rule::UpdateAfterReduce)?;
         }
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Table<'_> {
             });
             let ties = found(|action| matches!(action, Action::Receive(Message::Tie(_))));
             let values = found(|action| matches!(action, Action::Send(Message::Values { .. })));
-            let order = |first, second, rule| self.order(stages[0], first, second, rule);
+            let order = |first, second, rule| self.order(stages[0], [first, second], rule);
             let before = |first: &[usize], second: &[usize], rule| match (
                 first.iter().max(),
                 second.iter().min(),
@@ -295,7 +295,7 @@ impl Table<'_> {
             if schedule.are_apart(tie.owner, tie.copy) {
                 let gather = self.require(Action::Gather { stage: tie.owner })?;
                 let send = self.require(Action::Send(Message::Tie(*tie)))?;
-                self.order(tie.owner, gather, send, Rule::SendAfterGather)?;
+                self.order(tie.owner, [gather, send], Rule::SendAfterGather)?;
             }
         }
         Ok(())
@@ -308,11 +308,11 @@ impl Table<'_> {
             let update = self.require(Action::Update { stage: owner })?;
             if self.schedule.are_apart(owner, copy) {
                 let (send, receive) = self.pair(Message::Tie(tie))?;
-                self.order(owner, update, send, Rule::SendAfterUpdate)?;
+                self.order(owner, [update, send], Rule::SendAfterUpdate)?;
                 let own = self.require(Action::Update { stage: copy })?;
-                self.order(copy, own, receive, Rule::ReceiveAfterUpdate)?;
+                self.order(copy, [own, receive], Rule::ReceiveAfterUpdate)?;
             } else if let Some(last) = self.last_backward(copy) {
-                self.order(owner, last, update, Rule::UpdateAfterCopy)?;
+                self.order(owner, [last, update], Rule::UpdateAfterCopy)?;
             }
         }
         Ok(())
@@ -359,13 +359,8 @@ impl Table<'_> {
     }
 
     /// Checks that the first of two actions of a stage's rank is before the second.
-    fn order(
-        &self,
-        stage: StageIndex,
-        first: usize,
-        second: usize,
-        rule: Rule,
-    ) -> Result<(), VerifyError> {
+    fn order(&self, stage: StageIndex, ends: [usize; 2], rule: Rule) -> Result<(), VerifyError> {
+        let [first, second] = ends;
         if first < second {
             return Ok(());
         }

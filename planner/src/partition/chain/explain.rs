@@ -32,13 +32,12 @@ impl Excess {
     }
 }
 
+/// A search for the best cuts within the limits of the stages.
+pub(super) type Best<'b> = &'b dyn Fn(&Stages) -> Option<Cuts>;
+
 /// Returns why no cuts fit: one block, all blocks, a range of them or, where none of these is too large
 /// alone, the closest cuts.
-pub(super) fn infeasible(
-    problem: &Problem<'_>,
-    stages: &mut Stages,
-    best: &impl Fn(&Stages) -> Option<Cuts>,
-) -> Infeasible {
+pub(super) fn infeasible(problem: &Problem<'_>, stages: &mut Stages, best: Best<'_>) -> Infeasible {
     block(problem, stages)
         .or_else(|| total(problem))
         .or_else(|| blocks_of_rank(problem, stages))
@@ -114,11 +113,7 @@ fn blocks_of_rank(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> 
 
 /// The rank that exceeds its limit most where all limits are raised by the least amount that permits
 /// cuts.
-fn closest(
-    problem: &Problem<'_>,
-    stages: &mut Stages,
-    best: &impl Fn(&Stages) -> Option<Cuts>,
-) -> Infeasible {
+fn closest(problem: &Problem<'_>, stages: &mut Stages, best: Best<'_>) -> Infeasible {
     let limits = stages.places.iter().map(|place| place.limit_bytes);
     let limits: Vec<u64> = limits.collect();
     let raise = |stages: &mut Stages, permille: u64| {

@@ -3,7 +3,7 @@
 
 use tinderbox_schedule::arithmetic::narrow;
 
-use super::explain::{self, Excess};
+use super::explain::{self, Best, Excess};
 use super::problem::Problem;
 use super::search::{Cuts, Search};
 use super::stages::Stages;
@@ -170,7 +170,7 @@ impl Problem<'_> {
         &self,
         stages: &mut Stages,
         mut cuts: Cuts,
-        best: &impl Fn(&Stages) -> Option<Cuts>,
+        best: Best<'_>,
     ) -> Result<Cuts, PlannerError> {
         if self.lists.is_none() || !self.machine.has_limit() {
             return Ok(cuts);

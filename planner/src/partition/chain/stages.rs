@@ -162,7 +162,7 @@ impl Stages {
         let into = if at.receives { bytes.forward_in } else { 0 };
         let returned = if at.sends { bytes.gradient_in } else { 0 };
         let buffers = into.saturating_add(returned).saturating_mul(2);
-        let flights = most_bytes(at.flights.iter().copied(), activation, each);
+        let flights = most_bytes(at.flights.iter().copied(), [activation, each]);
         sum([flights, bytes.resident, bytes.transient, own, buffers])
     }
 
@@ -176,7 +176,7 @@ impl Stages {
             micro_batches: flight.micro_batches.min(most),
             ..*flight
         });
-        let flights = most_bytes(flights, bytes.kept, each);
+        let flights = most_bytes(flights, [bytes.kept, each]);
         sum([flights, bytes.resident, bytes.transient])
     }
 

@@ -11,6 +11,7 @@ mod parts;
 use super::graph::Graph;
 use super::mixed::{fastest, moved, staged};
 use super::partitioner::Found;
+use super::terms::Terms;
 use crate::{Machine, PlannerError, Step, Work};
 
 /// The maximum number of stages per rank.
@@ -33,7 +34,9 @@ pub(super) fn metis(work: &Work, machine: &Machine, step: &Step) -> Result<Found
         return Err(PlannerError::MetisStages { most });
     }
     let in_flight = step.per_replica().min(ranks);
-    let staged = staged.iter();
-    let moved = staged.map(|staged| moved(&graph, machine, step, staged, in_flight).1);
+    let moved = staged.into_iter().map(|staged| {
+        let terms = Terms::of_map(machine, step, &staged.rank_of, in_flight);
+        moved(&graph, &terms, staged.stage_of).1
+    });
     fastest(work, machine, step, moved)
 }

@@ -38,19 +38,19 @@ struct Groups {
     scope: Vec<String>,
 }
 
-/// Merges blocks to at most each of these numbers of groups per rank, which must descend, since merges accumulate.
-/// Returns the group of each block and the graph of the groups. Numbers of groups above the number of blocks are left out,
+/// Groups of blocks per rank that are tried, each with its candidates. They descend, since merges accumulate.
+const PER_RANK: [usize; 8] = [16, 12, 8, 6, 4, 3, 2, 1];
+
+/// The group of each block, and the graph of the groups.
+pub(super) type Level = (Vec<usize>, Graph);
+
+/// Merges blocks to at most each number of groups per rank. Numbers of groups above the number of blocks are left out,
 /// except one per rank.
-pub(super) fn levels(
-    work: &Work,
-    graph: &Graph,
-    machine: &Machine,
-    per_rank: &[usize],
-) -> Vec<(Vec<usize>, Graph)> {
+pub(super) fn levels(work: &Work, graph: &Graph, machine: &Machine) -> Vec<Level> {
     let mut groups = Groups::new(work, graph);
     let (ranks, nodes) = (machine.ranks(), graph.nodes.len());
     let total: u64 = graph.nodes.iter().map(Node::time).sum();
-    let counts = per_rank.iter().map(|each| ranks.saturating_mul(*each));
+    let counts = PER_RANK.iter().map(|each| ranks.saturating_mul(*each));
     let counts = counts.filter(|count| *count <= nodes || *count <= ranks);
     let level = counts.map(|count| {
         groups.merge_to(count, total / count as u64, machine.link);
