@@ -50,12 +50,11 @@ impl Endpoint {
 
     /// Returns the programs that can be this endpoint; a micro-batch of a valid schedule has one of them.
     pub(crate) const fn programs(self) -> &'static [Compute] {
+        use Compute::{Backward, Forward, InputGradient, WeightGradient};
         match self.compute {
-            Compute::Forward => &[Compute::Forward],
-            Compute::Backward | Compute::InputGradient => {
-                &[Compute::Backward, Compute::InputGradient]
-            }
-            Compute::WeightGradient => &[Compute::Backward, Compute::WeightGradient],
+            Forward => &[Forward],
+            Backward | InputGradient => &[Backward, InputGradient],
+            WeightGradient => &[Backward, WeightGradient],
         }
     }
 }

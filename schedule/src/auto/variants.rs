@@ -1,27 +1,15 @@
 //! The policies with which the list scheduler runs.
 
 use crate::arithmetic::sum;
-use crate::task::Compute;
+use crate::task::Compute::{Forward, InputGradient, WeightGradient};
 
 use super::greedy::{Policy, Preference};
 use super::paths::Paths;
 use super::problem::Problem;
 
-const BACKWARD_FIRST: Preference = [
-    Compute::InputGradient,
-    Compute::Forward,
-    Compute::WeightGradient,
-];
-const FORWARD_FIRST: Preference = [
-    Compute::Forward,
-    Compute::InputGradient,
-    Compute::WeightGradient,
-];
-const WEIGHTS_EARLY: Preference = [
-    Compute::InputGradient,
-    Compute::WeightGradient,
-    Compute::Forward,
-];
+const BACKWARD_FIRST: Preference = [InputGradient, Forward, WeightGradient];
+const FORWARD_FIRST: Preference = [Forward, InputGradient, WeightGradient];
+const WEIGHTS_EARLY: Preference = [InputGradient, WeightGradient, Forward];
 
 /// The kinds of policies: the preferred program, the patience in thousandths, and whether backwards run in
 /// two parts.
