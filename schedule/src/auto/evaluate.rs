@@ -4,7 +4,6 @@
 //! rejects what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory()) reject.
 
 use crate::arithmetic::sum;
-use crate::task::Compute;
 
 use super::problem::{Lists, NOT_MADE, Problem, Sent, Turn, WEIGHT, count, kind, next};
 

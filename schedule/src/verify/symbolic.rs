@@ -98,8 +98,9 @@ fn find_cycle(waits: &Waits<'_>, heads: &[usize]) -> Vec<Wait> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, HashSet};
+    use std::collections::HashSet;
 
+    use super::super::table::Table;
     use super::*;
     use crate::{
         Action, Dependencies, Edge, Endpoint, Schedule, StageIndex, VerifyError, gpipe, lower,
@@ -118,10 +119,10 @@ mod tests {
             for schedule in [lower(&schedule, &chain), schedule] {
                 let table = Table::build(&schedule, &chain).unwrap();
                 let mut done = HashSet::new();
-                let waits = Waits::new(&table, LinkModel::Unbounded, &BTreeMap::new()).unwrap();
+                let waits = Waits::unbounded(&table);
                 let mut order = Vec::new();
                 let visitor = |rank, position, _| order.push((rank, position));
-                run(&table, &waits, LinkModel::Unbounded, visitor).unwrap();
+                run(&waits, visitor).unwrap();
                 for (rank, position) in order {
                     let action = schedule.ranks[rank.index()][position];
                     for task in action.tasks() {
