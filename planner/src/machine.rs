@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tinderbox_schedule::arithmetic::{narrow, scaled};
 use tinderbox_schedule::{Costs, Edge, LinkCosts, Network, Placement, RankIndex, StageCosts};
 
 use crate::{MachineError, files};
@@ -31,9 +32,7 @@ impl RankModel {
     /// Returns the time in nanoseconds of work that takes the given nanoseconds at speed 1.
     #[must_use]
     pub fn time(&self, nanoseconds: u64) -> u64 {
-        let speed = u128::from(self.speed_permille.max(1));
-        let scaled = u128::from(nanoseconds) * 1000 / speed;
-        u64::try_from(scaled).unwrap_or(u64::MAX)
+        scaled(nanoseconds, 1000, self.speed_permille.max(1))
     }
 }
 
@@ -65,8 +64,7 @@ impl Rates {
     }
 
     fn moved_ns(&self, bytes: u128) -> u64 {
-        let nanoseconds = bytes.saturating_mul(1_000_000_000) / u128::from(self.bytes_per_s.max(1));
-        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+        narrow(bytes.saturating_mul(1_000_000_000) / u128::from(self.bytes_per_s.max(1)))
     }
 }
 
@@ -103,14 +101,12 @@ impl DiskRate {
 
     /// Returns the nanoseconds of reading so many bytes.
     pub(crate) fn read_ns(self, bytes: u64) -> u64 {
-        let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s.max(1));
-        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+        scaled(bytes, 1_000_000_000, self.bytes_per_s.max(1))
     }
 
     /// Returns the nanoseconds by which a computation takes longer that reads for so many nanoseconds meanwhile.
     pub(crate) fn busy_ns(self, read_ns: u64) -> u64 {
-        let nanoseconds = u128::from(read_ns) * u128::from(self.busy_permille) / 1000;
-        u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+        scaled(read_ns, self.busy_permille, 1000)
     }
 }
 
@@ -181,14 +177,14 @@ impl Machine {
     ///
     /// When `chunks` is 0.
     pub fn with_chunks(self, chunks: usize, placement: Placement) -> Result<Self, MachineError> {
-        match chunks {
-            0 => Err(MachineError::NoChunks),
-            chunks => Ok(Self {
-                chunks,
-                placement,
-                ..self
-            }),
+        if chunks == 0 {
+            return Err(MachineError::NoChunks);
         }
+        Ok(Self {
+            chunks,
+            placement,
+            ..self
+        })
     }
 
     /// Returns the ranks on several machines, in order: the first `ranks[0]` are on the first, and so on. Messages between
@@ -201,11 +197,9 @@ impl Machine {
         let machines = ranks.iter().enumerate();
         let machine_of = machines.flat_map(|(machine, ranks)| std::iter::repeat_n(machine, *ranks));
         let machine_of: Vec<usize> = machine_of.collect();
-        if machine_of.len() != self.ranks() {
-            return Err(MachineError::Machines {
-                ranks: self.ranks(),
-                found: machine_of.len(),
-            });
+        let (ranks, found) = (self.ranks(), machine_of.len());
+        if ranks != found {
+            return Err(MachineError::Machines { ranks, found });
         }
         let network = Some(Network { machine_of, link });
         Ok(Self { network, ..self })
@@ -224,14 +218,11 @@ impl Machine {
         }
         let of_replica = ranks / replicas;
         let slowest = |place: usize| {
-            let all = self.ranks.iter().skip(place).step_by(of_replica);
-            let models = || all.clone();
+            let models = || self.ranks.iter().skip(place).step_by(of_replica);
+            let speeds = models().map(|rank| rank.speed_permille);
             RankModel {
                 memory_bytes: models().filter_map(|rank| rank.memory_bytes).min(),
-                speed_permille: models()
-                    .map(|rank| rank.speed_permille)
-                    .min()
-                    .unwrap_or(1000),
+                speed_permille: speeds.min().unwrap_or(1000),
             }
         };
         Ok(Self {
@@ -328,9 +319,15 @@ impl Machine {
     }
 
     /// Returns the costs of a step of these stages for the simulator, where a tick is a nanosecond.
-    pub(crate) fn costs(&self, stages: Vec<StageCosts>, messages: BTreeMap<Edge, u64>) -> Costs {
+    pub(crate) fn costs(
+        &self,
+        stages: Vec<StageCosts>,
+        message_bytes: BTreeMap<Edge, u64>,
+        replicas: usize,
+    ) -> Costs {
         Costs {
-            message_bytes: messages,
+            message_bytes,
+            replicas,
             link: self.link,
             network: self.network.clone(),
             overhead: self.action_ns,

@@ -42,13 +42,15 @@ impl Step {
         }
     }
 
+    /// Returns the divisor of what each replica has a part of: at least 1.
+    pub(crate) const fn share(&self) -> usize {
+        if self.replicas == 0 { 1 } else { self.replicas }
+    }
+
     /// Returns the number of micro-batches of the replica that has most.
     #[must_use]
     pub const fn per_replica(&self) -> usize {
-        match self.replicas {
-            0 | 1 => self.micro_batches,
-            replicas => self.micro_batches.div_ceil(replicas),
-        }
+        self.micro_batches.div_ceil(self.share())
     }
 
     /// Returns how many gradients of its parameters a rank holds at most: replicas sum the gradients of micro-batches by a
@@ -67,10 +69,8 @@ impl Step {
     /// adds of its own micro-batches is part of their backwards.
     #[must_use]
     pub const fn summed(&self, gradient_bytes: u64) -> u64 {
-        match self.replicas {
-            0 | 1 => 0,
-            replicas => (gradient_bytes / replicas as u64).saturating_mul(replicas as u64 - 1),
-        }
+        let replicas = self.share() as u64;
+        (gradient_bytes / replicas).saturating_mul(replicas - 1)
     }
 
     /// Returns the bytes that replicas exchange of the gradients of a stage.
@@ -107,8 +107,9 @@ impl Step {
         let ranks = ranks.max()?.saturating_add(1);
         let chunks = stage_to_rank.len() / ranks;
         let lists = self.schedule.generate(ranks, chunks, self.per_replica());
-        let lists = lists.ok();
-        lists.filter(|lists| lists.stage_to_rank == stage_to_rank)
+        lists
+            .ok()
+            .filter(|lists| lists.stage_to_rank == stage_to_rank)
     }
 }
 
@@ -137,9 +138,8 @@ impl Partition {
     ) -> Self {
         let mut stage_of = vec![0; blocks];
         for (stage, start) in starts.iter().enumerate() {
-            for of in stage_of.iter_mut().skip(*start) {
-                *of = stage;
-            }
+            let after = stage_of.iter_mut().skip(*start);
+            after.for_each(|of| *of = stage);
         }
         Self {
             stage_of,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tinderbox_schedule::ComputeTimes;
+use tinderbox_schedule::arithmetic::sum;
 
 use crate::WorkError;
 
@@ -34,8 +35,7 @@ impl Block {
             backward: times.backward(),
             input_gradient: times.input_gradient,
             weight_gradient: times.weight_gradient,
-            weight_gradient_bytes: 0,
-            transient_bytes: 0,
+            ..Self::default()
         }
     }
 
@@ -148,9 +148,6 @@ impl Work {
     /// Returns the nanoseconds of `F` and `B` of all blocks on a rank of speed 1.
     #[must_use]
     pub fn time(&self) -> u64 {
-        self.blocks
-            .iter()
-            .map(Block::time)
-            .fold(0, u64::saturating_add)
+        sum(self.blocks.iter().map(Block::time))
     }
 }

@@ -1,5 +1,6 @@
 //! The actions in the list of a rank.
 
+use std::collections::BTreeMap;
 use std::slice;
 
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,15 @@ impl Message {
             Self::Values { edge, .. } => edge.to.stage,
             Self::Tie(tie) => tie.copy,
             Self::Norm { to, .. } => to,
+        }
+    }
+
+    /// Returns its bytes, by the bytes of each edge; 0 if unknown.
+    #[must_use]
+    pub fn bytes(self, message_bytes: &BTreeMap<Edge, u64>) -> u64 {
+        match self {
+            Self::Values { edge, .. } => message_bytes.get(&edge).copied().unwrap_or(0),
+            Self::Tie(_) | Self::Norm { .. } => 0,
         }
     }
 }
@@ -103,11 +113,7 @@ impl Action {
         compute: Compute,
         micro_batch: MicroBatchIndex,
     ) -> Self {
-        Self::Compute(Task {
-            stage,
-            compute,
-            micro_batch,
-        })
+        Self::Compute(Task::new(stage, compute, micro_batch))
     }
 
     /// Creates the reduce of a stage's gradients, over the group of the stage.
@@ -143,6 +149,14 @@ impl Action {
         }
     }
 
+    /// Returns the message that the action sends or receives.
+    pub(crate) const fn message(&self) -> Option<&Message> {
+        match self {
+            Self::Send(message) | Self::Receive(message) => Some(message),
+            _ => None,
+        }
+    }
+
     /// Returns the programs that the action runs: two for an overlapped pair, none if it is not a compute action.
     #[must_use]
     pub const fn tasks(&self) -> &[Task] {
@@ -150,6 +164,15 @@ impl Action {
             Self::Compute(task) => slice::from_ref(task),
             Self::Overlap(tasks) => tasks,
             _ => &[],
+        }
+    }
+
+    /// Returns the same programs, to change them.
+    pub(crate) const fn tasks_mut(&mut self) -> &mut [Task] {
+        match self {
+            Self::Compute(task) => slice::from_mut(task),
+            Self::Overlap(tasks) => tasks,
+            _ => &mut [],
         }
     }
 }

@@ -24,22 +24,22 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// Creates the endpoint of a program of a stage.
+    #[must_use]
+    pub const fn new(stage: StageIndex, compute: Compute) -> Self {
+        Self { stage, compute }
+    }
+
     /// Creates the forward endpoint of a stage.
     #[must_use]
     pub const fn forward(stage: StageIndex) -> Self {
-        Self {
-            stage,
-            compute: Compute::Forward,
-        }
+        Self::new(stage, Compute::Forward)
     }
 
     /// Creates the backward endpoint of a stage.
     #[must_use]
     pub const fn backward(stage: StageIndex) -> Self {
-        Self {
-            stage,
-            compute: Compute::Backward,
-        }
+        Self::new(stage, Compute::Backward)
     }
 
     /// Returns whether this endpoint is the given task, on the task's micro-batch.
@@ -50,12 +50,11 @@ impl Endpoint {
 
     /// Returns the programs that can be this endpoint; a micro-batch of a valid schedule has one of them.
     pub(crate) const fn programs(self) -> &'static [Compute] {
+        use Compute::{Backward, Forward, InputGradient, WeightGradient};
         match self.compute {
-            Compute::Forward => &[Compute::Forward],
-            Compute::Backward | Compute::InputGradient => {
-                &[Compute::Backward, Compute::InputGradient]
-            }
-            Compute::WeightGradient => &[Compute::Backward, Compute::WeightGradient],
+            Forward => &[Forward],
+            Backward | InputGradient => &[Backward, InputGradient],
+            WeightGradient => &[Backward, WeightGradient],
         }
     }
 }
@@ -75,24 +74,24 @@ pub struct Edge {
 }
 
 impl Edge {
+    /// Creates an edge between two programs.
+    #[must_use]
+    pub const fn new(from: Endpoint, to: Endpoint) -> Self {
+        Self { from, to }
+    }
+
     /// Creates an edge from the forward of a stage to the forward of the next.
     #[must_use]
     pub const fn chain_forward(stage: StageIndex) -> Self {
         let next = StageIndex::new(stage.index() + 1);
-        Self {
-            from: Endpoint::forward(stage),
-            to: Endpoint::forward(next),
-        }
+        Self::new(Endpoint::forward(stage), Endpoint::forward(next))
     }
 
     /// Creates an edge from the backward of the next stage to the backward of a stage.
     #[must_use]
     pub const fn chain_backward(stage: StageIndex) -> Self {
         let next = StageIndex::new(stage.index() + 1);
-        Self {
-            from: Endpoint::backward(next),
-            to: Endpoint::backward(stage),
-        }
+        Self::new(Endpoint::backward(next), Endpoint::backward(stage))
     }
 
     /// Returns whether the edge exists without a backward pass.
@@ -127,8 +126,8 @@ pub struct Tie {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependencies {
     stages: usize,
-    edges: Sorted,
-    edges_by_consumer: Sorted,
+    edges: Vec<Edge>,
+    edges_by_consumer: Vec<Edge>,
     ties: Vec<Tie>,
     global_norm: bool,
     replicas: bool,
@@ -145,19 +144,14 @@ impl Dependencies {
         edges: impl IntoIterator<Item = Edge>,
         ties: impl IntoIterator<Item = Tie>,
     ) -> Self {
-        let mut edges: Vec<Edge> = edges.into_iter().collect();
-        edges.sort_unstable();
-        edges.dedup();
+        let edges = sorted(edges);
         let mut edges_by_consumer = edges.clone();
         edges_by_consumer.sort_unstable_by_key(|edge| (edge.to, edge.from));
-        let mut ties: Vec<Tie> = ties.into_iter().collect();
-        ties.sort_unstable();
-        ties.dedup();
         Self {
             stages,
-            edges: Sorted::new(edges, stages, |edge| edge.from),
-            edges_by_consumer: Sorted::new(edges_by_consumer, stages, |edge| edge.to),
-            ties,
+            edges,
+            edges_by_consumer,
+            ties: sorted(ties),
             global_norm: false,
             replicas: false,
             states: Vec::new(),
@@ -197,9 +191,7 @@ impl Dependencies {
     /// statistics of batch norm: they run their forwards in micro-batch order.
     #[must_use]
     pub fn with_states(mut self, stages: impl IntoIterator<Item = StageIndex>) -> Self {
-        self.states = stages.into_iter().collect();
-        self.states.sort_unstable();
-        self.states.dedup();
+        self.states = sorted(stages);
         self
     }
 
@@ -228,7 +220,7 @@ impl Dependencies {
     /// Returns all edges, sorted by producer.
     #[must_use]
     pub fn edges(&self) -> &[Edge] {
-        &self.edges.edges
+        &self.edges
     }
 
     /// Returns all ties, sorted by owner.
@@ -239,53 +231,40 @@ impl Dependencies {
 
     /// Returns the edges that carry the outputs of a task.
     pub fn made_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
-        self.edges.of_task(task, |edge| edge.from)
+        of_task(&self.edges, task, |edge| edge.from)
     }
 
     /// Returns the edges that carry the inputs of a task.
     pub fn read_by(&self, task: Task) -> impl Iterator<Item = Edge> + '_ {
-        self.edges_by_consumer.of_task(task, |edge| edge.to)
+        of_task(&self.edges_by_consumer, task, |edge| edge.to)
     }
 
     /// Returns the index of an edge in [`Dependencies::edges`].
     pub(crate) fn position(&self, edge: Edge) -> Option<usize> {
-        let (start, of_stage) = self.edges.of_stage(edge.from.stage);
-        Some(start + of_stage.binary_search(&edge).ok()?)
+        self.edges.binary_search(&edge).ok()
     }
 }
 
-/// Edges that are sorted by the stage of one end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Sorted {
-    edges: Vec<Edge>,
-    /// Where the edges of each stage begin, up to the highest stage that has one.
-    starts: Vec<usize>,
+/// Returns the elements in order, each once.
+fn sorted<T: Ord>(elements: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut elements: Vec<T> = elements.into_iter().collect();
+    elements.sort_unstable();
+    elements.dedup();
+    elements
 }
 
-impl Sorted {
-    /// `stages` bounds the memory; edges of higher stages are searched.
-    fn new(edges: Vec<Edge>, stages: usize, end: fn(&Edge) -> Endpoint) -> Self {
-        let start = |stage| edges.partition_point(|edge| end(edge).stage.index() < stage);
-        // A number from a file may be arbitrary.
-        let starts = (0..=stages.min(edges.len())).map(start).collect();
-        Self { edges, starts }
-    }
-
-    /// Returns the edges of a stage, and maybe some after them, with the position of the first.
-    fn of_stage(&self, stage: StageIndex) -> (usize, &[Edge]) {
-        let known = |stage: usize| self.starts.get(stage).copied();
-        let last = self.starts.last().copied().unwrap_or(0);
-        let start = known(stage.index()).unwrap_or(last);
-        let end = known(stage.index() + 1).unwrap_or(self.edges.len());
-        (start, &self.edges[start..end])
-    }
-
-    /// Returns the edges of which a task is one end.
-    fn of_task(&self, task: Task, end: fn(&Edge) -> Endpoint) -> impl Iterator<Item = Edge> + '_ {
-        let (_, edges) = self.of_stage(task.stage);
-        let of_task = edges.iter().filter(move |edge| end(edge).is_run_by(&task));
-        of_task.copied()
-    }
+/// Returns the edges of which a task is one end, of edges that are sorted by this end.
+fn of_task(
+    edges: &[Edge],
+    task: Task,
+    end: impl Fn(&Edge) -> Endpoint + Copy,
+) -> impl Iterator<Item = Edge> {
+    let start = edges.partition_point(|edge| end(edge).stage < task.stage);
+    let of_stage = edges[start..].iter();
+    let of_stage = of_stage.take_while(move |edge| end(edge).stage == task.stage);
+    of_stage
+        .copied()
+        .filter(move |edge| end(edge).is_run_by(&task))
 }
 
 #[cfg(test)]

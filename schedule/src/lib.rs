@@ -48,7 +48,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! index link_model task dependencies action lists text lower verify transfers simulate generate auto draw
+//! arithmetic index link_model task dependencies action lists text lower verify transfers simulate generate auto draw
 //! ```
 //!
 //! # Architecture invariants
@@ -70,6 +70,8 @@
 //! - [`auto`] searches for one replica, without what replicas exchange.
 
 mod action;
+#[doc(hidden)]
+pub mod arithmetic;
 mod auto;
 mod dependencies;
 pub mod draw;
@@ -88,9 +90,9 @@ mod transfers;
 mod verify;
 
 pub use action::{Action, Message};
-pub use auto::{Auto, AutoError, AutoOptions, auto};
+pub use auto::{Auto, AutoOptions, auto};
 pub use dependencies::{Dependencies, Edge, Endpoint, Tie};
-pub use error::{Rule, VerifyError, Wait};
+pub use error::{AutoError, Rule, VerifyError, Wait};
 pub use generate::{ChunkCounts, GenerateError, Placement, ScheduleKind, forward_only_on};
 pub use index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
 pub use link_model::{LinkModel, LinkModelError};

@@ -1,5 +1,7 @@
 //! The schedule itself: one list of actions per rank.
 
+use std::collections::BTreeMap;
+
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +78,16 @@ pub(crate) fn world_size_of(stage_to_rank: &[RankIndex]) -> usize {
     last.map_or(0, |last| last.saturating_add(1).min(stage_to_rank.len()))
 }
 
+/// Returns the stages of each rank that has one, in order.
+pub(crate) fn stages_by_rank(stage_to_rank: &[RankIndex]) -> BTreeMap<RankIndex, Vec<StageIndex>> {
+    let mut stages: BTreeMap<RankIndex, Vec<StageIndex>> = BTreeMap::new();
+    for (stage, rank) in stage_to_rank.iter().enumerate() {
+        let own = stages.entry(*rank).or_default();
+        own.push(StageIndex::new(stage));
+    }
+    stages
+}
+
 impl Schedule {
     /// Creates the compute-only schedule of a training step.
     pub(crate) fn training(
@@ -109,12 +121,8 @@ impl Schedule {
 
     /// Returns the stages of a rank, in ascending order.
     pub fn stages_of(&self, rank: RankIndex) -> impl Iterator<Item = StageIndex> + '_ {
-        let owned = self
-            .stage_to_rank
-            .iter()
-            .enumerate()
-            .filter(move |(_, of)| **of == rank);
-        owned.map(|(stage, _)| StageIndex::new(stage))
+        let stages = (0..self.stage_to_rank.len()).map(StageIndex::new);
+        stages.filter(move |stage| self.rank_of(*stage) == Some(rank))
     }
 
     /// Returns the list of a rank; empty if there is no such rank.
@@ -149,18 +157,24 @@ impl Schedule {
     /// Returns the schedule without the actions that [`lower`](crate::lower) adds.
     #[must_use]
     pub fn compute_only(&self) -> Self {
-        let keep = |actions: &Vec<Action>| {
-            actions
-                .iter()
-                .filter(|action| !action.tasks().is_empty())
-                .copied()
-                .collect()
+        let computes = |list: &Vec<Action>| {
+            let computes = list.iter().filter(|action| !action.tasks().is_empty());
+            computes.copied().collect()
         };
+        self.with_lists(Form::ComputeOnly, self.ranks.iter().map(computes))
+    }
+
+    /// Returns the schedule in a form, with other lists.
+    pub(crate) fn with_lists(
+        &self,
+        form: Form,
+        ranks: impl IntoIterator<Item = Vec<Action>>,
+    ) -> Self {
         Self {
             name: self.name.clone(),
-            form: Form::ComputeOnly,
+            form,
             stage_to_rank: self.stage_to_rank.clone(),
-            ranks: self.ranks.iter().map(keep).collect(),
+            ranks: ranks.into_iter().collect(),
             ..*self
         }
     }
@@ -168,14 +182,10 @@ impl Schedule {
     /// Creates the schedule of a step without micro-batches: the schedule of a replica for which a batch has no sample.
     #[must_use]
     pub fn idle(mode: ScheduleMode, stage_to_rank: &[RankIndex]) -> Self {
+        let ranks = vec![Vec::new(); world_size_of(stage_to_rank)];
         Self {
-            name: "idle".to_owned(),
             mode,
-            form: Form::ComputeOnly,
-            stages: stage_to_rank.len(),
-            micro_batches: 0,
-            ranks: vec![Vec::new(); world_size_of(stage_to_rank)],
-            stage_to_rank: stage_to_rank.to_vec(),
+            ..Self::training("idle", stage_to_rank.to_vec(), 0, ranks)
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Edge, Tie};
 use crate::index::{RankIndex, StageIndex};
-use crate::lists::{Form, Schedule, ScheduleMode};
+use crate::lists::{Form, Schedule, ScheduleMode, stages_by_rank};
 use crate::task::Task;
 
 /// Adds sends, receives, reduces and updates to the compute actions of a schedule.
@@ -30,29 +30,13 @@ use crate::task::Task;
 /// messages.
 #[must_use]
 pub fn lower(schedule: &Schedule, dependencies: &Dependencies) -> Schedule {
-    let mut lowered = schedule.compute_only();
-    lowered.form = Form::Lowered;
     let lowering = Lowering {
         schedule,
         dependencies,
-        stages: stages_by_rank(schedule),
+        stages: stages_by_rank(&schedule.stage_to_rank),
     };
-    lowered.ranks = (0..lowered.world_size())
-        .map(|rank| lowering.list(RankIndex::new(rank)))
-        .collect();
-    lowered
-}
-
-/// Returns the stages of each rank that has one, in order.
-fn stages_by_rank(schedule: &Schedule) -> BTreeMap<RankIndex, Vec<StageIndex>> {
-    let mut stages: BTreeMap<RankIndex, Vec<StageIndex>> = BTreeMap::new();
-    for (stage, rank) in schedule.stage_to_rank.iter().enumerate() {
-        stages
-            .entry(*rank)
-            .or_default()
-            .push(StageIndex::new(stage));
-    }
-    stages
+    let ranks = (0..schedule.world_size()).map(RankIndex::new);
+    schedule.with_lists(Form::Lowered, ranks.map(|rank| lowering.list(rank)))
 }
 
 struct Lowering<'a> {
@@ -64,86 +48,61 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     /// Returns the whole list of one rank, from its compute actions.
     fn list(&self, rank: RankIndex) -> Vec<Action> {
-        let computes = || {
-            let actions = self.schedule.actions(rank).iter();
-            actions.filter(|action| !action.tasks().is_empty())
-        };
-        let ends = self.ends(rank, computes());
-        let mut list = Vec::new();
-        if self.schedule.micro_batches == 0 && self.schedule.mode == ScheduleMode::Training {
-            let stages = self.stages_of(rank).iter();
-            list.extend(stages.map(|stage| Action::reduce(*stage)));
+        let actions = self.schedule.actions(rank).iter();
+        let computes = actions.filter(|action| !action.tasks().is_empty());
+        let is_training = self.schedule.mode == ScheduleMode::Training;
+        let mut last: BTreeMap<StageIndex, usize> = BTreeMap::new();
+        for (position, action) in computes.clone().enumerate() {
+            let tasks = action.tasks().iter();
+            let backwards = tasks.filter(|task| task.compute.ends_backward());
+            last.extend(backwards.map(|task| (task.stage, position)));
         }
-        for (position, action) in computes().enumerate() {
+        // After which compute action the gradients of which stages are complete and no longer needed.
+        let mut ends: BTreeMap<usize, Vec<StageIndex>> = BTreeMap::new();
+        for stage in self.stages_of(rank).filter(|_| is_training) {
+            let ties = self.dependencies.ties().iter();
+            let shared = ties.filter(|tie| tie.owner == stage).map(|tie| tie.copy);
+            let all = shared.chain([stage]);
+            if let Some(end) = all.filter_map(|stage| last.get(&stage).copied()).max() {
+                ends.entry(end).or_default().push(stage);
+            }
+        }
+        let mut list = Vec::new();
+        if self.schedule.micro_batches == 0 && is_training {
+            list.extend(self.stages_of(rank).map(Action::reduce));
+        }
+        for (position, action) in computes.enumerate() {
             for task in action.tasks() {
-                let messages = self.messages(*task, self.dependencies.read_by(*task));
+                let edges = self.dependencies.read_by(*task);
+                let messages = edges.filter_map(|edge| self.message(edge, task));
                 list.extend(messages.map(Action::Receive));
             }
             list.push(*action);
             for task in action.tasks() {
-                let messages = self.messages(*task, self.dependencies.made_by(*task));
+                let edges = self.dependencies.made_by(*task);
+                let messages = edges.filter_map(|edge| self.message(edge, task));
                 list.extend(messages.map(Action::Send));
             }
             for stage in ends.get(&position).into_iter().flatten() {
                 self.end_stage(*stage, &mut list);
             }
         }
-        if self.schedule.mode == ScheduleMode::Training {
+        if is_training {
             self.end_step(rank, &mut list);
         }
         list.shrink_to_fit();
         list
     }
 
-    fn stages_of(&self, rank: RankIndex) -> &[StageIndex] {
-        self.stages.get(&rank).map_or(&[], Vec::as_slice)
+    fn stages_of(&self, rank: RankIndex) -> impl Iterator<Item = StageIndex> {
+        self.stages.get(&rank).into_iter().flatten().copied()
     }
 
-    /// Returns the messages of a task's edges.
-    fn messages(
-        &self,
-        task: Task,
-        edges: impl Iterator<Item = Edge>,
-    ) -> impl Iterator<Item = Message> {
-        let sent = edges.filter(|edge| {
-            self.schedule.has_edge(*edge) && self.schedule.are_apart(edge.from.stage, edge.to.stage)
-        });
-        sent.map(move |edge| Message::Values {
-            edge,
-            micro_batch: task.micro_batch,
-        })
-    }
-
-    /// Returns after which compute action the gradients of which stages are complete and no longer needed.
-    fn ends<'a>(
-        &self,
-        rank: RankIndex,
-        computes: impl Iterator<Item = &'a Action>,
-    ) -> BTreeMap<usize, Vec<StageIndex>> {
-        let mut ends = BTreeMap::new();
-        if self.schedule.mode != ScheduleMode::Training {
-            return ends;
-        }
-        let mut last: BTreeMap<StageIndex, usize> = BTreeMap::new();
-        for (position, action) in computes.enumerate() {
-            let backwards = action
-                .tasks()
-                .iter()
-                .filter(|task| task.compute.ends_backward());
-            last.extend(backwards.map(|task| (task.stage, position)));
-        }
-        for stage in self.stages_of(rank).iter().copied() {
-            let ties = self
-                .dependencies
-                .ties()
-                .iter()
-                .filter(|tie| tie.owner == stage);
-            let shared = ties.filter_map(|tie| last.get(&tie.copy).copied());
-            if let Some(end) = shared.chain(last.get(&stage).copied()).max() {
-                ends.entry(end).or_insert_with(Vec::new).push(stage);
-            }
-        }
-        ends
+    /// Returns the message of an edge of a task, if the edge joins two ranks.
+    fn message(&self, edge: Edge, task: &Task) -> Option<Message> {
+        let micro_batch = task.micro_batch;
+        let is_apart = self.schedule.are_apart(edge.from.stage, edge.to.stage);
+        (is_apart && self.schedule.has_edge(edge)).then_some(Message::Values { edge, micro_batch })
     }
 
     /// Appends the actions after the last backward of a stage.
@@ -152,25 +111,23 @@ impl Lowering<'_> {
         if self.dependencies.has_replicas() {
             return;
         }
-        match self.dependencies.has_global_norm() {
-            true => self.send_norms(stage, list),
-            false => {
-                list.push(Action::Update { stage });
-                self.send_ties(stage, list);
-            }
+        if self.dependencies.has_global_norm() {
+            self.send_norms(stage, list);
+        } else {
+            list.push(Action::Update { stage });
+            self.send_ties(stage, list);
         }
     }
 
     fn send_norms(&self, stage: StageIndex, list: &mut Vec<Action>) {
         // The lowest stage of a rank represents all its stages.
-        let others = self.stages.values().filter_map(|stages| stages.first());
-        let others = others.filter(|other| self.schedule.are_apart(stage, **other));
-        list.extend(others.map(|to| {
-            Action::Send(Message::Norm {
-                from: stage,
-                to: *to,
-            })
-        }));
+        let from = stage;
+        let others = self
+            .stages
+            .values()
+            .filter_map(|stages| stages.first().copied());
+        let others = others.filter(|to| self.schedule.are_apart(from, *to));
+        list.extend(others.map(|to| Action::Send(Message::Norm { from, to })));
     }
 
     fn send_ties(&self, stage: StageIndex, list: &mut Vec<Action>) {
@@ -180,35 +137,32 @@ impl Lowering<'_> {
 
     /// Appends the actions at the end of the list of a rank.
     fn end_step(&self, rank: RankIndex, list: &mut Vec<Action>) {
-        let stages = self.stages_of(rank);
+        let stages = || self.stages_of(rank);
         let has_replicas = self.dependencies.has_replicas();
         let has_norm = self.dependencies.has_global_norm();
         if has_replicas {
-            list.extend(stages.iter().map(|stage| Action::Sum { stage: *stage }));
-            for stage in stages.iter().filter(|_| has_norm) {
-                self.send_norms(*stage, list);
+            list.extend(stages().map(|stage| Action::Sum { stage }));
+            for stage in stages().filter(|_| has_norm) {
+                self.send_norms(stage, list);
             }
         }
-        if has_norm && let Some(to) = stages.first().copied() {
+        if has_norm && let Some(to) = stages().next() {
             let all = (0..self.schedule.stage_to_rank.len()).map(StageIndex::new);
             let others = all.filter(|from| self.schedule.are_apart(*from, to));
             list.extend(others.map(|from| Action::Receive(Message::Norm { from, to })));
         }
         if has_replicas {
-            list.extend(stages.iter().map(|stage| Action::Update { stage: *stage }));
-            for stage in stages.iter().copied() {
-                list.push(Action::Gather { stage });
-                self.send_ties(stage, list);
-            }
-        } else if has_norm {
-            for stage in stages.iter().copied() {
-                list.push(Action::Update { stage });
-                self.send_ties(stage, list);
-            }
+            list.extend(stages().map(|stage| Action::Update { stage }));
         }
-        let copied = self
-            .ties()
-            .filter(|tie| self.schedule.rank_of(tie.copy) == Some(rank));
+        for stage in stages().filter(|_| has_replicas || has_norm) {
+            list.push(match has_replicas {
+                true => Action::Gather { stage },
+                false => Action::Update { stage },
+            });
+            self.send_ties(stage, list);
+        }
+        let ties = self.ties();
+        let copied = ties.filter(|tie| self.schedule.rank_of(tie.copy) == Some(rank));
         list.extend(copied.map(|tie| Action::Receive(Message::Tie(tie))));
     }
 

@@ -68,6 +68,18 @@ pub struct Task {
     pub micro_batch: MicroBatchIndex,
 }
 
+impl Task {
+    /// Creates a task.
+    #[must_use]
+    pub const fn new(stage: StageIndex, compute: Compute, micro_batch: MicroBatchIndex) -> Self {
+        Self {
+            stage,
+            compute,
+            micro_batch,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

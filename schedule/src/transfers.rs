@@ -61,17 +61,18 @@ struct Transfer {
 }
 
 /// The actions of a rank without its messages, and how far it is.
+#[derive(Default)]
 struct Rank {
     actions: Vec<Action>,
     /// Per action, the number of messages that have to be sent or received before it; the last is of the end.
     open: Vec<usize>,
     /// The messages that can be sent after so many actions.
-    made: BTreeMap<usize, Vec<usize>>,
+    made: BTreeMap<usize, Vec<Transfer>>,
     /// How many actions were started.
     next: usize,
     is_busy: bool,
     /// Messages that can be sent, by receiver.
-    outgoing: BTreeMap<usize, VecDeque<usize>>,
+    outgoing: BTreeMap<usize, VecDeque<Transfer>>,
     /// The ranks with messages for this one.
     incoming: BTreeSet<usize>,
     list: Vec<Action>,
@@ -80,7 +81,6 @@ struct Rank {
 /// A step in which a message is transferred when both ranks are between two actions.
 struct Ordering {
     ranks: Vec<Rank>,
-    transfers: Vec<Transfer>,
     /// The ranks that run an action, by its end.
     ends: BinaryHeap<Reverse<(u64, usize)>>,
 }
@@ -97,7 +97,6 @@ impl Ordering {
             }
         }
         let mut ranks: Vec<Rank> = lowered.ranks.iter().map(|list| Rank::new(list)).collect();
-        let mut transfers = Vec::new();
         let mut all = lowered.ranks.iter().flatten();
         let has_sums = all.any(|action| matches!(action, Action::Sum { .. }));
         for (from, list) in lowered.ranks.iter().enumerate() {
@@ -123,14 +122,10 @@ impl Ordering {
                     // The receiver's own update uses the old values.
                     Message::Tie(_) => (last, needed),
                 };
-                ranks[from]
-                    .made
-                    .entry(actions)
-                    .or_default()
-                    .push(transfers.len());
                 ranks[from].open[freed] += 1;
                 ranks[to].open[needed] += 1;
-                transfers.push(Transfer {
+                let made = ranks[from].made.entry(actions).or_default();
+                made.push(Transfer {
                     message,
                     to,
                     freed,
@@ -139,11 +134,8 @@ impl Ordering {
                 });
             }
         }
-        Self {
-            ranks,
-            transfers,
-            ends: BinaryHeap::new(),
-        }
+        let ends = BinaryHeap::new();
+        Self { ranks, ends }
     }
 
     /// Returns the lists.
@@ -194,13 +186,10 @@ impl Ordering {
     fn end(&mut self, rank: usize) {
         let of = &mut self.ranks[rank];
         of.is_busy = false;
-        for index in of.made.remove(&of.next).unwrap_or_default() {
-            let to = self.transfers[index].to;
-            self.ranks[rank]
-                .outgoing
-                .entry(to)
-                .or_default()
-                .push_back(index);
+        for transfer in of.made.remove(&of.next).unwrap_or_default() {
+            let to = transfer.to;
+            let queue = self.ranks[rank].outgoing.entry(to).or_default();
+            queue.push_back(transfer);
             self.ranks[to].incoming.insert(rank);
         }
     }
@@ -210,19 +199,16 @@ impl Ordering {
         let of = &self.ranks[rank];
         let to = of.outgoing.keys().map(|to| (rank, *to));
         let from = of.incoming.iter().map(|from| (*from, rank));
-        let pairs: Vec<(usize, usize)> = to
-            .chain(from)
-            .filter(|(from, to)| !self.ranks[*from].is_busy && !self.ranks[*to].is_busy)
-            .collect();
+        let pairs: Vec<(usize, usize)> = to.chain(from).collect();
         for (from, to) in pairs {
+            if self.ranks[from].is_busy || self.ranks[to].is_busy {
+                continue;
+            }
             let Some(mut queue) = self.ranks[from].outgoing.remove(&to) else {
                 continue;
             };
             let next = self.ranks[to].next;
-            while let Some(index) =
-                queue.pop_front_if(|index| self.transfers[*index].earliest <= next)
-            {
-                let transfer = self.transfers[index];
+            while let Some(transfer) = queue.pop_front_if(|transfer| transfer.earliest <= next) {
                 let sender = &mut self.ranks[from];
                 sender.list.push(Action::Send(transfer.message));
                 sender.open[transfer.freed] -= 1;
@@ -241,23 +227,15 @@ impl Ordering {
 
 impl Rank {
     fn new(list: &[Action]) -> Self {
-        let actions = list.iter().filter(|action| !is_message(action));
+        let actions = list.iter().filter(|action| action.message().is_none());
         let actions: Vec<Action> = actions.copied().collect();
         Self {
             open: vec![0; actions.len() + 1],
             actions,
-            made: BTreeMap::new(),
-            next: 0,
-            is_busy: false,
-            outgoing: BTreeMap::new(),
-            incoming: BTreeSet::new(),
             list: Vec::with_capacity(list.len()),
+            ..Self::default()
         }
     }
-}
-
-const fn is_message(action: &Action) -> bool {
-    matches!(action, Action::Send(_) | Action::Receive(_))
 }
 
 /// Returns each action of a list with the number of actions before it that are no messages.
@@ -265,7 +243,7 @@ fn with_counts(list: &[Action]) -> impl Iterator<Item = (Action, usize)> {
     let mut count = 0;
     list.iter().map(move |action| {
         let before = count;
-        count += usize::from(!is_message(action));
+        count += usize::from(action.message().is_none());
         (*action, before)
     })
 }
@@ -273,20 +251,19 @@ fn with_counts(list: &[Action]) -> impl Iterator<Item = (Action, usize)> {
 /// Returns the action that frees what the forward of each stage and micro-batch keeps.
 fn ends_of_backwards(actions: &[Action]) -> BTreeMap<(StageIndex, MicroBatchIndex), usize> {
     let tasks = actions.iter().enumerate().flat_map(|(at, action)| {
-        let ends = action
-            .tasks()
-            .iter()
-            .filter(|task| task.compute.ends_backward());
-        ends.map(move |task| ((task.stage, task.micro_batch), at))
+        let tasks = action.tasks().iter();
+        tasks.map(move |task| (at, task))
     });
-    tasks.collect()
+    let ends = tasks.filter(|(_, task)| task.compute.ends_backward());
+    ends.map(|(at, task)| ((task.stage, task.micro_batch), at))
+        .collect()
 }
 
 /// Returns the time of a program.
 const fn ticks(task: &Task) -> u64 {
     match task.compute {
-        Compute::Forward | Compute::InputGradient | Compute::WeightGradient => 1,
         Compute::Backward => 2,
+        _ => 1,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Many small stages on one rank.
 
 use tinderbox_schedule::RankIndex;
+use tinderbox_schedule::arithmetic::add;
 
 use crate::{Partition, Work};
 
@@ -15,7 +16,7 @@ pub fn fine(work: &Work, stage_bytes: u64, kept_bytes: u64) -> Partition {
     let mut owned = vec![0_u64; blocks];
     for parameter in &work.parameters {
         if let Some(owner) = parameter.readers.first() {
-            owned[*owner] = owned[*owner].saturating_add(parameter.held_bytes());
+            add(&mut owned[*owner], parameter.held_bytes());
         }
     }
     // A value crosses every cut between its maker and its last reader.
@@ -23,7 +24,7 @@ pub fn fine(work: &Work, stage_bytes: u64, kept_bytes: u64) -> Partition {
     let mut made = vec![0_u64; blocks];
     for value in &work.values {
         if !value.keepers.is_empty() {
-            made[value.maker] = made[value.maker].saturating_add(value.bytes);
+            add(&mut made[value.maker], value.bytes);
         }
         if let Some(last) = value.readers.last() {
             change[value.maker + 1] += i128::from(value.bytes);
@@ -35,22 +36,21 @@ pub fn fine(work: &Work, stage_bytes: u64, kept_bytes: u64) -> Partition {
         Some(*live)
     });
     let crossing: Vec<i128> = crossing.collect();
-    let mut starts = vec![0];
-    // Of what each block and those before it make.
-    let made = made.into_iter().scan(0_u64, |sum, bytes| {
-        *sum = sum.saturating_add(bytes);
+    // Of the blocks before each one, and of all.
+    let mut made_before = vec![0];
+    made_before.extend(made.into_iter().scan(0_u64, |sum, bytes| {
+        add(sum, bytes);
         Some(*sum)
-    });
-    let made: Vec<u64> = made.collect();
-    let made_before = |block: usize| block.checked_sub(1).map_or(0, |before| made[before]);
+    }));
+    let mut starts = vec![0];
     let (mut held, mut last) = (0_u64, 0);
     for (block, bytes) in owned.into_iter().enumerate() {
         if bytes == 0 {
             continue;
         }
-        held = held.saturating_add(bytes);
+        add(&mut held, bytes);
         let start = starts.last().copied().unwrap_or(0);
-        let kept = made[block] - made_before(start);
+        let kept = made_before[block + 1] - made_before[start];
         let is_large = held > stage_bytes || kept > kept_bytes;
         if is_large && held > bytes {
             // Of equal places the last, so that an activation function stays with what it follows.

@@ -28,12 +28,11 @@ pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight
         }
         keep(&mut most, now);
         for task in tasks() {
+            if matches!(task.compute, Compute::Backward | Compute::InputGradient) {
+                now.micro_batches = now.micro_batches.saturating_sub(1);
+            }
             match task.compute {
-                Compute::Backward => now.micro_batches = now.micro_batches.saturating_sub(1),
-                Compute::InputGradient => {
-                    now.micro_batches = now.micro_batches.saturating_sub(1);
-                    now.weight_gradients += 1;
-                }
+                Compute::InputGradient => now.weight_gradients += 1,
                 Compute::WeightGradient => {
                     now.weight_gradients = now.weight_gradients.saturating_sub(1);
                 }
@@ -46,15 +45,12 @@ pub(super) fn flights(lists: Option<&Schedule>, stage: StageIndex) -> Vec<Flight
 }
 
 /// The maximum bytes of the states, by bytes per micro-batch and per weight gradient.
-pub(super) fn most_bytes(
-    flights: impl Iterator<Item = Flight>,
-    activation: u64,
-    weight_gradient: u64,
-) -> u64 {
+pub(super) fn most_bytes(flights: impl Iterator<Item = Flight>, bytes: [u64; 2]) -> u64 {
+    let [activation, weight_gradient] = bytes;
     let held = flights.map(|flight| {
-        activation
-            .saturating_mul(flight.micro_batches)
-            .saturating_add(weight_gradient.saturating_mul(flight.weight_gradients))
+        let weights = weight_gradient.saturating_mul(flight.weight_gradients);
+        let activations = activation.saturating_mul(flight.micro_batches);
+        activations.saturating_add(weights)
     });
     held.max().unwrap_or(0)
 }

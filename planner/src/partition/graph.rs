@@ -88,10 +88,8 @@ impl Graph {
         let cap = cap(work);
         let nodes = work.blocks.iter().enumerate().map(|(first, block)| {
             let halves = block.input_gradient.saturating_add(block.weight_gradient);
-            let backward = match step.schedule.splits_backward() {
-                true => halves,
-                false => block.backward,
-            };
+            let splits = step.schedule.splits_backward();
+            let backward = if splits { halves } else { block.backward };
             Node {
                 first,
                 forward: block.forward.min(cap),
@@ -122,26 +120,20 @@ impl Graph {
         let gradients = work.parameters.iter().filter(|known| known.is_trainable);
         let gradients = gradients.filter_map(|parameter| {
             let (first, others) = parameter.readers.split_first()?;
-            let pin = |node: &usize| Pin {
-                node: *node,
-                reads: true,
-                keeps: false,
-            };
+            let pins = others.iter().map(|node| (*node, (true, false)));
             Some(Net {
                 bytes: 0,
                 gradient_bytes: parameter.gradient_bytes().min(cap),
                 maker: *first,
                 maker_keeps: false,
-                pins: others.iter().map(pin).collect(),
+                pins: listed(pins.collect()),
             })
         });
         let nets = nets.chain(gradients);
         let shared = work.parameters.iter().map(|parameter| {
             let states = step.optimizer_states.saturating_add(1);
-            let own = match parameter.is_trainable {
-                true => parameter.bytes.saturating_mul(states),
-                false => 0,
-            };
+            let states = if parameter.is_trainable { states } else { 0 };
+            let own = parameter.bytes.saturating_mul(states);
             Shared {
                 copy: parameter.held_bytes().min(cap),
                 own: own.min(cap),
@@ -218,26 +210,24 @@ impl Graph {
             *bytes += net.bytes;
             *gradient_bytes += net.gradient_bytes;
         }
-        let nets = joined.into_iter();
-        let nets = nets.map(
-            |((maker, maker_keeps, pins), (bytes, gradient_bytes))| Net {
-                bytes,
-                gradient_bytes,
-                maker,
-                maker_keeps,
-                pins,
-            },
-        );
+        let nets = joined.into_iter().map(|(ends, bytes)| Net {
+            bytes: bytes.0,
+            gradient_bytes: bytes.1,
+            maker: ends.0,
+            maker_keeps: ends.1,
+            pins: ends.2,
+        });
         let (alone, shared): (Vec<_>, Vec<_>) =
             shared.into_iter().partition(|one| one.readers.len() == 1);
         for one in alone {
             nodes[one.owner].resident += one.copy + one.own;
         }
+        let lists = vec![Vec::new(); nodes.len()];
         let mut graph = Self {
             incident: vec![Vec::new(); nodes.len()],
-            reads: vec![Vec::new(); nodes.len()],
-            before: vec![Vec::new(); nodes.len()],
-            after: vec![Vec::new(); nodes.len()],
+            reads: lists.clone(),
+            before: lists.clone(),
+            after: lists,
             nodes,
             nets: nets.collect(),
             shared,
@@ -270,9 +260,9 @@ impl Graph {
     /// Returns an order in which the nodes can run: always the ready node with the lowest block.
     pub fn order(&self) -> Vec<usize> {
         let mut waits: Vec<usize> = self.before.iter().map(Vec::len).collect();
-        let mut ready: BTreeSet<(usize, usize)> = BTreeSet::new();
         let at = |node: usize| (self.nodes[node].first, node);
-        ready.extend((0..waits.len()).filter(|node| waits[*node] == 0).map(at));
+        let first = (0..waits.len()).filter(|node| waits[*node] == 0);
+        let mut ready: BTreeSet<(usize, usize)> = first.map(at).collect();
         let mut order = Vec::with_capacity(waits.len());
         while let Some((_, node)) = ready.pop_first() {
             order.push(node);

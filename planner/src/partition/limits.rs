@@ -1,6 +1,7 @@
 //! Partitions within the memory that the simulator counts.
 
-use crate::{Machine, Partition, PlannerError, Predicted, RankPrediction, Step, Work, predict};
+use super::partitioner::Found;
+use crate::{Machine, PlannerError, Predicted, RankPrediction, Step, Work, predict};
 
 /// How often a partitioner is run.
 const ATTEMPTS: usize = 3;
@@ -17,8 +18,8 @@ pub(super) fn within_limits(
     work: &Work,
     machine: &Machine,
     step: &Step,
-    find: impl Fn(&Machine) -> Result<(Partition, Predicted), PlannerError>,
-) -> Result<(Partition, Predicted), PlannerError> {
+    find: impl Fn(&Machine) -> Result<Found, PlannerError>,
+) -> Result<Found, PlannerError> {
     let excess = |rank: &RankPrediction| {
         let limit = machine.rank(rank.rank).memory_bytes.unwrap_or(u64::MAX);
         rank.memory.total().saturating_sub(limit)
@@ -68,8 +69,8 @@ mod tests {
     use tinderbox_schedule::ScheduleKind;
 
     use super::*;
-    use crate::RankModel;
     use crate::partition::tests::works;
+    use crate::{Partition, RankModel};
 
     /// Runs it with a partitioner that begins the second rank at each of these blocks in turn, the last
     /// one again and again; says where it began at last, and the limits that it was given.

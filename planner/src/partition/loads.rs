@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::{Add, Sub};
 
+use tinderbox_schedule::arithmetic::sum;
+
 use super::flight::most_bytes;
-use super::graph::Graph;
+use super::graph::{Graph, Pin};
 use super::terms::{ACTIONS, Terms};
 use crate::Partition;
 
@@ -24,27 +26,20 @@ struct Stage {
     own: u64,
     /// Bytes kept per micro-batch of values that it receives.
     got: u64,
-    /// Bytes per micro-batch between ranks: received and sent by `F`, received and sent by the
-    /// backward.
-    traffic: [u64; 4],
+    /// Bytes per micro-batch from and to other ranks, by the pass that receives or sends them.
+    received: [u64; 2],
+    sent: [u64; 2],
     /// Messages per micro-batch between ranks, in both directions.
     messages: u64,
     /// The number of its nodes of each transient size.
     transients: BTreeMap<u64, usize>,
+    ns: u64,
+    recompute: bool,
 }
 
-const FORWARD_IN: usize = 0;
-const FORWARD_OUT: usize = 1;
-const BACKWARD_IN: usize = 2;
-const BACKWARD_OUT: usize = 3;
-
-/// The programs that an edge connects.
-#[derive(Debug, Clone, Copy)]
-enum Joins {
-    Forwards = 0,
-    Backwards = 1,
-    ForwardToBackward = 2,
-}
+/// The passes, for indexing.
+const FORWARD: usize = 0;
+const BACKWARD: usize = 1;
 
 /// Stages of a graph under an assignment that changes node by node.
 ///
@@ -60,20 +55,15 @@ pub(super) struct Loads<'a> {
     pins: Vec<[u32; 2]>,
     /// For each shared parameter and stage, the nodes that read it.
     readers: Vec<u32>,
-    /// For each pair of stages, the nets that cross, by the programs that they connect.
+    /// For each pair of stages, the nets that cross: between forwards, from a forward to a backward, between backwards.
     edges: Vec<[u32; 3]>,
     crossing: u64,
     is_stale: Vec<bool>,
-    stage_ns: Vec<u64>,
-    recompute: Vec<bool>,
     excess: Vec<u64>,
 }
 
 fn change<T: Copy + Add<Output = T> + Sub<Output = T>>(sum: &mut T, by: T, adds: bool) {
-    *sum = match adds {
-        true => *sum + by,
-        false => *sum - by,
-    };
+    *sum = if adds { *sum + by } else { *sum - by };
 }
 
 impl<'a> Loads<'a> {
@@ -89,8 +79,6 @@ impl<'a> Loads<'a> {
             edges: vec![[0; 3]; stages * stages],
             crossing: 0,
             is_stale: vec![true; terms.ranks.len()],
-            stage_ns: vec![0; stages],
-            recompute: vec![false; stages],
             excess: vec![0; terms.ranks.len()],
             stage_of,
         };
@@ -99,9 +87,7 @@ impl<'a> Loads<'a> {
         }
         for (index, net) in graph.nets.iter().enumerate() {
             for pin in &net.pins {
-                let pins = &mut loads.pins[index * stages + loads.stage_of[pin.node]];
-                pins[0] += u32::from(pin.reads);
-                pins[1] += u32::from(pin.keeps);
+                loads.pin(index, *pin, loads.stage_of[pin.node], true);
             }
             for stage in 0..stages {
                 loads.contribute(index, loads.stage_of[net.maker], stage, true);
@@ -148,14 +134,16 @@ impl<'a> Loads<'a> {
         Partition {
             stage_of: self.stage_of.clone(),
             stage_to_rank: self.terms.stage_to_rank(),
-            recompute: self.recompute.clone(),
+            recompute: self.stages.iter().map(|stage| stage.recompute).collect(),
         }
     }
 
     fn rank_ns(&self) -> impl DoubleEndedIterator<Item = u128> + ExactSizeIterator {
         let ranks = self.terms.stages_of.iter();
         ranks.map(|stages| {
-            let stages = stages.iter().map(|stage| u128::from(self.stage_ns[*stage]));
+            let stages = stages
+                .iter()
+                .map(|stage| u128::from(self.stages[*stage].ns));
             stages.sum()
         })
     }
@@ -174,16 +162,13 @@ impl<'a> Loads<'a> {
         if from == to {
             return;
         }
-        let (graph, count) = (self.graph, self.stages.len());
+        let graph = self.graph;
         self.carry(node, from, false);
         self.contribute_all(node, from, to, false);
         for (net, pin) in &graph.incident[node] {
             let Some(pin) = pin else { continue };
-            for (stage, adds) in [(from, false), (to, true)] {
-                let pins = &mut self.pins[*net * count + stage];
-                change(&mut pins[0], u32::from(pin.reads), adds);
-                change(&mut pins[1], u32::from(pin.keeps), adds);
-            }
+            self.pin(*net, *pin, from, false);
+            self.pin(*net, *pin, to, true);
         }
         self.stage_of[node] = to;
         self.contribute_all(node, from, to, true);
@@ -203,18 +188,12 @@ impl<'a> Loads<'a> {
     /// Adds or subtracts the contributions of a node's nets to the stages that a shift between two stages changes.
     fn contribute_all(&mut self, node: usize, from: usize, to: usize, adds: bool) {
         let graph = self.graph;
+        let all: Vec<usize> = (0..self.stages.len()).collect();
         for (net, pin) in &graph.incident[node] {
             let maker = self.stage_of[graph.nets[*net].maker];
-            match pin {
-                None => {
-                    for stage in 0..self.stages.len() {
-                        self.contribute(*net, maker, stage, adds);
-                    }
-                }
-                Some(_) => {
-                    self.contribute(*net, maker, from, adds);
-                    self.contribute(*net, maker, to, adds);
-                }
+            let changed = if pin.is_none() { &all[..] } else { &[from, to] };
+            for stage in changed {
+                self.contribute(*net, maker, *stage, adds);
             }
         }
     }
@@ -239,6 +218,13 @@ impl<'a> Loads<'a> {
         if *same == 0 {
             stage.transients.remove(&node.transient);
         }
+    }
+
+    /// Adds or removes a pin of a net.
+    fn pin(&mut self, net: usize, pin: Pin, stage: usize, adds: bool) {
+        let [reads, keeps] = &mut self.pins[net * self.stages.len() + stage];
+        change(reads, u32::from(pin.reads), adds);
+        change(keeps, u32::from(pin.keeps), adds);
     }
 
     /// Adds or removes a reader of a shared parameter.
@@ -271,15 +257,15 @@ impl<'a> Loads<'a> {
             self.is_stale[self.terms.rank_of[stage]] = true;
         }
         if reads > 0 {
-            self.cross(maker, stage, Joins::Forwards, net.bytes, adds);
-            self.cross(stage, maker, Joins::Backwards, net.gradient_bytes, adds);
+            self.cross(maker, stage, [FORWARD; 2], net.bytes, adds);
+            self.cross(stage, maker, [BACKWARD; 2], net.gradient_bytes, adds);
         } else if keeps > 0 {
-            self.cross(maker, stage, Joins::ForwardToBackward, net.bytes, adds);
+            self.cross(maker, stage, [FORWARD, BACKWARD], net.bytes, adds);
         }
     }
 
-    /// Adds or subtracts bytes that one stage sends to another.
-    fn cross(&mut self, from: usize, to: usize, joins: Joins, bytes: u64, adds: bool) {
+    /// Adds or subtracts bytes that one stage sends to another, by the passes that make and read them.
+    fn cross(&mut self, from: usize, to: usize, passes: [usize; 2], bytes: u64, adds: bool) {
         let ranks = [from, to].map(|stage| self.terms.rank_of[stage]);
         if bytes == 0 || ranks[0] == ranks[1] {
             return;
@@ -288,14 +274,10 @@ impl<'a> Loads<'a> {
             self.is_stale[rank] = true;
         }
         change(&mut self.crossing, bytes, adds);
-        let (out, into) = match joins {
-            Joins::Forwards => (FORWARD_OUT, FORWARD_IN),
-            Joins::Backwards => (BACKWARD_OUT, BACKWARD_IN),
-            Joins::ForwardToBackward => (FORWARD_OUT, BACKWARD_IN),
-        };
-        change(&mut self.stages[from].traffic[out], bytes, adds);
-        change(&mut self.stages[to].traffic[into], bytes, adds);
-        let nets = &mut self.edges[from * self.stages.len() + to][joins as usize];
+        let [made, read] = passes;
+        change(&mut self.stages[from].sent[made], bytes, adds);
+        change(&mut self.stages[to].received[read], bytes, adds);
+        let nets = &mut self.edges[from * self.stages.len() + to][made + read];
         let before = *nets;
         change(nets, 1, adds);
         if before.min(*nets) == 0 {
@@ -318,7 +300,7 @@ impl<'a> Loads<'a> {
         let model = terms.ranks[rank];
         let stages = &terms.stages_of[rank];
         for stage in stages {
-            self.recompute[*stage] = false;
+            self.stages[*stage].recompute = false;
         }
         if let Some(limit) = model.memory_bytes {
             let mut held = self.held(rank);
@@ -329,37 +311,37 @@ impl<'a> Loads<'a> {
                     let own = self.stages[*stage].own;
                     own.saturating_mul(in_flight.unwrap_or(0).saturating_sub(1))
                 };
-                let kept = stages.iter().filter(|stage| !self.recompute[**stage]);
+                let kept = stages
+                    .iter()
+                    .filter(|stage| !self.stages[**stage].recompute);
                 let Some(most) = kept.max_by_key(|stage| saved(stage)).copied() else {
                     break;
                 };
                 if saved(&most) == 0 {
                     break;
                 }
-                self.recompute[most] = true;
+                self.stages[most].recompute = true;
                 held = self.held(rank);
             }
             self.excess[rank] = held.saturating_sub(limit);
         }
         for stage in stages {
             let sums = &self.stages[*stage];
-            let again = match self.recompute[*stage] {
-                true => sums.forward,
-                false => 0,
-            };
-            let link = |a: usize, b: usize| {
-                let bytes = sums.traffic[a].max(sums.traffic[b]);
-                terms.link.transfer(bytes)
+            let again = if self.stages[*stage].recompute {
+                sums.forward
+            } else {
+                0
             };
             // The time of a link beyond the compute that it overlaps with, in each direction.
-            let forward = model.time(sums.forward);
-            let forward = forward.max(link(FORWARD_IN, FORWARD_OUT));
-            let backward = model.time(sums.backward + again);
-            let backward = backward.max(link(BACKWARD_IN, BACKWARD_OUT));
+            let time = |pass: usize, work: u64| {
+                let bytes = sums.received[pass].max(sums.sent[pass]);
+                model.time(work).max(terms.link.transfer(bytes))
+            };
+            let forward = time(FORWARD, sums.forward);
+            let backward = time(BACKWARD, sums.backward + again);
             let actions = ACTIONS.saturating_add(sums.messages);
-            self.stage_ns[*stage] = forward
-                .saturating_add(backward)
-                .saturating_add(terms.action_ns.saturating_mul(actions));
+            let overhead = terms.action_ns.saturating_mul(actions);
+            self.stages[*stage].ns = sum([forward, backward, overhead]);
         }
     }
 
@@ -368,22 +350,14 @@ impl<'a> Loads<'a> {
         let (mut always, mut transient) = (0_u64, 0);
         for index in &self.terms.stages_of[rank] {
             let stage = &self.stages[*index];
-            let (kept, again) = match self.recompute[*index] {
+            let (kept, again) = match stage.recompute {
                 true => (stage.got, stage.own),
                 false => (stage.own.saturating_add(stage.got), 0),
             };
-            let waiting = stage.traffic[FORWARD_IN].saturating_add(stage.traffic[BACKWARD_IN]);
-            always = [
-                stage.resident,
-                waiting.saturating_mul(2),
-                most_bytes(
-                    self.terms.flights[*index].iter().copied(),
-                    kept,
-                    stage.weight_gradient_bytes,
-                ),
-            ]
-            .into_iter()
-            .fold(always, u64::saturating_add);
+            let waiting = sum(stage.received).saturating_mul(2);
+            let flights = self.terms.flights[*index].iter().copied();
+            let flights = most_bytes(flights, [kept, stage.weight_gradient_bytes]);
+            always = sum([always, stage.resident, waiting, flights]);
             let largest = stage.transients.last_key_value();
             let largest = largest.map_or(0, |(bytes, _)| *bytes);
             transient = transient.max(largest.saturating_add(again));
@@ -488,7 +462,7 @@ mod tests {
             prop_assert_eq!(loads.score()[1], u128::from(found.bottleneck_ns));
             for rank in &found.ranks {
                 let stage = &loads.stages[rank.rank.index()];
-                let waiting = 2 * (stage.traffic[FORWARD_IN] + stage.traffic[BACKWARD_IN]);
+                let waiting = 2 * (stage.received[FORWARD] + stage.received[BACKWARD]);
                 let expected = rank.memory.total() - rank.memory.buffers;
                 prop_assert_eq!(loads.held(rank.rank.index()) - waiting, expected);
             }

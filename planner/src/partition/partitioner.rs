@@ -48,13 +48,14 @@ impl FromStr for Partitioner {
     type Err = UnknownPartitioner;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let mut all = Self::ALL.into_iter();
-        all.find(|known| known.name() == name)
-            .ok_or_else(|| UnknownPartitioner {
-                name: name.to_owned(),
-            })
+        let known = Self::ALL.into_iter().find(|known| known.name() == name);
+        let name = name.to_owned();
+        known.ok_or(UnknownPartitioner { name })
     }
 }
+
+/// A partition with its prediction.
+pub(super) type Found = (Partition, Predicted);
 
 /// The partitioner that created a plan, and the reasons for choosing it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,10 +19,8 @@ pub(super) fn chosen(
         _ => "",
     };
     let optimal = optimal_ns.map(|ns| {
-        format!(
-            "; optimal for its cost model, which predicts {}",
-            duration(ns)
-        )
+        let time = duration(ns);
+        format!("; optimal for its cost model, which predicts {time}")
     });
     format!(
         "{partitioner}: {} per step{schedule}, bubble {}, {} cross, fits{}",

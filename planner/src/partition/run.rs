@@ -117,13 +117,12 @@ fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planned, PlannerE
             why
         }));
     }
-    let found = tried.iter().enumerate();
-    let found = found.filter_map(|(at, tried)| Some((at, tried.as_ref().ok()?)));
-    let best = found.min_by_key(|(_, found)| {
-        let prediction = &found.predicted.prediction;
-        (prediction.step_ns, prediction.crossing_bytes)
+    let best = (0..tried.len()).min_by_key(|at| {
+        let found = tried[*at].as_ref().ok();
+        let prediction = found.map(|found| &found.predicted.prediction);
+        let key = prediction.map(|of| (of.step_ns, of.crossing_bytes));
+        (key.is_none(), key)
     });
-    let best = best.map(|(at, _)| at);
     let Some(Ok(mut best)) = best.map(|at| tried.remove(at)) else {
         return Err(chain_error.expect("`chain` is always run"));
     };
@@ -138,11 +137,7 @@ fn auto(work: &Work, machine: &Machine, step: &Step) -> Result<Planned, PlannerE
 
 /// Fails where METIS is not built in.
 #[cfg(not(feature = "metis"))]
-fn metis(
-    _: &Work,
-    _: &Machine,
-    _: &Step,
-) -> Result<(crate::Partition, crate::Predicted), PlannerError> {
+fn metis(_: &Work, _: &Machine, _: &Step) -> Result<super::partitioner::Found, PlannerError> {
     Err(PlannerError::NotBuiltIn {
         partitioner: Partitioner::Metis.name(),
         feature: "metis",

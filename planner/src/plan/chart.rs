@@ -1,5 +1,7 @@
 //! Charts of horizontal bars for the page.
 
+use tinderbox_schedule::arithmetic::{add, sum};
+
 use super::escape::xml;
 
 /// Pixels of a chart: its width, the labels on its left, the longest bar, a row.
@@ -7,6 +9,9 @@ const WIDTH: u64 = 1100;
 const LABELS: u64 = 90;
 const PLOT: u64 = 820;
 const ROW: u64 = 30;
+
+/// The name and the colour of a part of each bar.
+type Key<'k> = (&'k str, &'k str);
 
 /// One bar of a chart.
 pub(super) struct Bar {
@@ -18,25 +23,16 @@ pub(super) struct Bar {
 }
 
 /// A chart of bars on one scale, with the name and the colour of each part above it.
-pub(super) fn chart(
-    label: &str,
-    key: &[(&str, &str)],
-    text: fn(u64) -> String,
-    bars: &[Bar],
-) -> String {
-    let key_of = |(name, color): &(&str, &str)| {
+pub(super) fn chart(label: &str, key: &[Key<'_>], text: fn(u64) -> String, bars: &[Bar]) -> String {
+    let key_of = |(name, color): &Key<'_>| {
         format!(
             "<li><svg viewBox=\"0 0 12 12\" aria-hidden=\"true\"><rect width=\"12\" height=\"12\" rx=\"2\" \
              fill=\"{color}\"/></svg>{name}</li>\n"
         )
     };
     let legend: String = key.iter().map(key_of).collect();
-    let sum = |bar: &Bar| {
-        bar.sizes
-            .iter()
-            .fold(0_u64, |sum, size| sum.saturating_add(*size))
-    };
-    let longest = bars.iter().map(|bar| sum(bar).max(bar.limit.unwrap_or(0)));
+    let size = |bar: &Bar| sum(bar.sizes.iter().copied());
+    let longest = bars.iter().map(|bar| size(bar).max(bar.limit.unwrap_or(0)));
     let longest = longest.max().unwrap_or(0).max(1);
     // Hundredths of a pixel, so that thin parts stay visible.
     let place = |size: u64| {
@@ -49,7 +45,7 @@ pub(super) fn chart(
         let parts = bar.sizes.iter().zip(key).filter(|(size, _)| **size > 0);
         let parts = parts.map(|(size, (name, color))| {
             let (x, width, size_text) = (place(from), place(*size), text(*size));
-            from = from.saturating_add(*size);
+            add(&mut from, *size);
             format!(
                 "<rect fill=\"{color}\" x=\"{x}\" width=\"{width}\" height=\"20\"><title>{name} \
                  {size_text}</title></rect>\n"
@@ -58,10 +54,8 @@ pub(super) fn chart(
         let parts: String = parts.collect();
         let line = |limit| format!("<path class=\"limit\" d=\"M{} -4V24\"/>\n", place(limit));
         let limit = bar.limit.map_or(String::new(), line);
-        let class = match bar.limit.is_some_and(|limit| sum(bar) > limit) {
-            true => "over",
-            false => "quiet",
-        };
+        let is_over = bar.limit.is_some_and(|limit| size(bar) > limit);
+        let class = if is_over { "over" } else { "quiet" };
         format!(
             "<g transform=\"translate({LABELS} {top})\"><text x=\"-78\" y=\"15\">{label}</text>\
              <rect class=\"empty\" width=\"{PLOT}\" height=\"20\" rx=\"3\"/>\n{parts}{limit}\

@@ -52,21 +52,16 @@ fn memory_text(plan: &PlanFile, rank: RankIndex) -> String {
     };
     let total = prediction.memory.total();
     let need = bytes_text(total);
-    match plan.machine.rank(rank).memory_bytes {
-        Some(limit) => {
-            let (limit, share) = (bytes_text(limit), share_text(total, limit));
-            format!(": {need} of {limit} ({share})")
-        }
-        None => format!(": {need}"),
-    }
+    let of_limit = plan.machine.rank(rank).memory_bytes.map(|limit| {
+        let (limit, share) = (bytes_text(limit), share_text(total, limit));
+        format!(" of {limit} ({share})")
+    });
+    format!(": {need}{}", of_limit.unwrap_or_default())
 }
 
 fn node(plan: &PlanFile, stage: &PlanStage, modules: &str) -> String {
     let name = stage.stage;
-    let (forward, backward) = (
-        time_text(stage.costs.forward),
-        time_text(stage.costs.backward),
-    );
+    let [forward, backward] = [stage.costs.forward, stage.costs.backward].map(time_text);
     let mut lines = vec![format!("stage {name}")];
     lines.extend(module_lines(modules));
     lines.push(bytes_text(stage.held_bytes()));
@@ -76,10 +71,8 @@ fn node(plan: &PlanFile, stage: &PlanStage, modules: &str) -> String {
     }
     let lines: Vec<String> = lines.iter().map(|line| dot(line)).collect();
     let label = lines.join("\\n");
-    let width = match plan.prediction.bottleneck == name {
-        true => " penwidth=2.5",
-        false => "",
-    };
+    let is_slowest = plan.prediction.bottleneck == name;
+    let width = if is_slowest { " penwidth=2.5" } else { "" };
     format!("    stage_{name} [label=\"{label}\"{width}];\n")
 }
 
@@ -88,10 +81,8 @@ fn module_lines(modules: &str) -> Vec<String> {
     let mut lines = wrapped(modules.split(' '), " ", LINE);
     lines.retain(|line| !line.is_empty());
     if lines.len() > LINES {
-        let left_out: usize = lines
-            .drain(LINES..)
-            .map(|line| line.split(' ').count())
-            .sum();
+        let left_out = lines.drain(LINES..).map(|line| line.split(' ').count());
+        let left_out: usize = left_out.sum();
         lines.push(format!("and {left_out} more"));
     }
     for line in &mut lines {

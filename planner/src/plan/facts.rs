@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use tinderbox_schedule::arithmetic::sum;
 use tinderbox_schedule::{LinkCosts, Placement};
 
 use super::PlanFile;
@@ -18,7 +19,7 @@ pub(super) type Fact = (&'static str, Vec<String>);
 /// The model, program, machine, schedule and partitioner of the plan.
 pub(super) fn purpose(plan: &PlanFile) -> Vec<Fact> {
     let owned = plan.stages.iter().map(|stage| stage.parameter_bytes);
-    let bytes = bytes_text(owned.fold(0, u64::saturating_add));
+    let bytes = bytes_text(sum(owned));
     let parameters = count_text(plan.parameters.len(), "parameter");
     let model = format!("{}, {parameters}, {bytes}", digest(&plan.model));
     let program = visible(&plan.program);
@@ -39,6 +40,7 @@ pub(super) fn outcome(plan: &PlanFile) -> Vec<Fact> {
     let (step, idle) = (time_text(step), permille_text(idle));
     let bound = time_text(prediction.lower_bound_ns);
     let gap = permille_text(prediction.gap_permille());
+    let bound = format!("{bound}, so the step is at most {gap} above the optimum");
     let (slowest, time) = (prediction.bottleneck, time_text(prediction.bottleneck_ns));
     let crossing = bytes_text(prediction.crossing_bytes);
     let facts = [
@@ -46,10 +48,7 @@ pub(super) fn outcome(plan: &PlanFile) -> Vec<Fact> {
             "step",
             format!("{step}, of which the ranks are idle {idle}"),
         ),
-        (
-            "lower bound",
-            format!("{bound}, so the step is at most {gap} above the optimum"),
-        ),
+        ("lower bound", bound),
         (
             "bottleneck",
             format!("stage {slowest}, {time} of F and B per micro-batch"),
@@ -85,10 +84,8 @@ fn machine(machine: &Machine, replicas: usize) -> Vec<String> {
         None => "no memory limit".to_owned(),
     };
     let limited = models().filter(|rank| rank.memory_bytes.is_some()).count();
-    let some = match limited > 0 && limited < machine.ranks() {
-        true => ", not all limited",
-        false => "",
-    };
+    let is_mixed = limited > 0 && limited < machine.ranks();
+    let some = if is_mixed { ", not all limited" } else { "" };
     let speed = match extremes(models().map(|rank| rank.speed_permille)) {
         None | Some((1000, 1000)) => String::new(),
         Some((least, most)) if least == most => format!(", at {}", permille_text(least)),
@@ -127,8 +124,8 @@ fn extremes(values: impl Iterator<Item = u64> + Clone) -> Option<(u64, u64)> {
 
 /// The schedule in a line.
 fn schedule(plan: &PlanFile) -> String {
-    let (name, batches) = (plan.step.schedule, plan.step.micro_batches);
-    let batches = match batches {
+    let name = plan.step.schedule;
+    let batches = match plan.step.micro_batches {
         1 => "1 micro-batch".to_owned(),
         count => format!("{count} micro-batches"),
     };
@@ -136,9 +133,11 @@ fn schedule(plan: &PlanFile) -> String {
         Some(_) => format!("its own compute lists, since {name} does not fit the ranks"),
         None => name.to_string(),
     };
-    let recompute = match plan.step.may_recompute {
-        true => ", stages may recompute",
-        false => "",
+    let recompute = ", stages may recompute";
+    let recompute = if plan.step.may_recompute {
+        recompute
+    } else {
+        ""
     };
     format!("{lists}, {batches}{recompute}")
 }

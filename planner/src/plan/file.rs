@@ -1,6 +1,7 @@
 //! The plan file: its fields, and reading and writing it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use tinderbox_schedule::{
     Costs, Dependencies, Edge, RankIndex, Schedule, StageCosts, StageIndex, Tie, verify,
 };
 
-use crate::predict::schedule_of;
+use crate::predict::{PartitionCosts, RankMemory, StageBytes, predict_costs, schedule_of};
 use crate::{Choice, Machine, PlanFileError, PlannerError, Prediction, Step, files};
 
 /// Version of the plan file that this build writes and reads.
@@ -227,14 +228,12 @@ impl PlanFile {
         // The version is checked first: another one may have other fields.
         let Versioned { version } = serde_json::from_str(text).map_err(json)?;
         if version != PLAN_VERSION {
-            return Err(PlanFileError::Version {
-                expected: PLAN_VERSION,
-                found: version,
-            });
+            let (expected, found) = (PLAN_VERSION, version);
+            return Err(PlanFileError::Version { expected, found });
         }
         let plan: Self = serde_json::from_str(text).map_err(json)?;
-        if !plan.step.replicas.is_power_of_two() {
-            let replicas = plan.step.replicas;
+        let replicas = plan.step.replicas;
+        if !replicas.is_power_of_two() {
             return Err(PlanFileError::Replicas { replicas });
         }
         let mut stages = plan.stages.iter().enumerate();
@@ -252,13 +251,17 @@ impl PlanFile {
     /// [`PlanFileError::IdleRank`] for the first rank without a stage.
     pub fn check_ranks(&self) -> Result<(), PlanFileError> {
         let used: BTreeSet<RankIndex> = self.stages.iter().map(|stage| stage.rank).collect();
-        let mut used = used.iter().enumerate();
-        match used.find(|(at, rank)| rank.index() != *at) {
-            Some((rank, _)) => Err(PlanFileError::IdleRank {
-                rank: RankIndex::new(rank),
-            }),
+        let mut all = (0..used.len()).map(RankIndex::new);
+        match all.find(|rank| !used.contains(rank)) {
+            Some(rank) => Err(PlanFileError::IdleRank { rank }),
             None => Ok(()),
         }
+    }
+
+    /// Returns whether the plan has the text of any program.
+    pub(super) fn has_programs(&self) -> bool {
+        let mut stages = self.stages.iter();
+        stages.any(|stage| !stage.programs.is_empty())
     }
 
     /// Returns the plan without the text of its programs.
@@ -289,11 +292,8 @@ impl PlanFile {
     /// Returns the number of ranks of a replica.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        let ranks = self
-            .stages
-            .iter()
-            .map(|stage| stage.rank.index().saturating_add(1));
-        ranks.max().unwrap_or(0)
+        let last = self.stages.iter().map(|stage| stage.rank.index()).max();
+        last.map_or(0, |last| last.saturating_add(1))
     }
 
     /// Returns the costs of a step for the simulator, where a tick is a nanosecond.
@@ -302,11 +302,9 @@ impl PlanFile {
         let stages = self.stages.iter().map(|stage| stage.costs);
         let boundaries = self.boundaries.iter();
         let messages = boundaries.map(|boundary| (boundary.edge, boundary.bytes));
-        let costs = self.machine.costs(stages.collect(), messages.collect());
-        Costs {
-            replicas: self.step.replicas,
-            ..costs
-        }
+        let replicas = self.step.replicas;
+        let machine = &self.machine;
+        machine.costs(stages.collect(), messages.collect(), replicas)
     }
 
     /// Returns the dependencies between stages: boundaries and ties.
@@ -360,5 +358,67 @@ impl PlanFile {
         let mut found = schedule_of(&self.machine, &step, &map, dependencies, &self.costs())?;
         found.name = "auto".to_owned();
         Ok(found)
+    }
+    /// Predicts the memory of each rank in another step of these stages: with another schedule, number of micro-batches, or
+    /// optimizer. The micro-batches have the size of the planned one. The stages keep their ranks and replicas, and recompute what the
+    /// plan says.
+    ///
+    /// Cost: a simulation of the step.
+    ///
+    /// # Errors
+    ///
+    /// When another schedule does not run the stages where they are; when the lists of a plan without a named schedule can't be
+    /// found again within the memory of the ranks. A limit of the ranks that is exceeded otherwise is no error.
+    pub fn memory_with(&self, step: &Step) -> Result<Vec<RankMemory>, PlannerError> {
+        let step = Step {
+            replicas: self.step.replicas,
+            ..step.clone()
+        };
+        let replicas = step.replicas.max(1) as u64;
+        let of_rank = |rank: RankIndex| {
+            let planned = self.prediction.ranks.get(rank.index());
+            let planned = planned.map_or(RankMemory::default(), |rank| rank.memory);
+            let trained = planned.gradients / self.step.gradients_held();
+            StageBytes {
+                parameters: planned.parameters,
+                gradients: planned.gradients,
+                optimizer: trained.saturating_mul(step.optimizer_states) / replicas,
+                transient: 0,
+            }
+        };
+        let map = self.stage_to_rank();
+        if step.schedule != self.step.schedule && step.lists(&map).is_none() {
+            return Err(PlannerError::OtherPlaces {
+                schedule: step.schedule,
+                stages: self.stages.len(),
+                ranks: self.ranks(),
+                micro_batches: step.micro_batches,
+            });
+        }
+        let mut costs = self.costs();
+        let mut is_counted = vec![false; self.ranks()];
+        let stages = costs.stages.iter_mut().zip(&map).map(|(stage, rank)| {
+            // The first stage of a rank stands for what all of them hold.
+            let held = match mem::replace(&mut is_counted[rank.index()], true) {
+                false => of_rank(*rank),
+                true => StageBytes::default(),
+            };
+            stage.resident_bytes = held.resident();
+            StageBytes {
+                transient: stage.transient_bytes,
+                ..held
+            }
+        });
+        let bytes = stages.collect();
+        let dependencies = self.dependencies();
+        let costs = PartitionCosts {
+            costs,
+            dependencies,
+            bytes,
+        };
+        let bound = self.prediction.lower_bound_ns;
+        let predicted = predict_costs(&self.machine, &step, &map, costs, bound)?;
+        let ranks = predicted.prediction.ranks.into_iter();
+        Ok(ranks.map(|rank| rank.memory).collect())
     }
 }

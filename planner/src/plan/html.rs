@@ -11,7 +11,7 @@ use super::chart::{Bar, chart};
 use super::escape::xml;
 use super::facts::{digest, outcome, purpose};
 use super::modules::summaries;
-use super::program::StageText;
+use super::program::stage_text;
 use super::tables;
 use super::units::{bytes_text, count_text, share_text, time_text};
 use super::{PlanFile, PlanParameter, PlanStage, model};
@@ -44,18 +44,21 @@ impl PlanFile {
         let program = xml(&self.program);
         let boundaries = tables::boundaries(self);
         let boundaries = boundaries.to_html("<p>Nothing crosses between stages.</p>\n");
+        let ties = tables::ties(self).to_html("<p>No parameter is read on several stages.</p>\n");
+        let ties = format!(
+            "<p>The owner updates a shared parameter and sends it to the copies.</p>\n{ties}"
+        );
         let sections = [
             ("summary", "Summary", facts(self)),
             ("timeline", "Timeline of a step", timeline(self)),
             ("stages", "Stages", stages(self)),
             ("memory", "Memory", memory(self)),
             ("boundaries", "Boundaries", boundaries),
-            ("ties", "Shared parameters", ties(self)),
+            ("ties", "Shared parameters", ties),
             ("programs", "Programs", programs(self)),
         ];
-        let links = sections
-            .iter()
-            .map(|(id, heading, _)| format!("<a href=\"#{id}\">{heading}</a>\n"));
+        let links = sections.iter();
+        let links = links.map(|(id, heading, _)| format!("<a href=\"#{id}\">{heading}</a>\n"));
         let links: String = links.collect();
         let sections = sections.iter().map(|(id, heading, body)| {
             format!(
@@ -64,34 +67,15 @@ impl PlanFile {
             )
         });
         let sections: String = sections.collect();
-        let version = self.version;
         format!(
-            "<!doctype html>
-<html lang=\"en\">
-<head>
-<meta charset=\"utf-8\">
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
-<meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">
-<link rel=\"icon\" href=\"data:,\">
-<title>{title}</title>
-<style>
-{STYLE}</style>
-</head>
-<body>
-<a class=\"skip\" href=\"#summary\">Skip to the summary</a>
-<header>
-<h1>{title}</h1>
-<p class=\"lead\">{program}</p>
-<nav aria-label=\"Sections\">
-{links}</nav>
-</header>
-<main>
-{sections}</main>
-<footer>Predictions are those of the plan file, version {version}. A micro-batch runs F, then B or, in two \
-parts, I and W.</footer>
-</body>
-</html>
-"
+            include_str!("page.html"),
+            policy = POLICY,
+            style = STYLE,
+            version = self.version,
+            title = title,
+            program = program,
+            links = links,
+            sections = sections,
         )
     }
 }
@@ -142,18 +126,15 @@ fn picture(plan: &PlanFile) -> Result<String, String> {
         }
     };
     check_size(plan.stages.len(), plan.step.micro_batches)?;
-    let schedule = plan.schedule();
-    let schedule =
-        schedule.ok_or("the file has no valid compute lists for its stages and ranks")?;
+    let invalid = "the file has no valid compute lists for its stages and ranks";
+    let schedule = plan.schedule().ok_or(invalid)?;
     check_size(schedule.stages, schedule.micro_batches)?;
     let step = simulate(&schedule, &plan.dependencies(), &plan.costs());
     let step = step.map_err(|fault| format!("the schedule can't run: {fault}"))?;
     let step = step.scaled(1, NonZeroU64::MIN, TimeUnit::Nanoseconds);
     let (ranks, batches) = (step.ranks.len(), plan.step.micro_batches);
-    let title = format!(
-        "{}: {ranks} ranks, {batches} micro-batches, predicted",
-        step.name
-    );
+    let name = &step.name;
+    let title = format!("{name}: {ranks} ranks, {batches} micro-batches, predicted");
     let options = SvgOptions {
         title: Some(title),
         ..SvgOptions::default()
@@ -171,10 +152,8 @@ fn picture(plan: &PlanFile) -> Result<String, String> {
 fn stages(plan: &PlanFile) -> String {
     let bar = |stage: &PlanStage| {
         let (forward, backward) = (stage.costs.forward, stage.costs.backward);
-        let slowest = match plan.prediction.bottleneck == stage.stage {
-            true => ", the bottleneck",
-            false => "",
-        };
+        let is_slowest = plan.prediction.bottleneck == stage.stage;
+        let slowest = if is_slowest { ", the bottleneck" } else { "" };
         Bar {
             label: format!("stage {}", stage.stage),
             sizes: vec![forward, backward],
@@ -182,12 +161,10 @@ fn stages(plan: &PlanFile) -> String {
             limit: None,
         }
     };
-    let bars = chart(
-        "Time of one micro-batch on each stage, forward and backward",
-        &[("forward", COLORS[0]), ("backward", COLORS[1])],
-        time_text,
-        &plan.stages.iter().map(bar).collect::<Vec<Bar>>(),
-    );
+    let bars: Vec<Bar> = plan.stages.iter().map(bar).collect();
+    let key = [("forward", COLORS[0]), ("backward", COLORS[1])];
+    let heading = "Time of one micro-batch on each stage, forward and backward";
+    let bars = chart(heading, &key, time_text, &bars);
     let forms = plan.parameters.iter().map(|one| (&one.path, one)).collect();
     let details = plan.stages.iter().zip(summaries(plan));
     let details = details.map(|(stage, modules)| content(stage, &modules, &forms));
@@ -199,36 +176,28 @@ fn stages(plan: &PlanFile) -> String {
     )
 }
 
+/// The parameters of a plan by path.
+type Forms<'p> = BTreeMap<&'p ParameterPath, &'p PlanParameter>;
+
 /// The modules of a stage in one line, and below it the full list with parameters.
-fn content(
-    stage: &PlanStage,
-    modules: &str,
-    forms: &BTreeMap<&ParameterPath, &PlanParameter>,
-) -> String {
+fn content(stage: &PlanStage, modules: &str, forms: &Forms<'_>) -> String {
     let short = match modules {
         "" => "no modules".to_owned(),
         modules => xml(modules),
     };
-    let list = |name: &str, items: Vec<String>| match items.is_empty() {
-        true => String::new(),
-        false => {
-            let items: String = items
-                .iter()
-                .map(|item| format!("<li>{item}</li>"))
-                .collect();
-            format!("<li>{name}<ul>{items}</ul></li>")
+    let list = |name: &str, items: Vec<String>| {
+        if items.is_empty() {
+            return String::new();
         }
+        let items = items.iter().map(|item| format!("<li>{item}</li>"));
+        format!("<li>{name}<ul>{}</ul></li>", items.collect::<String>())
     };
     let parameters = |paths: &[ParameterPath]| {
         let items = paths.iter().map(|path| {
-            let form = forms
-                .get(path)
-                .map_or(String::new(), |one| model::form(&one.dtype, &one.shape));
-            format!(
-                "{} <span class=\"form\">{}</span>",
-                xml(path.as_str()),
-                xml(&form)
-            )
+            let form = forms.get(path);
+            let form = form.map_or(String::new(), |one| model::form(&one.dtype, &one.shape));
+            let (path, form) = (xml(path.as_str()), xml(&form));
+            format!("{path} <span class=\"form\">{form}</span>")
         });
         items.collect::<Vec<String>>()
     };
@@ -243,10 +212,8 @@ fn content(
         list(&own, parameters(&stage.parameters)),
         list("parameters of other stages", parameters(&stage.copies)),
     ];
-    let tag = match stage.recompute {
-        true => " <span class=\"tag\">recomputes</span>",
-        false => "",
-    };
+    let recomputes = " <span class=\"tag\">recomputes</span>";
+    let tag = if stage.recompute { recomputes } else { "" };
     let (name, lists) = (stage.stage, lists.concat());
     format!("<details><summary>Stage {name}: {short}{tag}</summary><ul>{lists}</ul></details>\n")
 }
@@ -257,16 +224,12 @@ fn memory(plan: &PlanFile) -> String {
     let limit = |rank: &RankPrediction| plan.machine.rank(rank.rank).memory_bytes;
     let bar = |rank: &RankPrediction| {
         let total = rank.memory.total();
+        let full = limit(rank).map(|limit| format!(", {} full", share_text(total, limit)));
+        let parts = RankMemory::PARTS.iter();
         Bar {
             label: format!("rank {}", rank.rank),
-            sizes: RankMemory::PARTS
-                .iter()
-                .map(|(_, bytes)| bytes(&rank.memory))
-                .collect(),
-            figure: match limit(rank) {
-                Some(limit) => format!("{}, {} full", bytes_text(total), share_text(total, limit)),
-                None => bytes_text(total),
-            },
+            sizes: parts.map(|(_, bytes)| bytes(&rank.memory)).collect(),
+            figure: bytes_text(total) + &full.unwrap_or_default(),
             limit: limit(rank),
         }
     };
@@ -277,38 +240,26 @@ fn memory(plan: &PlanFile) -> String {
         true => "<p>The dashed line is the rank's memory limit.</p>\n",
         false => "",
     };
-    let key: Vec<_> = RankMemory::PARTS
-        .iter()
-        .zip(COLORS)
-        .map(|((name, _), color)| (*name, color))
-        .collect();
+    let key = RankMemory::PARTS.iter().zip(COLORS);
+    let key: Vec<_> = key.map(|((name, _), color)| (*name, color)).collect();
     let bars: Vec<Bar> = ranks.iter().map(bar).collect();
-    let bars = chart(
-        "Memory of each rank at its peak, by purpose",
-        &key,
-        bytes_text,
-        &bars,
-    );
+    let heading = "Memory of each rank at its peak, by purpose";
+    let bars = chart(heading, &key, bytes_text, &bars);
     let table = tables::memory(plan).to_html("");
     let exact = "<p>Each part has its own peak, so the total is an upper bound.</p>\n";
     format!("{note}{bars}{exact}{table}")
 }
 
-fn ties(plan: &PlanFile) -> String {
-    let table = tables::ties(plan).to_html("<p>No parameter is read on several stages.</p>\n");
-    format!("<p>The owner updates a shared parameter and sends it to the copies.</p>\n{table}")
-}
-
 /// The programs of each stage in collapsible sections.
 fn programs(plan: &PlanFile) -> String {
-    let note = match plan.stages.iter().all(|stage| stage.programs.is_empty()) {
-        true => "<p>The plan was created without the text of its programs.</p>\n",
-        false => "",
+    let note = match plan.has_programs() {
+        true => "",
+        false => "<p>The plan was created without the text of its programs.</p>\n",
     };
     let stages = plan.stages.iter().map(|stage| {
         let (name, rank) = (stage.stage, stage.rank);
         let count = count_text(stage.programs.len(), "program");
-        let text = StageText(stage).to_string();
+        let text = stage_text(stage);
         let lines: String = text.lines().map(|line| xml(line) + "\n").collect();
         format!(
             "<details><summary>Stage {name} on rank {rank}: {count}</summary>\

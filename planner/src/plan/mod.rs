@@ -21,7 +21,6 @@ mod file;
 mod html;
 mod model;
 mod modules;
-mod other_step;
 mod program;
 mod show;
 mod tables;

@@ -49,9 +49,8 @@ impl PlanFile {
         let (of_plan, of_model) = (by_path(planned), by_path(found));
         let lacks = |all: &[PlanParameter], other: &BTreeMap<ParameterPath, PlanParameter>| {
             let paths = all.iter().map(|one| one.path.clone());
-            paths
-                .filter(|path| !other.contains_key(path))
-                .collect::<Vec<_>>()
+            let lacking = paths.filter(|path| !other.contains_key(path));
+            lacking.collect::<Vec<_>>()
         };
         let changed = planned.iter().filter_map(|planned| {
             let found = of_model.get(&planned.path)?;
@@ -94,10 +93,10 @@ impl fmt::Display for ModelDifference {
                 "the parameters have another order, or one is repeated, from position {order} on"
             ));
         }
+        let kinds = kinds.join("; ");
         write!(
             f,
-            "the plan is for another model: {}; create a plan for this one",
-            kinds.join("; ")
+            "the plan is for another model: {kinds}; create a plan for this one"
         )
     }
 }

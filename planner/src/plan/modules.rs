@@ -25,11 +25,8 @@ impl<'a> Shown<'a> {
             }
             end += part.len() + 1;
         }
-        let name = module.split('.').next().unwrap_or("");
-        Self {
-            name,
-            element: None,
-        }
+        let (name, element) = (module.split('.').next().unwrap_or(""), None);
+        Self { name, element }
     }
 
     fn text(&self, last: Option<usize>) -> String {
@@ -54,9 +51,8 @@ pub(super) fn summaries(plan: &PlanFile) -> Vec<String> {
         }
     }
     let is_shared = |shown: &Shown<'_>| stages.get(shown).is_some_and(|on| on.len() > 1);
-    let stages = plan.stages.iter();
-    stages
-        .map(|stage| described(&stage.modules, is_shared))
+    let all = plan.stages.iter();
+    all.map(|stage| described(&stage.modules, is_shared))
         .collect()
 }
 
@@ -69,12 +65,9 @@ fn described<T: AsRef<str>>(paths: &[T], is_shared: impl Fn(&Shown<'_>) -> bool)
     let mut names: Vec<Shown<'_>> = paths.iter().map(|path| Shown::of(path.as_ref())).collect();
     names.dedup();
     let follows = |before: &Shown<'_>, next: &Shown<'_>| {
-        before.name == next.name
-            && before
-                .element
-                .is_some_and(|e| e.checked_add(1) == next.element)
-            && !is_shared(before)
-            && !is_shared(next)
+        let after = before.element.and_then(|element| element.checked_add(1));
+        let is_next = before.name == next.name && after.is_some() && after == next.element;
+        is_next && !is_shared(before) && !is_shared(next)
     };
     let runs = names.chunk_by(follows).flat_map(|run| match run {
         [first, _, .., last] => vec![first.text(last.element)],

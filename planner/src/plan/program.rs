@@ -1,13 +1,12 @@
 //! The programs of each stage as readable text.
 
-use std::fmt;
-
 use tinderbox_schedule::StageIndex;
+use tinderbox_schedule::arithmetic::sum;
 
 use super::escape::visible;
 use super::model::form;
 use super::units::{bytes_text, count_text, time_text};
-use super::{PlanFile, PlanStage, PlanValue};
+use super::{PlanFile, PlanProgram, PlanStage, PlanValue};
 
 impl PlanFile {
     /// Returns the programs of stages as text, and the values that enter, leave and bypass each stage.
@@ -17,127 +16,90 @@ impl PlanFile {
     pub fn programs_text(&self, stages: &[StageIndex]) -> String {
         let shown = self.stages.iter();
         let shown = shown.filter(|stage| stages.is_empty() || stages.contains(&stage.stage));
-        let texts: Vec<String> = shown.map(|stage| StageText(stage).to_string()).collect();
-        let note = match self.stages.iter().all(|stage| stage.programs.is_empty()) {
-            true => {
+        let texts: Vec<String> = shown.map(stage_text).collect();
+        let note = match self.has_programs() {
+            false => {
                 "The plan has no text of its programs, like every plan in a checkpoint, and those whose text would have more than 4 MiB: show the file of \
                  `Plan::save` to see what each stage runs.\n\n"
             }
-            false => "",
+            true => "",
         };
         format!("{note}{}", texts.join("\n"))
     }
 }
 
 /// The text of one stage: its modules and parameters, the values at its boundaries, its programs.
-pub(super) struct StageText<'a>(pub(super) &'a PlanStage);
-
-impl fmt::Display for StageText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = self.0;
-        let modules: Vec<_> = stage.modules.iter().map(|module| visible(module)).collect();
-        let modules = match modules.is_empty() {
-            true => "no modules".to_owned(),
-            false => modules.join(" "),
-        };
-        writeln!(
-            f,
-            "=== stage {} on rank {}: {modules}",
-            stage.stage, stage.rank
-        )?;
-        let mut parameters = count_text(stage.parameters.len(), "parameter");
-        if !stage.copies.is_empty() {
-            parameters = format!("{parameters} (+{} shared)", stage.copies.len());
-        }
-        let costs = &stage.costs;
-        writeln!(
-            f,
-            "    {parameters}, {}; F {}, B {}{}",
-            bytes_text(stage.held_bytes()),
-            time_text(costs.forward),
-            time_text(costs.backward),
-            if stage.recompute {
-                ", recomputes its activations"
-            } else {
-                ""
-            }
-        )?;
-        for (heading, values) in [
-            ("receives", &stage.live_in),
-            ("sends", &stage.live_out),
-            ("bypassed by", &stage.bypassing),
-        ] {
-            write_values(f, heading, values)?;
-        }
-        write_programs(f, stage)
-    }
-}
-
-fn write_programs(f: &mut fmt::Formatter<'_>, stage: &PlanStage) -> fmt::Result {
-    for program in &stage.programs {
-        let name = visible(&program.name);
-        writeln!(f, "\n--- {name} of stage {}", stage.stage)?;
-        for line in &program.reads {
-            writeln!(f, "    {}", visible(line))?;
-        }
-        if !program.reads.is_empty() && !program.operations.is_empty() {
-            writeln!(f)?;
-        }
-        for line in &program.operations {
-            writeln!(f, "    {}", visible(line))?;
-        }
-        if program.reads.is_empty() && program.operations.is_empty() {
-            writeln!(f, "    no operations")?;
-        }
-    }
-    Ok(())
-}
-
-/// Values in columns, below a heading.
-fn write_values(f: &mut fmt::Formatter<'_>, heading: &str, values: &[PlanValue]) -> fmt::Result {
-    if values.is_empty() {
-        return Ok(());
-    }
-    let total = values
-        .iter()
-        .map(|value| value.bytes)
-        .fold(0, u64::saturating_add);
-    let count = count_text(values.len(), "value");
-    writeln!(
-        f,
-        "  {heading}: {count}, {} per micro-batch",
-        bytes_text(total)
-    )?;
-    let rows: Vec<[String; 3]> = values
-        .iter()
-        .map(|value| {
-            [
-                visible(&value.name).into_owned(),
-                form(&value.dtype, &value.shape),
-                bytes_text(value.bytes),
-            ]
-        })
-        .collect();
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
+pub(super) fn stage_text(stage: &PlanStage) -> String {
+    let (name, rank) = (stage.stage, stage.rank);
+    let modules: Vec<_> = stage.modules.iter().map(|module| visible(module)).collect();
+    let modules = match modules.is_empty() {
+        true => "no modules".to_owned(),
+        false => modules.join(" "),
     };
-    let widths = [width(0), width(1), width(2)];
-    for (value, [name, form, bytes]) in values.iter().zip(&rows) {
-        writeln!(
-            f,
-            "    {name:<0$}  {form:<1$}  {bytes:>2$}  {3}, stage {4} -> {5}",
-            widths[0],
-            widths[1],
-            widths[2],
-            visible(&value.made_by),
-            value.from,
-            value.to
-        )?;
+    let mut parameters = count_text(stage.parameters.len(), "parameter");
+    if !stage.copies.is_empty() {
+        parameters = format!("{parameters} (+{} shared)", stage.copies.len());
     }
-    Ok(())
+    let bytes = bytes_text(stage.held_bytes());
+    let [forward, backward] = [stage.costs.forward, stage.costs.backward].map(time_text);
+    let recomputes = ", recomputes its activations";
+    let recomputes = if stage.recompute { recomputes } else { "" };
+    let values = [
+        values_text("receives", &stage.live_in),
+        values_text("sends", &stage.live_out),
+        values_text("bypassed by", &stage.bypassing),
+    ];
+    let programs = stage
+        .programs
+        .iter()
+        .map(|program| program_text(name, program));
+    let content = values.into_iter().chain(programs).collect::<String>();
+    format!(
+        "=== stage {name} on rank {rank}: {modules}\n    \
+         {parameters}, {bytes}; F {forward}, B {backward}{recomputes}\n{content}"
+    )
+}
+
+fn program_text(stage: StageIndex, program: &PlanProgram) -> String {
+    let lines = |lines: &[String]| -> String {
+        let lines = lines.iter().map(|line| format!("    {}\n", visible(line)));
+        lines.collect()
+    };
+    let body = match (lines(&program.reads), lines(&program.operations)) {
+        (reads, operations) if reads.is_empty() && operations.is_empty() => {
+            "    no operations\n".to_owned()
+        }
+        (reads, operations) if reads.is_empty() || operations.is_empty() => reads + &operations,
+        (reads, operations) => format!("{reads}\n{operations}"),
+    };
+    format!("\n--- {} of stage {stage}\n{body}", visible(&program.name))
+}
+
+/// Values in columns, below a heading; nothing without values.
+fn values_text(heading: &str, values: &[PlanValue]) -> String {
+    if values.is_empty() {
+        return String::new();
+    }
+    let total = bytes_text(sum(values.iter().map(|value| value.bytes)));
+    let count = count_text(values.len(), "value");
+    let rows = values.iter().map(|value| {
+        let (name, form) = (visible(&value.name), form(&value.dtype, &value.shape));
+        [name.into_owned(), form, bytes_text(value.bytes)]
+    });
+    let rows: Vec<[String; 3]> = rows.collect();
+    let [a, b, c] = [0, 1, 2].map(|column| {
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or(0)
+    });
+    let lines = values
+        .iter()
+        .zip(&rows)
+        .map(|(value, [name, form, bytes])| {
+            let (made_by, from, to) = (visible(&value.made_by), value.from, value.to);
+            format!("    {name:<a$}  {form:<b$}  {bytes:>c$}  {made_by}, stage {from} -> {to}\n")
+        });
+    let lines: String = lines.collect();
+    format!("  {heading}: {count}, {total} per micro-batch\n{lines}")
 }
 
 #[cfg(test)]

@@ -17,10 +17,8 @@ impl fmt::Display for PlanFile {
                 writeln!(f)?;
             }
             for (mut name, lines) in facts {
-                let lines = lines
-                    .iter()
-                    .flat_map(|line| wrapped(line.split(' '), " ", WIDTH - NAMES));
-                for line in lines {
+                let lines = lines.iter();
+                for line in lines.flat_map(|line| wrapped(line.split(' '), " ", WIDTH - NAMES)) {
                     writeln!(f, "{}", format!("{name:<NAMES$}{line}").trim_end())?;
                     name = "";
                 }

@@ -5,6 +5,7 @@ use std::fmt;
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table as Layout, TableComponent, presets,
 };
+use tinderbox_schedule::arithmetic::sum;
 use tinderbox_schedule::{Compute, Edge, Endpoint, StageCosts, StageIndex};
 
 use super::escape::{visible, xml};
@@ -88,26 +89,19 @@ impl Table {
             return otherwise.to_owned();
         }
         let title = xml(&self.title);
-        let cell = |at: usize, element: &str, column: &Column, text: &str| {
-            let class = if column.is_number {
-                " class=\"number\""
-            } else {
-                ""
-            };
-            let (element, scope) = match (element, at) {
-                ("th", _) => ("th", " scope=\"col\""),
-                (_, 0) => ("th", " scope=\"row\""),
-                _ => ("td", ""),
-            };
-            format!("<{element}{scope}{class}>{}</{element}>", xml(text))
+        let cell = |element: &str, column: &Column, text: &str| {
+            let number = " class=\"number\"";
+            let class = if column.is_number { number } else { "" };
+            format!("<{element}{class}>{}</{}>", xml(text), &element[..2])
         };
-        let header = self.columns.iter().enumerate();
-        let header: String = header
-            .map(|(at, column)| cell(at, "th", column, &column.name))
-            .collect();
+        let header = self.columns.iter();
+        let header = header.map(|column| cell("th scope=\"col\"", column, &column.name));
+        let header: String = header.collect();
         let row = |row| {
-            let cells = self.row(row).enumerate();
-            let cells = cells.map(|(at, (column, text))| cell(at, "td", column, text));
+            let cells = self.row(row).enumerate().map(|(at, (column, text))| {
+                let element = if at == 0 { "th scope=\"row\"" } else { "td" };
+                cell(element, column, text)
+            });
             format!("<tr>{}</tr>\n", cells.collect::<String>())
         };
         let rows: String = (0..self.rows()).map(row).collect();
@@ -151,7 +145,7 @@ impl fmt::Display for Table {
 pub(super) fn stages(plan: &PlanFile) -> Table {
     let stages = || plan.stages.iter();
     let flops = |stage: &PlanStage| stage.forward_flops.saturating_add(stage.backward_flops);
-    let all = stages().map(flops).fold(0, u64::saturating_add);
+    let all = sum(stages().map(flops));
     let parameters = stages().map(|stage| match stage.copies.len() {
         0 => stage.parameters.len().to_string(),
         shared => format!("{} (+{shared} shared)", stage.parameters.len()),
@@ -200,7 +194,7 @@ pub(super) fn ranks(plan: &PlanFile) -> Table {
         false => String::new(),
     };
     let stages = plan.stages_by_rank();
-    let stages = |rank: &RankPrediction| -> String {
+    let stages = |rank: &RankPrediction| {
         let own = stages.get(&rank.rank).into_iter().flatten();
         let own: Vec<String> = own.map(|stage| stage.stage.to_string()).collect();
         own.join(" ")
@@ -224,20 +218,15 @@ pub(super) fn memory(plan: &PlanFile) -> Table {
     for (name, bytes) in RankMemory::PARTS {
         table = table.numbers(name, ranks().map(|rank| scale.number(bytes(&rank.memory))));
     }
-    let limited = |text: &dyn Fn(u64, u64) -> String| -> Vec<String> {
-        let text = |rank: &RankPrediction| {
-            let limit = plan.machine.rank(rank.rank).memory_bytes;
-            limit.map_or_else(String::new, |limit| text(rank.memory.total(), limit))
-        };
-        ranks().map(text).collect()
-    };
-    table
-        .numbers(
-            "total",
-            ranks().map(|rank| scale.number(rank.memory.total())),
-        )
-        .numbers("limit", limited(&|_, limit| scale.number(limit)))
-        .numbers("full", limited(&share_text))
+    let limit = |rank: &RankPrediction| plan.machine.rank(rank.rank).memory_bytes;
+    let limits = ranks().map(|rank| limit(rank).map_or(String::new(), |limit| scale.number(limit)));
+    let full = ranks().map(|rank| {
+        let share = |limit| share_text(rank.memory.total(), limit);
+        limit(rank).map_or(String::new(), share)
+    });
+    let totals = ranks().map(|rank| scale.number(rank.memory.total()));
+    let table = table.numbers("total", totals).numbers("limit", limits);
+    table.numbers("full", full)
 }
 
 /// The values that the stages exchange per micro-batch.

@@ -1,5 +1,7 @@
 //! A lower bound of the step time of every plan.
 
+use tinderbox_schedule::arithmetic::{narrow, sum};
+
 use crate::{Block, Machine, Step, Work};
 
 /// Returns the minimum nanoseconds of a step of this work, under any partition and schedule.
@@ -11,28 +13,20 @@ use crate::{Block, Machine, Step, Work};
 #[must_use]
 pub fn lower_bound(work: &Work, machine: &Machine, step: &Step) -> u64 {
     let micro_batches = step.per_replica() as u64;
-    let fastest = machine
-        .rank_models()
-        .iter()
-        .max_by_key(|rank| rank.speed_permille)
-        .copied()
-        .unwrap_or_default();
-    let speeds = machine.rank_models().iter();
-    let speed = speeds.map(|rank| rank.speed_permille);
-    let speed = speed.fold(0, u64::saturating_add);
-    let once = work.blocks.iter().map(least).fold(0, u64::saturating_add);
+    let ranks = || machine.rank_models().iter();
+    let fastest = ranks().max_by_key(|rank| rank.speed_permille);
+    let fastest = fastest.copied().unwrap_or_default();
+    let speed = sum(ranks().map(|rank| rank.speed_permille));
+    let once = sum(work.blocks.iter().map(least));
     let spread = u128::from(once) * u128::from(micro_batches);
-    let spread = spread.saturating_mul(1000) / u128::from(speed.max(1));
+    let spread = narrow(spread.saturating_mul(1000) / u128::from(speed.max(1)));
     let largest = work.blocks.iter().map(least).max().unwrap_or(0);
     let largest = fastest.time(largest).saturating_mul(micro_batches);
     // A stage's time is rounded down on its rank, by less than a nanosecond for each program.
     let stages = machine.ranks().saturating_mul(machine.chunks());
     let programs = stages.saturating_mul(step.per_replica()).saturating_mul(3);
-    u64::try_from(spread)
-        .unwrap_or(u64::MAX)
-        .max(largest)
-        .max(fastest.time(longest_path(work)))
-        .saturating_sub(programs as u64)
+    let bound = spread.max(largest).max(fastest.time(longest_path(work)));
+    bound.saturating_sub(programs as u64)
 }
 
 /// The nanoseconds of a block's forward and backward, the backward in the faster of its two forms.
@@ -61,7 +55,7 @@ fn longest_path(work: &Work) -> u64 {
             }
         }
         let back = block.backward.min(block.input_gradient);
-        let around = around.saturating_add(block.forward).saturating_add(back);
+        let around = sum([around, block.forward, back]);
         tails[index] = (ahead.saturating_add(block.forward), around);
         longest = longest.max(tails[index].0).max(tails[index].1);
     }

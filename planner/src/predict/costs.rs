@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tinderbox_schedule::arithmetic::{add, sum};
 use tinderbox_schedule::{
     Compute, Costs, Dependencies, Edge, Endpoint, StageCosts, StageIndex, Tie,
 };
@@ -25,8 +26,7 @@ impl StageBytes {
     /// Returns the bytes that are held all the time.
     #[must_use]
     pub fn resident(&self) -> u64 {
-        let held = self.parameters.saturating_add(self.gradients);
-        held.saturating_add(self.optimizer)
+        sum([self.parameters, self.gradients, self.optimizer])
     }
 }
 
@@ -68,10 +68,8 @@ pub fn partition_costs(
     for value in &work.values {
         let from = partition.stage_of[value.maker];
         let of = |blocks: &[usize]| -> BTreeSet<usize> {
-            blocks
-                .iter()
-                .map(|block| partition.stage_of[*block])
-                .collect()
+            let stages = blocks.iter().map(|block| partition.stage_of[*block]);
+            stages.collect()
         };
         let (readers, keepers) = (of(&value.readers), of(&value.keepers));
         for to in readers.iter().filter(|to| **to != from) {
@@ -83,10 +81,7 @@ pub fn partition_costs(
         }
         for stage in keepers {
             let (own, got) = &mut kept[stage];
-            match stage == from {
-                true => add(own, value.bytes),
-                false => add(got, value.bytes),
-            }
+            add(if stage == from { own } else { got }, value.bytes);
         }
     }
     for (stage, cost) in costs.iter_mut().enumerate() {
@@ -101,7 +96,7 @@ pub fn partition_costs(
             add(&mut cost.activation_bytes, own);
         }
         // Each replica updates its part.
-        let updated = trained[stage] / step.replicas.max(1) as u64;
+        let updated = trained[stage] / step.share() as u64;
         cost.update = machine.rates.update_ns(updated, step.optimizer_states);
         cost.exchanged_bytes = step.exchanged(trained[stage]);
         cost.sum = machine.rates.add_ns(step.summed(trained[stage]));
@@ -120,20 +115,12 @@ pub fn partition_costs(
         cost.transient_bytes = bytes[stage].transient;
     }
     let Edges(messages) = edges;
-    let edges: Vec<Edge> = messages.keys().copied().collect();
-    let dependencies = Dependencies::new(stages, edges, ties);
+    let dependencies = Dependencies::new(stages, messages.keys().copied(), ties);
     PartitionCosts {
         dependencies: step.with_replicas(dependencies),
-        costs: Costs {
-            replicas: step.replicas,
-            ..machine.costs(costs, messages)
-        },
+        costs: machine.costs(costs, messages, step.replicas),
         bytes,
     }
-}
-
-fn add(sum: &mut u64, by: u64) {
-    *sum = sum.saturating_add(by);
 }
 
 /// Bytes by edge.
@@ -142,15 +129,9 @@ struct Edges(BTreeMap<Edge, u64>);
 
 impl Edges {
     fn add(&mut self, from: usize, made: Compute, to: usize, read: Compute, bytes: u64) {
-        let end = |stage, compute| Endpoint {
-            stage: StageIndex::new(stage),
-            compute,
-        };
+        let end = |stage, compute| Endpoint::new(StageIndex::new(stage), compute);
         if bytes > 0 {
-            let edge = Edge {
-                from: end(from, made),
-                to: end(to, read),
-            };
+            let edge = Edge::new(end(from, made), end(to, read));
             add(self.0.entry(edge).or_default(), bytes);
         }
     }
@@ -195,7 +176,7 @@ fn hold_parameters(
                 add(&mut held.gradients, gradients);
                 add(&mut trained[stage], parameter.bytes);
                 let state = parameter.bytes.saturating_mul(step.optimizer_states);
-                add(&mut held.optimizer, state / step.replicas.max(1) as u64);
+                add(&mut held.optimizer, state / step.share() as u64);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
+use tinderbox_schedule::arithmetic::{add, sum};
 use tinderbox_schedule::{Action, Costs, Message, Schedule, Span, Timeline, peak_bytes};
 
 use super::PartitionCosts;
@@ -45,8 +46,7 @@ impl RankMemory {
     /// Returns the sum of all parts.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let parts = Self::PARTS.iter().map(|(_, bytes)| bytes(self));
-        parts.fold(0, u64::saturating_add)
+        sum(Self::PARTS.iter().map(|(_, bytes)| bytes(self)))
     }
 }
 
@@ -60,18 +60,14 @@ pub(super) fn of_ranks(
     let mut ranks = vec![RankMemory::default(); peaks.len()];
     for (stage, rank) in costs.bytes.iter().zip(&schedule.stage_to_rank) {
         let memory = &mut ranks[rank.index()];
-        memory.parameters = memory.parameters.saturating_add(stage.parameters);
-        memory.gradients = memory.gradients.saturating_add(stage.gradients);
-        memory.optimizer = memory.optimizer.saturating_add(stage.optimizer);
+        add(&mut memory.parameters, stage.parameters);
+        add(&mut memory.gradients, stage.gradients);
+        add(&mut memory.optimizer, stage.optimizer);
         memory.transient = memory.transient.max(stage.transient);
     }
-    for ((memory, peak), buffers) in ranks
-        .iter_mut()
-        .zip(peaks)
-        .zip(waiting_bytes(timeline, &costs.costs))
-    {
-        let resident = memory.parameters.saturating_add(memory.gradients);
-        let resident = resident.saturating_add(memory.optimizer);
+    let waiting = waiting_bytes(timeline, &costs.costs);
+    for ((memory, peak), buffers) in ranks.iter_mut().zip(peaks).zip(waiting) {
+        let resident = sum([memory.parameters, memory.gradients, memory.optimizer]);
         memory.activations = peak.saturating_sub(resident);
         memory.buffers = buffers;
     }
@@ -80,10 +76,6 @@ pub(super) fn of_ranks(
 
 /// The maximum bytes of messages that wait on each rank to be read, while its actions run.
 pub(super) fn waiting_bytes(timeline: &Timeline, costs: &Costs) -> Vec<u64> {
-    let bytes = |message: &Message| match message {
-        Message::Values { edge, .. } => costs.message_bytes.get(edge).copied().unwrap_or(0),
-        Message::Tie(_) | Message::Norm { .. } => 0,
-    };
     let mut sent: HashMap<Message, u64> = HashMap::new();
     for span in timeline.ranks.iter().flat_map(|rank| &rank.spans) {
         if let Action::Send(message) = span.action {
@@ -96,7 +88,7 @@ pub(super) fn waiting_bytes(timeline: &Timeline, costs: &Costs) -> Vec<u64> {
             if let Action::Receive(message) = span.action
                 && let Some(come) = sent.get(&message)
             {
-                let bytes = bytes(&message);
+                let bytes = message.bytes(&costs.message_bytes);
                 events.push((*come, true, bytes));
                 events.push((span.end.max(*come), false, bytes));
             }
@@ -113,9 +105,6 @@ pub(super) fn waiting_bytes(timeline: &Timeline, costs: &Costs) -> Vec<u64> {
         }
         most
     };
-    timeline
-        .ranks
-        .iter()
-        .map(|rank| most_of(&rank.spans))
-        .collect()
+    let ranks = timeline.ranks.iter();
+    ranks.map(|rank| most_of(&rank.spans)).collect()
 }

@@ -11,6 +11,7 @@ pub use memory::{RankMemory, UPDATE_VALUES};
 pub(crate) use schedule::schedule_of;
 
 use serde::{Deserialize, Serialize};
+use tinderbox_schedule::arithmetic::{scaled, sum};
 use tinderbox_schedule::{RankIndex, Schedule, StageCosts, StageIndex, Timeline, simulate};
 
 use crate::{Infeasible, Machine, Partition, PlannerError, Step, Work};
@@ -52,8 +53,7 @@ impl Prediction {
     #[must_use]
     pub fn gap_permille(&self) -> u64 {
         let above = self.step_ns.saturating_sub(self.lower_bound_ns);
-        let gap = u128::from(above) * 1000 / u128::from(self.lower_bound_ns.max(1));
-        u64::try_from(gap).unwrap_or(u64::MAX)
+        scaled(above, 1000, self.lower_bound_ns.max(1))
     }
 
     /// Returns the first rank that exceeds its memory limit, with its bytes.
@@ -135,12 +135,10 @@ pub fn predict_costs(
         let rank = |stage: StageIndex| stage_to_rank[stage.index()];
         rank(edge.from.stage) != rank(edge.to.stage)
     });
-    let crossing = crossing.map(|(_, bytes)| *bytes);
-    let per_micro_batch = crossing.fold(0, u64::saturating_add);
+    let per_micro_batch = sum(crossing.map(|(_, bytes)| *bytes));
     // All replicas but one send the gradients of a parameter, and get its new value.
     let exchanged = costs.costs.stages.iter().map(|stage| stage.exchanged_bytes);
-    let exchanged = exchanged.fold(0, u64::saturating_add);
-    let exchanged = exchanged.saturating_mul(2 * (step.replicas.max(1) as u64 - 1));
+    let exchanged = sum(exchanged).saturating_mul(2 * (step.share() as u64 - 1));
     let prediction = Prediction {
         step_ns: timeline.makespan(),
         lower_bound_ns,

@@ -1,5 +1,6 @@
 //! The lists under which a partition runs.
 
+use tinderbox_schedule::arithmetic::sum;
 use tinderbox_schedule::{
     Action, AutoOptions, Compute, Costs, Dependencies, RankIndex, Schedule, auto, peak_bytes,
     simulate,
@@ -24,10 +25,12 @@ pub(crate) fn schedule_of(
     // The search splits a backward where that helps; for schedules that never split, all work of a
     // backward is put into its first half, which then represents the whole.
     let splits = step.schedule.splits_backward();
-    let searched = match splits {
-        true => costs.clone(),
-        false => unsplit(costs),
-    };
+    let mut searched = costs.clone();
+    for stage in searched.stages.iter_mut().filter(|_| !splits) {
+        stage.input_gradient = stage.backward;
+        stage.weight_gradient = 0;
+        stage.weight_gradient_bytes = 0;
+    }
     let ranks = machine.rank_models().iter();
     let memory = ranks.map(|rank| rank.memory_bytes.unwrap_or(u64::MAX));
     let memory: Vec<u64> = memory.collect();
@@ -38,9 +41,10 @@ pub(crate) fn schedule_of(
             memory_limits: Some(&limits),
             ..AutoOptions::default()
         };
+        let micro_batches = step.per_replica();
         let found = auto(
             stage_to_rank,
-            step.per_replica(),
+            micro_batches,
             dependencies,
             &searched,
             options,
@@ -54,7 +58,7 @@ pub(crate) fn schedule_of(
             join_halves(&mut found);
         }
         let excess = excess(&found, dependencies, costs, &memory)?;
-        let sum = excess.iter().copied().fold(0, u64::saturating_add);
+        let sum = sum(excess.iter().copied());
         if best.as_ref().is_none_or(|(least, _)| sum < *least) {
             best = Some((sum, found));
         }
@@ -83,31 +87,19 @@ fn excess(
     if memory.iter().all(|bytes| *bytes == u64::MAX) {
         return Ok(vec![0; memory.len()]);
     }
-    let mut held = peak_bytes(schedule, costs);
     let timeline = simulate(schedule, dependencies, costs)?;
-    for (held, waiting) in held.iter_mut().zip(waiting_bytes(&timeline, costs)) {
-        *held = held.saturating_add(waiting);
-    }
-    let mut transient = vec![0; held.len()];
+    let mut transient = vec![0; schedule.world_size()];
     for (rank, stage) in schedule.stage_to_rank.iter().zip(&costs.stages) {
         let most = &mut transient[rank.index()];
         *most = stage.transient_bytes.max(*most);
     }
-    let all = held.iter().zip(&transient).zip(memory);
-    let over = all
-        .map(|((held, transient), memory)| held.saturating_add(*transient).saturating_sub(*memory));
+    let waiting = waiting_bytes(&timeline, costs);
+    let held = peak_bytes(schedule, costs).into_iter().zip(waiting);
+    let all = held.zip(transient).zip(memory);
+    let over = all.map(|(((peak, waiting), transient), memory)| {
+        sum([peak, waiting, transient]).saturating_sub(*memory)
+    });
     Ok(over.collect())
-}
-
-/// The same costs with no work in the second half of a backward.
-fn unsplit(costs: &Costs) -> Costs {
-    let mut costs = costs.clone();
-    for stage in &mut costs.stages {
-        stage.input_gradient = stage.backward;
-        stage.weight_gradient = 0;
-        stage.weight_gradient_bytes = 0;
-    }
-    costs
 }
 
 /// Replaces split backwards by whole ones.

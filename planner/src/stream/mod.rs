@@ -1,7 +1,6 @@
 //! What stays in memory of values that are read in a known, repeating order, for a model that does not fit.
 
 mod budget;
-mod of_plan;
 mod plan;
 mod predict;
 mod state;

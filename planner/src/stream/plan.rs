@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::mem::replace;
 
 use serde::{Deserialize, Serialize};
 
@@ -84,14 +85,13 @@ struct Room {
 
 impl Room {
     fn new(plan: &StreamPlan) -> Self {
-        let bytes = |visit: &StreamVisit| {
-            let bytes = visit.items.iter().map(|item| plan.items[*item].bytes);
-            bytes.sum::<u64>()
+        let sum = |items: &mut dyn Iterator<Item = &usize>| -> u64 {
+            items.map(|item| plan.items[*item].bytes).sum()
         };
-        let own: Vec<u64> = plan.visits.iter().map(bytes).collect();
+        let own = plan.visits.iter().map(|visit| sum(&mut visit.items.iter()));
+        let own: Vec<u64> = own.collect();
         let read = plan.visits.iter().enumerate().map(|(index, visit)| {
-            let read = visit.items.iter().filter(|item| !plan.makes(index, **item));
-            read.map(|item| plan.items[*item].bytes).sum()
+            sum(&mut visit.items.iter().filter(|item| !plan.makes(index, **item)))
         });
         Self {
             kept: vec![0; own.len()],
@@ -100,25 +100,14 @@ impl Room {
         }
     }
 
-    /// The visits between two uses, and the visit of the second.
-    fn of(&self, gap: &Gap) -> (impl Iterator<Item = usize> + use<>, usize) {
-        let (first, count) = (gap.visit, self.own.len());
-        let between = (1..gap.length).map(move |after| (first + after) % count);
-        (between, (first + gap.length) % count)
-    }
-
-    fn keep(&mut self, gap: &Gap, plan: &StreamPlan) {
-        let bytes = plan.items[gap.item].bytes;
-        let (between, next) = self.of(gap);
-        between.for_each(|visit| self.kept[visit] += bytes);
-        self.read[next] -= bytes;
-    }
-
-    fn drop(&mut self, gap: &Gap, plan: &StreamPlan) {
-        let bytes = plan.items[gap.item].bytes;
-        let (between, next) = self.of(gap);
-        between.for_each(|visit| self.kept[visit] -= bytes);
-        self.read[next] += bytes;
+    /// Lets the value of a gap stay in it, or no longer.
+    fn set(&mut self, gap: &Gap, plan: &StreamPlan, stays: bool) {
+        let (bytes, count) = (plan.items[gap.item].bytes, self.own.len());
+        let change = |sum: &mut u64, adds| *sum = if adds { *sum + bytes } else { *sum - bytes };
+        for after in 1..gap.length {
+            change(&mut self.kept[(gap.visit + after) % count], stays);
+        }
+        change(&mut self.read[(gap.visit + gap.length) % count], !stays);
     }
 
     /// Whether every visit has room for its values, for those that stay, and to read ahead where that is possible at all.
@@ -161,11 +150,11 @@ impl StreamPlan {
         visits: Vec<StreamVisit>,
         budget_bytes: u64,
     ) -> Result<Self, StreamError> {
-        let bytes_of = |visit: &StreamVisit| -> u64 {
+        let largest = visits.iter().map(|visit| {
             let bytes = visit.items.iter().map(|item| items[*item].bytes);
             bytes.sum::<u64>().saturating_add(visit.other_bytes)
-        };
-        let largest = visits.iter().map(bytes_of).enumerate();
+        });
+        let largest = largest.enumerate();
         if let Some((visit, least_bytes)) = largest.max_by_key(|(_, bytes)| *bytes)
             && least_bytes > budget_bytes
         {
@@ -186,16 +175,12 @@ impl StreamPlan {
         let mut last = vec![(0, 0); items.len()];
         let mut before = Vec::new();
         for _ in 0..2 {
-            before = visits
-                .iter()
-                .enumerate()
-                .map(|(index, visit)| {
-                    let items = visit.items.iter().enumerate();
-                    let before = items
-                        .map(|(place, item)| std::mem::replace(&mut last[*item], (index, place)));
-                    before.collect()
-                })
-                .collect();
+            let of_visit = |(index, visit): (usize, &StreamVisit)| {
+                let items = visit.items.iter().enumerate();
+                let before = items.map(|(place, item)| replace(&mut last[*item], (index, place)));
+                before.collect()
+            };
+            before = visits.iter().enumerate().map(of_visit).collect();
         }
         let mut plan = Self {
             before,
@@ -214,22 +199,18 @@ impl StreamPlan {
         let gaps = self.gaps();
         let others = self.visits.iter().map(|visit| visit.other_bytes).max();
         if self.bytes().saturating_add(others.unwrap_or(0)) <= self.budget_bytes {
-            for gap in gaps {
-                self.stays[gap.visit][gap.place] = true;
-            }
+            gaps.iter().for_each(|gap| self.keep(gap));
             return;
         }
-        let mut of_items: Vec<Vec<&Gap>> = vec![Vec::new(); self.items.len()];
+        let mut candidates: Vec<Vec<&Gap>> = vec![Vec::new(); self.items.len()];
         for gap in &gaps {
-            of_items[gap.item].push(gap);
+            candidates[gap.item].push(gap);
         }
         let mut room = Room::new(self);
-        let adjacent = gaps.iter().filter(|gap| gap.length == 1);
-        for gap in adjacent {
-            self.stays[gap.visit][gap.place] = true;
-            room.keep(gap, self);
+        for gap in gaps.iter().filter(|gap| gap.length == 1) {
+            self.keep(gap);
+            room.set(gap, self, true);
         }
-        let mut candidates: Vec<Vec<&Gap>> = of_items;
         candidates.retain(|gaps| !gaps.is_empty());
         candidates.sort_by_key(|gaps| {
             let bytes = self.items[gaps[0].item].bytes;
@@ -242,20 +223,19 @@ impl StreamPlan {
         single.sort_by_key(|gap| (gap.length, apart(gap.visit)));
         candidates.extend(single.into_iter().map(|gap| vec![gap]));
         for gaps in candidates {
-            let left = gaps
-                .into_iter()
-                .filter(|gap| !self.stays[gap.visit][gap.place]);
+            let left = gaps.into_iter();
+            let left = left.filter(|gap| !self.stays[gap.visit][gap.place]);
             let left: Vec<&Gap> = left.collect();
-            for gap in &left {
-                room.keep(gap, self);
-            }
+            left.iter().for_each(|gap| room.set(gap, self, true));
             match room.fits(self) {
-                true => left
-                    .iter()
-                    .for_each(|gap| self.stays[gap.visit][gap.place] = true),
-                false => left.iter().for_each(|gap| room.drop(gap, self)),
+                true => left.iter().for_each(|gap| self.keep(gap)),
+                false => left.iter().for_each(|gap| room.set(gap, self, false)),
             }
         }
+    }
+
+    fn keep(&mut self, gap: &Gap) {
+        self.stays[gap.visit][gap.place] = true;
     }
 
     /// The gaps between uses, each item's in the order of the visits.

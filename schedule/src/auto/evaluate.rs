@@ -3,15 +3,14 @@
 //! It returns the makespan that [`simulate`](crate::simulate()) returns for the same lists, exactly, and
 //! rejects what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory()) reject.
 
-use crate::task::Compute;
+use crate::arithmetic::sum;
 
-use super::problem::{Lists, NOT_MADE, Problem, Sent, Turn, count, next};
+use super::problem::{Lists, NOT_MADE, Problem, Sent, Turn, WEIGHT, count, kind, next};
 
 /// No message: the action began when the previous one on its rank ended.
 pub(super) const NO_MESSAGE: usize = usize::MAX;
 
 /// Computes makespans of lists. The arrays are reused from one run to the next.
-#[derive(Debug)]
 pub(super) struct Evaluator<'a> {
     problem: &'a Problem<'a>,
     /// The number of entries timed so far, the measure of effort.
@@ -86,12 +85,8 @@ impl<'a> Evaluator<'a> {
     pub fn makespan(&mut self, lists: &Lists, cutoff: u64) -> Option<u64> {
         self.reset(lists);
         while let Some(rank) = self.ready.pop() {
-            loop {
-                let position = self.ranks[rank].head;
-                if position >= lists[rank].len() {
-                    break;
-                }
-                match self.advance(rank, &lists[rank], position, cutoff) {
+            while self.ranks[rank].head < lists[rank].len() {
+                match self.advance(rank, &lists[rank], cutoff) {
                     Ok(()) => {}
                     Err(Stop::Blocked(message)) => {
                         self.ranks[rank].blocked_on = message;
@@ -114,16 +109,15 @@ impl<'a> Evaluator<'a> {
         self.counts.fill([0; 3]);
         self.link_free.fill(0);
         self.exchange_free.fill(0);
-        self.update_waits
-            .copy_from_slice(&self.problem.update_waits);
+        self.update_waits.clone_from(&self.problem.update_waits);
         self.ready.clear();
         self.ready.extend((0..self.problem.ranks).rev());
         for (rank, state) in self.ranks.iter_mut().enumerate() {
             let work = lists[rank].iter().filter(|turn| !turn.is_paired);
             let work = work.map(|turn| self.problem.time(*turn));
             *state = RankState {
-                budget: self.problem.budget(rank),
-                remaining: work.fold(0, u64::saturating_add),
+                budget: self.problem.budgets[rank],
+                remaining: sum(work),
                 blocked_on: NO_MESSAGE,
                 ..RankState::default()
             };
@@ -132,13 +126,8 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Runs the head of a list: an entry, or an overlapped pair.
-    fn advance(
-        &mut self,
-        rank: usize,
-        list: &[Turn],
-        position: usize,
-        cutoff: u64,
-    ) -> Result<(), Stop> {
+    fn advance(&mut self, rank: usize, list: &[Turn], cutoff: u64) -> Result<(), Stop> {
+        let position = self.ranks[rank].head;
         let first = list[position];
         let turns = list.get(position..=position + usize::from(first.is_paired));
         let turns = turns.ok_or(Stop::Refused)?;
@@ -165,7 +154,11 @@ impl<'a> Evaluator<'a> {
         }
         for turn in turns {
             self.causes[rank].push(cause);
-            self.hold(rank, *turn)?;
+            let state = &mut self.ranks[rank];
+            state.held = self.problem.held_after(state.held, *turn);
+            if state.held > state.budget {
+                return Err(Stop::Refused);
+            }
         }
         for (position, turn) in (position..).zip(turns) {
             self.send(rank, *turn, position);
@@ -178,19 +171,15 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Waits for the inputs of a program. Returns its earliest start, and the message that arrives last.
-    fn receive(
-        &self,
-        turn: Turn,
-        k: usize,
-        (mut start, mut cause): (u64, usize),
-    ) -> Result<(u64, usize), Stop> {
+    fn receive(&self, turn: Turn, k: usize, begin: (u64, usize)) -> Result<(u64, usize), Stop> {
+        let (mut start, mut cause) = begin;
         for read in self.problem.reads(turn.stage(), turn.compute) {
             let message = read.message + k;
             let arrival = self.arrivals[message];
             if arrival == NOT_MADE {
                 return Err(Stop::Blocked(message));
             }
-            if read.is_received {
+            if read.sent.is_some() {
                 if arrival > start {
                     (start, cause) = (arrival, message);
                 }
@@ -200,24 +189,9 @@ impl<'a> Evaluator<'a> {
         Ok((start, cause))
     }
 
-    /// Allocates and frees bytes.
-    fn hold(&mut self, rank: usize, turn: Turn) -> Result<(), Stop> {
-        let state = &mut self.ranks[rank];
-        state.held = self.problem.held_after(state.held, turn);
-        if state.held > state.budget {
-            return Err(Stop::Refused);
-        }
-        Ok(())
-    }
-
     /// Sends the outputs of a program, and wakes the rank that waits for them.
     fn send(&mut self, rank: usize, turn: Turn, position: usize) {
-        let [forwards, inputs, weights] = self.counts[turn.stage()];
-        let k = match turn.compute {
-            Compute::Forward => forwards,
-            Compute::Backward | Compute::InputGradient => inputs,
-            Compute::WeightGradient => weights,
-        };
+        let k = self.counts[turn.stage()][kind(turn.compute)];
         for made in self.problem.made(turn.stage(), turn.compute) {
             let message = made.message + k;
             self.made_at[message] = position;
@@ -243,7 +217,7 @@ impl<'a> Evaluator<'a> {
     /// replicas.
     fn end_stage(&mut self, rank: usize, turn: Turn) {
         let problem = self.problem;
-        let is_last = self.counts[turn.stage()][2] == problem.micro_batches;
+        let is_last = self.counts[turn.stage()][WEIGHT] == problem.micro_batches;
         if !is_last || !turn.compute.ends_backward() {
             return;
         }
@@ -252,23 +226,24 @@ impl<'a> Evaluator<'a> {
             if self.update_waits[stage] > 0 {
                 continue;
             }
-            self.work(rank, problem.costs.stages[stage].reduce);
+            self.work(rank, 0, problem.costs.stages[stage].reduce);
             let dependencies = problem.dependencies;
             match (dependencies.has_replicas(), dependencies.has_global_norm()) {
                 (true, _) => self.exchange(rank, stage),
                 (false, true) => self.send_norms(rank, stage),
                 (false, false) => {
-                    self.work(rank, problem.costs.stages[stage].update);
+                    self.work(rank, 0, problem.costs.stages[stage].update);
                     self.send_ties(rank, stage);
                 }
             }
         }
     }
 
-    /// Runs an action of a rank that waits for nothing.
-    fn work(&mut self, rank: usize, ticks: u64) {
+    /// Runs an action of a rank, not before what it waits for has arrived.
+    fn work(&mut self, rank: usize, arrival: u64, ticks: u64) {
+        let ticks = ticks.saturating_add(self.problem.costs.overhead);
         let free = &mut self.ranks[rank].free;
-        *free = free.saturating_add(ticks.saturating_add(self.problem.costs.overhead));
+        *free = (*free).max(arrival).saturating_add(ticks);
     }
 
     /// Begins to send to the replicas of a rank.
@@ -277,12 +252,6 @@ impl<'a> Evaluator<'a> {
         let free = &mut self.exchange_free[rank];
         *free = (*free).max(self.ranks[rank].free).saturating_add(busy);
         self.exchanged[stage] = free.saturating_add(latency);
-    }
-
-    /// Waits for what the replicas send.
-    fn wait_for_replicas(&mut self, rank: usize, stage: usize) {
-        let free = &mut self.ranks[rank].free;
-        *free = (*free).max(self.exchanged[stage]);
     }
 
     fn send_norms(&mut self, rank: usize, stage: usize) {
@@ -309,15 +278,13 @@ impl<'a> Evaluator<'a> {
     /// Runs the actions at the end of every rank's list, and returns the time at which the last rank is done.
     fn end_step(&mut self) -> u64 {
         let problem = self.problem;
-        let overhead = problem.costs.overhead;
         let has_norm = problem.dependencies.has_global_norm();
         let has_replicas = problem.dependencies.has_replicas();
         let ranks = || problem.stages_of.iter().enumerate();
         if has_replicas {
             for (rank, stages) in ranks() {
                 for &stage in stages {
-                    self.wait_for_replicas(rank, stage);
-                    self.work(rank, problem.costs.stages[stage].sum);
+                    self.work(rank, self.exchanged[stage], problem.costs.stages[stage].sum);
                 }
                 for &stage in stages.iter().filter(|_| has_norm) {
                     self.send_norms(rank, stage);
@@ -327,35 +294,30 @@ impl<'a> Evaluator<'a> {
         if has_norm {
             for (rank, _) in ranks().filter(|(_, stages)| !stages.is_empty()) {
                 for from in (0..problem.stages()).filter(|from| problem.rank_of[*from] != rank) {
-                    let arrival = self.norm_arrivals[from * problem.ranks + rank];
-                    let state = &mut self.ranks[rank];
-                    state.free = state.free.max(arrival).saturating_add(overhead);
+                    self.work(rank, self.norm_arrivals[from * problem.ranks + rank], 0);
                 }
             }
         }
         for (rank, stages) in ranks().filter(|_| has_norm || has_replicas) {
             for &stage in stages {
-                self.work(rank, problem.costs.stages[stage].update);
+                self.work(rank, 0, problem.costs.stages[stage].update);
                 match has_replicas {
                     true => self.exchange(rank, stage),
                     false => self.send_ties(rank, stage),
                 }
             }
             for &stage in stages.iter().filter(|_| has_replicas) {
-                self.wait_for_replicas(rank, stage);
-                self.work(rank, 0);
+                self.work(rank, self.exchanged[stage], 0);
                 self.send_ties(rank, stage);
             }
         }
         for (index, tie) in problem.dependencies.ties().iter().enumerate() {
             let rank = problem.rank_of[tie.copy.index()];
             if problem.rank_of[tie.owner.index()] != rank {
-                let arrival = self.tie_arrivals[index];
-                let state = &mut self.ranks[rank];
-                state.free = state.free.max(arrival).saturating_add(overhead);
+                self.work(rank, self.tie_arrivals[index], 0);
             }
         }
-        self.ranks.iter().map(|rank| rank.free).max().unwrap_or(0)
+        self.ends().max().unwrap_or(0)
     }
 
     /// Returns the end of each rank in the last run.

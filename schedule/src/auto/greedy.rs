@@ -13,6 +13,7 @@
 
 use std::mem;
 
+use crate::arithmetic::{add, scaled, sum};
 use crate::task::Compute;
 
 use super::problem::{Lists, NOT_MADE, Problem, Turn, count, next};
@@ -46,7 +47,6 @@ struct Candidate {
 }
 
 /// One run of the list scheduler.
-#[derive(Debug)]
 struct Run<'a> {
     problem: &'a Problem<'a>,
     policy: &'a Policy,
@@ -72,8 +72,7 @@ pub(super) fn schedule(problem: &Problem<'_>, policy: &Policy, cutoff: u64) -> O
     let micro_batches = problem.micro_batches as u64;
     let work = |stages: &Vec<usize>| {
         let each = stages.iter().map(|&stage| problem.least_work(stage));
-        let all = each.fold(0, u64::saturating_add);
-        all.saturating_mul(micro_batches)
+        sum(each).saturating_mul(micro_batches)
     };
     let mut run = Run {
         problem,
@@ -126,12 +125,11 @@ impl Run<'_> {
         let now = all().map(|one| one.start).min()?;
         let ready = all().filter(|one| one.start == now);
         let shortest = ready.map(|one| self.problem.time(one.turn)).min()?;
-        let wait = u128::from(shortest) * u128::from(self.policy.patience_permille) / 1000;
-        let latest = now.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX));
+        let wait = scaled(shortest, self.policy.patience_permille, 1000);
+        let latest = now.saturating_add(wait);
         let awaited = all().filter(|one| one.start <= latest);
-        awaited
-            .min_by_key(|one| (one.preference, one.start))
-            .copied()
+        let best = awaited.min_by_key(|one| (one.preference, one.start));
+        best.copied()
     }
 
     /// Returns the programs of a stage whose inputs are on their way, and that memory allows.
@@ -139,7 +137,7 @@ impl Run<'_> {
         let counts = self.counts[stage];
         let of = |compute: Compute| {
             let k = next(counts, compute).filter(|k| *k < self.problem.micro_batches)?;
-            self.candidate(rank, stage, compute, k)
+            self.candidate(rank, Turn::new(stage, compute), k)
         };
         let forward = of(Compute::Forward).filter(|_| self.may_forward(rank, stage, counts[0]));
         let input = next(counts, Compute::InputGradient).and_then(|k| {
@@ -153,20 +151,15 @@ impl Run<'_> {
     }
 
     /// Returns a candidate, if all its inputs have been computed.
-    fn candidate(
-        &self,
-        rank: usize,
-        stage: usize,
-        compute: Compute,
-        k: usize,
-    ) -> Option<Candidate> {
+    fn candidate(&self, rank: usize, turn: Turn, k: usize) -> Option<Candidate> {
+        let (stage, compute) = (turn.stage(), turn.compute);
         let mut start = self.free[rank];
         for read in self.problem.reads(stage, compute) {
             let arrival = self.arrivals[read.message + k];
             if arrival == NOT_MADE {
                 return None;
             }
-            if read.is_received {
+            if read.sent.is_some() {
                 start = start.max(arrival);
             }
         }
@@ -181,7 +174,7 @@ impl Run<'_> {
             false => stage,
         };
         Some(Candidate {
-            turn: Turn::new(stage, compute),
+            turn,
             start,
             preference: (place.unwrap_or(0), order),
         })
@@ -211,12 +204,8 @@ impl Run<'_> {
 
     /// Returns whether all micro-batches that a rank has begun can still end, oldest first, after it allocates
     /// some more bytes for one of them, of which `ran` bytes are the bytes of a forward.
-    fn is_safe(
-        &self,
-        rank: usize,
-        takes: u64,
-        (of, micro_batch, ran): (usize, usize, u64),
-    ) -> bool {
+    fn is_safe(&self, rank: usize, takes: u64, begun: (usize, usize, u64)) -> bool {
+        let (of, micro_batch, ran) = begun;
         let stages = || {
             let stages = self.problem.stages_of[rank].iter();
             stages.map(|&stage| {
@@ -229,8 +218,8 @@ impl Run<'_> {
             let waiting = activation.saturating_mul((forwards - inputs) as u64);
             waiting.saturating_add(weight.saturating_mul((inputs - weights) as u64))
         });
-        let held = held.fold(takes, u64::saturating_add);
-        let Some(mut free) = self.problem.budget(rank).checked_sub(held) else {
+        let held = sum(held.chain([takes]));
+        let Some(mut free) = self.problem.budgets[rank].checked_sub(held) else {
             return false;
         };
         let oldest = stages().map(|(_, [_, _, weights], _)| weights).min();
@@ -240,28 +229,28 @@ impl Run<'_> {
         let claims = stages().map(|(_, [forwards, _, _], (activation, _))| {
             activation.saturating_mul(end.saturating_sub(forwards) as u64)
         });
-        if claims.fold(0, u64::saturating_add) <= free {
+        if sum(claims) <= free {
             return true;
         }
         for k in oldest.unwrap_or(0)..end {
             let (mut needed, mut freed) = (0_u64, 0_u64);
             for (stage, [forwards, inputs, weights], (activation, weight)) in stages() {
                 if k >= forwards {
-                    needed = needed.saturating_add(activation);
+                    add(&mut needed, activation);
                 } else if k >= inputs {
-                    freed = freed.saturating_add(activation);
+                    add(&mut freed, activation);
                 } else if k >= weights {
-                    freed = freed.saturating_add(weight);
+                    add(&mut freed, weight);
                 }
                 if (stage, k) == (of, micro_batch) {
                     needed = needed.saturating_sub(ran);
-                    freed = freed.saturating_add(takes);
+                    add(&mut freed, takes);
                 }
             }
             if needed > free {
                 return false;
             }
-            free = free.saturating_add(freed);
+            add(&mut free, freed);
         }
         true
     }
@@ -271,7 +260,7 @@ impl Run<'_> {
         let problem = self.problem;
         let overhead = problem.costs.overhead;
         let reads = problem.reads(turn.stage(), turn.compute).iter();
-        let received = reads.filter(|read| read.is_received).count() as u64;
+        let received = reads.filter(|read| read.sent.is_some()).count() as u64;
         let start = start.saturating_add(overhead.saturating_mul(received));
         let mut free = start.saturating_add(problem.time(turn));
         let k = count(&mut self.counts[turn.stage()], turn.compute);

@@ -8,8 +8,7 @@
 //! |---|---|
 //! | `problem` | the inputs as dense arrays; lists without micro-batch numbers |
 //! | `evaluate` | the time of such lists, equal to the simulator's to the tick |
-//! | `paths` | the longest paths of one micro-batch |
-//! | `bound` | a lower bound of the makespan of all schedules |
+//! | `paths` | the longest paths of one micro-batch, and a lower bound of the makespan of all schedules |
 //! | `greedy` | the list scheduler, which never stalls under a memory limit |
 //! | `variants` | the policies of the list scheduler |
 //! | `search` | small changes along the critical path |
@@ -25,8 +24,6 @@
 //!   micro-batches, and every change of it has this form again.
 //! - There is no clock, and random numbers have a fixed seed: the effort is counted in timed actions.
 
-mod bound;
-mod error;
 mod evaluate;
 mod greedy;
 mod paths;
@@ -37,5 +34,4 @@ mod search;
 mod tests;
 mod variants;
 
-pub use error::AutoError;
 pub use portfolio::{Auto, AutoOptions, auto};

@@ -1,7 +1,8 @@
 //! The whole search: named schedules, list schedules, and the improvement of the best of both.
 
+use crate::arithmetic::sum;
 use crate::dependencies::Dependencies;
-use crate::error::VerifyError;
+use crate::error::{AutoError, VerifyError};
 use crate::generate::ScheduleKind;
 use crate::index::RankIndex;
 use crate::lists::{Schedule, world_size_of};
@@ -9,11 +10,9 @@ use crate::simulate::Costs;
 use crate::task::Compute;
 use crate::verify::verify;
 
-use super::bound::lower_bound;
-use super::error::AutoError;
 use super::evaluate::Evaluator;
-use super::paths::{INPUT, Paths, WEIGHT};
-use super::problem::{Lists, Problem, Turn, fixed_bytes};
+use super::paths::{Paths, lower_bound};
+use super::problem::{FORWARD, INPUT, Lists, Problem, Turn, fixed_bytes};
 use super::{greedy, search, variants};
 
 /// Options of [`auto`].
@@ -100,7 +99,20 @@ pub fn auto(
     costs: &Costs,
     options: AutoOptions<'_>,
 ) -> Result<Auto, AutoError> {
-    check(stage_to_rank, micro_batches, dependencies, costs)?;
+    let (expected, found) = (dependencies.stages(), costs.stages.len());
+    let lists = vec![Vec::new(); world_size_of(stage_to_rank)];
+    let empty = Schedule {
+        stages: expected,
+        ..Schedule::training("", stage_to_rank.to_vec(), micro_batches, lists)
+    };
+    match verify(&empty, dependencies) {
+        // The counts and the map are valid, and the lists are yet to be found.
+        Ok(()) | Err(VerifyError::Missing { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    if found != expected {
+        return Err(VerifyError::Costs { expected, found }.into());
+    }
     let limits = options.memory_limits.unwrap_or(&[]);
     let problem = Problem::new(stage_to_rank, micro_batches, dependencies, costs, limits);
     let Some(paths) = Paths::new(&problem) else {
@@ -161,11 +173,8 @@ impl Pool<'_> {
         let Some(makespan) = self.evaluator.makespan(&lists, cutoff) else {
             return;
         };
-        let peaks = self.problem.peaks(&lists).into_iter();
-        let size = (
-            peaks.fold(0, u64::saturating_add),
-            lists.iter().map(Vec::len).sum(),
-        );
+        let entries = lists.iter().map(Vec::len).sum();
+        let size = (sum(self.problem.peaks(&lists)), entries);
         self.candidates.push(Candidate {
             makespan,
             size,
@@ -231,37 +240,9 @@ impl Pool<'_> {
     }
 }
 
-/// Checks that the inputs are consistent.
-fn check(
-    stage_to_rank: &[RankIndex],
-    micro_batches: usize,
-    dependencies: &Dependencies,
-    costs: &Costs,
-) -> Result<(), AutoError> {
-    let expected = dependencies.stages();
-    let lists = vec![Vec::new(); world_size_of(stage_to_rank)];
-    let empty = Schedule {
-        stages: expected,
-        ..Schedule::training("", stage_to_rank.to_vec(), micro_batches, lists)
-    };
-    match verify(&empty, dependencies) {
-        // The counts and the map are valid, and the lists are yet to be found.
-        Ok(()) | Err(VerifyError::Missing { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
-    if costs.stages.len() != expected {
-        let found = costs.stages.len();
-        return Err(VerifyError::Costs { expected, found }.into());
-    }
-    Ok(())
-}
-
 /// Checks that no limit is below what one micro-batch at a time needs.
 fn check_memory(problem: &Problem<'_>, serial: &Lists, limits: &[u64]) -> Result<(), AutoError> {
-    for (rank, peak) in problem.peaks(serial).into_iter().enumerate() {
-        let Some(&limit) = limits.get(rank) else {
-            break;
-        };
+    for (rank, (peak, &limit)) in problem.peaks(serial).into_iter().zip(limits).enumerate() {
         let fixed = fixed_bytes(problem.costs, &problem.stages_of[rank]);
         let needed = peak.saturating_add(fixed);
         if needed > limit {
@@ -278,7 +259,7 @@ fn check_memory(problem: &Problem<'_>, serial: &Lists, limits: &[u64]) -> Result
 
 /// Returns all programs of one micro-batch, in the order of a chain.
 fn all_programs(stages: usize) -> Vec<(usize, usize)> {
-    let forwards = (0..stages).map(|stage| (stage, 0));
+    let forwards = (0..stages).map(|stage| (stage, FORWARD));
     let backwards = (0..stages).rev().map(|stage| (stage, INPUT));
     forwards.chain(backwards).collect()
 }
@@ -287,10 +268,11 @@ fn all_programs(stages: usize) -> Vec<(usize, usize)> {
 fn one_at_a_time(problem: &Problem<'_>, order: &[(usize, usize)]) -> Lists {
     let mut lists = vec![Vec::new(); problem.ranks];
     for _ in 0..problem.micro_batches {
-        for &(stage, kind) in order.iter().filter(|(_, kind)| *kind != WEIGHT) {
+        for &(stage, kind) in order {
             let compute = match kind {
+                FORWARD => Compute::Forward,
                 INPUT => Compute::Backward,
-                _ => Compute::Forward,
+                _ => continue,
             };
             lists[problem.rank_of[stage]].push(Turn::new(stage, compute));
         }

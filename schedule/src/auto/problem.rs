@@ -1,10 +1,11 @@
 //! The inputs of a search in dense arrays, so that a list is timed in a few nanoseconds per action.
 
 use crate::action::Action;
-use crate::dependencies::Dependencies;
+use crate::arithmetic::sum;
+use crate::dependencies::{Dependencies, Edge};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::Schedule;
-use crate::simulate::{Costs, LinkCosts};
+use crate::simulate::Costs;
 use crate::task::{Compute, Task};
 
 /// One entry of a rank's list during the search: a program of a stage, without its micro-batch.
@@ -43,19 +44,10 @@ pub(super) const NOT_MADE: u64 = u64::MAX;
 /// The list of each rank.
 pub(super) type Lists = Vec<Vec<Turn>>;
 
-/// An edge from the point of view of its reader.
+/// An edge of the problem.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Read {
+pub(super) struct Values {
     /// The first of the edge's messages; the message of micro-batch `k` is `k` further.
-    pub message: usize,
-    /// Whether the values come from another rank.
-    pub is_received: bool,
-}
-
-/// An edge from the point of view of its producer.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Made {
-    /// The first of the edge's messages.
     pub message: usize,
     /// The transfer of the values, if the reader is on another rank.
     pub sent: Option<Sent>,
@@ -80,11 +72,10 @@ pub(super) fn fixed_bytes(costs: &Costs, stages: &[usize]) -> u64 {
     let costs = || stages.iter().map(|&stage| &costs.stages[stage]);
     let transient = costs().map(|stage| stage.transient_bytes).max();
     let resident = costs().map(|stage| stage.resident_bytes);
-    resident.fold(transient.unwrap_or(0), u64::saturating_add)
+    sum(resident.chain(transient))
 }
 
 /// What is scheduled: dependencies, costs and limits, as arrays.
-#[derive(Debug)]
 pub(super) struct Problem<'a> {
     pub dependencies: &'a Dependencies,
     pub costs: &'a Costs,
@@ -97,13 +88,13 @@ pub(super) struct Problem<'a> {
     /// The stages of each rank, in ascending order.
     pub stages_of: Vec<Vec<usize>>,
     /// The bytes that each rank may hold for its micro-batches: its limit less [`fixed_bytes`], at least zero.
-    budgets: Vec<u64>,
+    pub budgets: Vec<u64>,
     /// Per stage and program, its ticks with the overhead of the action.
     pub times: Vec<[u64; 4]>,
     /// The edges that a stage's program reads, per stage and program.
-    reads: Vec<Vec<Read>>,
+    reads: Vec<Vec<Values>>,
     /// The edges that carry the outputs of a stage's program.
-    made: Vec<Vec<Made>>,
+    made: Vec<Vec<Values>>,
     /// For each stage, the stages of its rank whose update waits for its last backward.
     pub updates_after: Vec<Vec<usize>>,
     /// For each stage, how many stages of its rank its update waits for, itself included.
@@ -170,12 +161,12 @@ impl<'a> Problem<'a> {
     }
 
     /// Returns the edges that a stage's program reads, in the order in which they are received.
-    pub fn reads(&self, stage: usize, compute: Compute) -> &[Read] {
+    pub fn reads(&self, stage: usize, compute: Compute) -> &[Values] {
         &self.reads[stage * 4 + compute.slot()]
     }
 
     /// Returns the edges that carry the outputs of a stage's program, in the order in which they are sent.
-    pub fn made(&self, stage: usize, compute: Compute) -> &[Made] {
+    pub fn made(&self, stage: usize, compute: Compute) -> &[Values] {
         &self.made[stage * 4 + compute.slot()]
     }
 
@@ -203,12 +194,6 @@ impl<'a> Problem<'a> {
         both.saturating_add(self.costs.overhead)
     }
 
-    /// Returns the costs of the link between two ranks.
-    pub fn link(&self, from: usize, to: usize) -> LinkCosts {
-        let [from, to] = [from, to].map(RankIndex::new);
-        self.costs.link_between(from, to, self.ranks)
-    }
-
     /// Sends a message of a rank that is free at a time, and returns when it arrives.
     pub fn send(&self, free: &mut u64, link_free: &mut u64, sent: Sent) -> u64 {
         *free = free.saturating_add(self.costs.overhead);
@@ -219,17 +204,13 @@ impl<'a> Problem<'a> {
 
     /// Returns the transfer of a message of some bytes.
     pub fn sent(&self, from: usize, to: usize, bytes: u64) -> Sent {
-        let costs = self.link(from, to);
+        let ends = [from, to].map(RankIndex::new);
+        let costs = self.costs.link_between(ends[0], ends[1], self.ranks);
         Sent {
             link: from * self.ranks + to,
             transfer: costs.transfer(bytes),
             latency: costs.latency,
         }
-    }
-
-    /// Returns the bytes that a rank may hold for its micro-batches; zero if the resident bytes exceed the limit.
-    pub fn budget(&self, rank: usize) -> u64 {
-        self.budgets[rank]
     }
 
     /// Returns the bytes that a rank holds after an entry, given those before it.
@@ -251,32 +232,22 @@ impl<'a> Problem<'a> {
     }
 
     fn enter_edges(&mut self) {
+        let values = |edge: Edge| {
+            let [from, reader] = [edge.from, edge.to].map(|end| self.rank_of[end.stage.index()]);
+            let bytes = self.costs.message_bytes.get(&edge).copied().unwrap_or(0);
+            Values {
+                message: self.dependencies.position(edge).unwrap_or(0) * self.micro_batches,
+                sent: (reader != from).then(|| self.sent(from, reader, bytes)),
+                reader,
+            }
+        };
+        let (mut reads, mut made) = (Vec::new(), Vec::new());
         for (stage, compute) in (0..self.stages()).flat_map(|s| Compute::ALL.map(|c| (s, c))) {
-            let task = Task {
-                stage: StageIndex::new(stage),
-                compute,
-                micro_batch: MicroBatchIndex::new(0),
-            };
-            let message = |edge| self.dependencies.position(edge).unwrap_or(0) * self.micro_batches;
-            let reads = self.dependencies.read_by(task).map(|edge| Read {
-                message: message(edge),
-                is_received: self.rank_of[edge.from.stage.index()] != self.rank_of[stage],
-            });
-            let reads = reads.collect();
-            let made = self.dependencies.made_by(task).map(|edge| {
-                let reader = self.rank_of[edge.to.stage.index()];
-                let bytes = self.costs.message_bytes.get(&edge).copied();
-                Made {
-                    message: message(edge),
-                    sent: (reader != self.rank_of[stage])
-                        .then(|| self.sent(self.rank_of[stage], reader, bytes.unwrap_or(0))),
-                    reader,
-                }
-            });
-            let made = made.collect();
-            self.reads.push(reads);
-            self.made.push(made);
+            let task = Task::new(StageIndex::new(stage), compute, MicroBatchIndex::new(0));
+            reads.push(self.dependencies.read_by(task).map(values).collect());
+            made.push(self.dependencies.made_by(task).map(values).collect());
         }
+        (self.reads, self.made) = (reads, made);
     }
 
     /// A stage updates after its own last backward, and after the last backwards of the stages of its rank
@@ -325,10 +296,10 @@ impl<'a> Problem<'a> {
     /// Returns the schedule of the lists.
     pub fn schedule_of(&self, name: &str, lists: &Lists) -> Schedule {
         let mut counts = vec![[0; 3]; self.stages()];
-        let mut label = |turn: Turn| Task {
-            stage: StageIndex::new(turn.stage()),
-            compute: turn.compute,
-            micro_batch: MicroBatchIndex::new(count(&mut counts[turn.stage()], turn.compute)),
+        let mut label = |Turn { stage, compute, .. }: Turn| {
+            let micro_batch = count(&mut counts[stage as usize], compute);
+            let stage = StageIndex::new(stage as usize);
+            Task::new(stage, compute, MicroBatchIndex::new(micro_batch))
         };
         let mut actions = |list: &Vec<Turn>| {
             let mut actions = Vec::with_capacity(list.len());
@@ -351,31 +322,39 @@ impl<'a> Problem<'a> {
     }
 }
 
+/// The three kinds of work of a stage on a micro-batch: `F`, then the part of the backward that
+/// others wait for (an `I`, or a whole `B`), then the rest (a `W`, or nothing after a `B`).
+pub(super) const FORWARD: usize = 0;
+pub(super) const INPUT: usize = 1;
+pub(super) const WEIGHT: usize = 2;
+
+/// Returns the kind of a program's work.
+pub(super) const fn kind(compute: Compute) -> usize {
+    match compute {
+        Compute::Forward => FORWARD,
+        Compute::Backward | Compute::InputGradient => INPUT,
+        Compute::WeightGradient => WEIGHT,
+    }
+}
+
 /// Counts a program of a stage, in its forwards, input gradients or weight gradients, and returns its
 /// micro-batch. A whole backward counts as both of its parts.
 pub(super) const fn count(counts: &mut [usize; 3], compute: Compute) -> usize {
-    let [forwards, inputs, weights] = counts;
-    let counted = match compute {
-        Compute::Forward => forwards,
-        Compute::InputGradient => inputs,
-        Compute::WeightGradient => weights,
-        Compute::Backward => {
-            *weights += 1;
-            inputs
-        }
-    };
+    counts[WEIGHT] += matches!(compute, Compute::Backward) as usize;
+    let counted = &mut counts[kind(compute)];
     *counted += 1;
     *counted - 1
 }
 
 /// Returns the micro-batch of a stage's next program, given how many forwards, input gradients and weight gradients
 /// have run; `None` if the program can't be next.
-pub(super) fn next([forwards, inputs, weights]: [usize; 3], compute: Compute) -> Option<usize> {
-    let (micro_batch, is_legal) = match compute {
-        Compute::Forward => (forwards, true),
-        Compute::Backward => (inputs, inputs < forwards && inputs == weights),
-        Compute::InputGradient => (inputs, inputs < forwards),
-        Compute::WeightGradient => (weights, weights < inputs),
+pub(super) fn next(counts: [usize; 3], compute: Compute) -> Option<usize> {
+    let [forwards, inputs, weights] = counts;
+    let is_legal = match compute {
+        Compute::Forward => true,
+        Compute::Backward => inputs < forwards && inputs == weights,
+        Compute::InputGradient => inputs < forwards,
+        Compute::WeightGradient => weights < inputs,
     };
-    is_legal.then_some(micro_batch)
+    is_legal.then_some(counts[kind(compute)])
 }

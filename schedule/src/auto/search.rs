@@ -74,7 +74,6 @@ pub(super) fn improve(
     Some(best)
 }
 
-#[derive(Debug)]
 struct Search<'a> {
     problem: &'a Problem<'a>,
     random: Random,
@@ -93,10 +92,8 @@ impl Search<'_> {
     /// Finds the critical path of the lists that were timed last.
     fn find_blocks(&mut self, evaluator: &Evaluator<'_>) {
         self.blocks.clear();
-        let last = evaluator
-            .ends()
-            .enumerate()
-            .max_by_key(|&(rank, end)| (end, rank));
+        let ends = evaluator.ends().enumerate();
+        let last = ends.max_by_key(|&(rank, end)| (end, rank));
         let Some((mut rank, _)) = last else { return };
         let Some(mut position) = self.lists[rank].len().checked_sub(1) else {
             return;
@@ -146,11 +143,8 @@ impl Search<'_> {
         let inside = first + self.random.below(last - first + 1);
         match self.random.below(8) {
             0..=2 => {
-                let from = if self.random.below(3) == 0 {
-                    last
-                } else {
-                    inside
-                };
+                let is_last = self.random.below(3) == 0;
+                let from = if is_last { last } else { inside };
                 let reach = (from - first + 2).min(from);
                 let steps = 1 + self.random.below(reach.max(1));
                 self.shift(rank, from, from.saturating_sub(steps))
@@ -254,7 +248,7 @@ impl Search<'_> {
             let is_next = next(*counts, turn.compute).is_some();
             count(counts, turn.compute);
             held = self.problem.held_after(held, *turn);
-            if !is_next || held > self.problem.budget(rank) {
+            if !is_next || held > self.problem.budgets[rank] {
                 return false;
             }
         }

@@ -1,26 +1,15 @@
 //! The policies with which the list scheduler runs.
 
-use crate::task::Compute;
+use crate::arithmetic::sum;
+use crate::task::Compute::{Forward, InputGradient, WeightGradient};
 
 use super::greedy::{Policy, Preference};
 use super::paths::Paths;
 use super::problem::Problem;
 
-const BACKWARD_FIRST: Preference = [
-    Compute::InputGradient,
-    Compute::Forward,
-    Compute::WeightGradient,
-];
-const FORWARD_FIRST: Preference = [
-    Compute::Forward,
-    Compute::InputGradient,
-    Compute::WeightGradient,
-];
-const WEIGHTS_EARLY: Preference = [
-    Compute::InputGradient,
-    Compute::WeightGradient,
-    Compute::Forward,
-];
+const BACKWARD_FIRST: Preference = [InputGradient, Forward, WeightGradient];
+const FORWARD_FIRST: Preference = [Forward, InputGradient, WeightGradient];
+const WEIGHTS_EARLY: Preference = [InputGradient, WeightGradient, Forward];
 
 /// The kinds of policies: the preferred program, the patience in thousandths, and whether backwards run in
 /// two parts.
@@ -48,12 +37,10 @@ const UNBOUNDED: u64 = u64::MAX;
 pub(super) fn policies(problem: &Problem<'_>, paths: &Paths) -> Vec<Policy> {
     let is_chunked = problem.stages_of.iter().any(|stages| stages.len() > 1);
     let orders: &[bool] = if is_chunked { &[false, true] } else { &[false] };
-    let depths = DEPTHS_PERMILLE
-        .into_iter()
-        .chain([fitting_depth(problem, paths)]);
-    let depths: Vec<Vec<usize>> = depths
-        .map(|depth| in_flight(problem, paths, depth))
-        .collect();
+    let fitting = fitting_depth(problem, paths);
+    let depths = DEPTHS_PERMILLE.into_iter().chain([fitting]);
+    let depths = depths.map(|depth| in_flight(problem, paths, depth));
+    let depths: Vec<Vec<usize>> = depths.collect();
     let mut policies = Vec::new();
     for (preference, patience_permille, is_split) in KINDS {
         for in_flight in &depths {
@@ -75,7 +62,7 @@ pub(super) fn policies(problem: &Problem<'_>, paths: &Paths) -> Vec<Policy> {
 fn in_flight(problem: &Problem<'_>, paths: &Paths, depth_permille: u64) -> Vec<usize> {
     let pace = problem.stages_of.iter().map(|stages| {
         let work = stages.iter().map(|&stage| problem.least_work(stage));
-        work.fold(0, u64::saturating_add)
+        sum(work)
     });
     let pace = u128::from(pace.max().unwrap_or(0).max(1));
     let of_stage = |stage: usize| {
@@ -83,9 +70,8 @@ fn in_flight(problem: &Problem<'_>, paths: &Paths, depth_permille: u64) -> Vec<u
             return usize::MAX;
         }
         let trip = u128::from(paths.round_trip(stage)) * u128::from(depth_permille);
-        usize::try_from(trip.div_ceil(pace * 1000))
-            .unwrap_or(usize::MAX)
-            .max(1)
+        let depth = usize::try_from(trip.div_ceil(pace * 1000));
+        depth.unwrap_or(usize::MAX).max(1)
     };
     (0..problem.stages()).map(of_stage).collect()
 }
@@ -99,7 +85,7 @@ fn fitting_depth(problem: &Problem<'_>, paths: &Paths) -> u64 {
                 let each = problem.costs.stages[stage].activation_bytes;
                 each.saturating_mul(in_flight[stage] as u64)
             });
-            bytes.fold(0, u64::saturating_add) <= problem.budget(rank)
+            sum(bytes) <= problem.budgets[rank]
         })
     };
     let mut steps = (1..=40).rev().map(|step| step * 50);

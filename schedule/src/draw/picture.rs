@@ -1,11 +1,12 @@
 //! The common model of all pictures: the actions of each rank as boxes, and figures next to them.
 
-use std::collections::BTreeMap;
+use std::array;
 
 use super::palette::{COLORS, Kind};
 use super::units::{count_text, permille_text, share_text, time_text};
 use crate::action::Action;
 use crate::index::{RankIndex, StageIndex};
+use crate::lists::stages_by_rank;
 use crate::simulate::{RankTimeline, Span, TimeUnit, Timeline, most_waiting};
 use crate::task::{Compute, Task};
 
@@ -24,14 +25,12 @@ pub(super) struct Piece {
 }
 
 /// An action that is drawn.
-#[derive(Debug)]
 pub(super) struct Drawn<'a> {
     pub(super) span: &'a Span,
     pub(super) pieces: Vec<Piece>,
 }
 
 /// A rank.
-#[derive(Debug)]
 pub(super) struct Row<'a> {
     pub(super) list: &'a RankTimeline,
     /// `stage 3` or `stages 0, 7`; empty for a rank without stages.
@@ -44,7 +43,6 @@ pub(super) struct Row<'a> {
 }
 
 /// A timeline as it is drawn.
-#[derive(Debug)]
 pub(super) struct Picture<'a> {
     pub(super) timeline: &'a Timeline,
     pub(super) rows: Vec<Row<'a>>,
@@ -59,26 +57,18 @@ pub(super) struct Picture<'a> {
 impl<'a> Picture<'a> {
     /// Linear in the number of actions.
     pub(super) fn of(timeline: &'a Timeline) -> Self {
-        let mut stages: BTreeMap<RankIndex, Vec<String>> = BTreeMap::new();
-        let mut chunks = Vec::new();
-        for (stage, rank) in timeline.stage_to_rank.iter().enumerate() {
-            let own = stages.entry(*rank).or_default();
-            chunks.push(own.len());
-            own.push(stage.to_string());
+        let stages = stages_by_rank(&timeline.stage_to_rank);
+        let mut chunks = vec![0; timeline.stage_to_rank.len()];
+        for (chunk, stage) in stages.values().flat_map(|own| own.iter().enumerate()) {
+            chunks[stage.index()] = chunk;
         }
         let spans = || timeline.ranks.iter().flat_map(|rank| &rank.spans);
         let mut tasks = spans().flat_map(|span| span.action.tasks());
-        let most_held = match tasks.any(|task| task.compute != Compute::Forward) {
-            true => usize::MAX,
-            false => 1,
-        };
+        let is_training = tasks.any(|task| task.compute != Compute::Forward);
+        let most_held = if is_training { usize::MAX } else { 1 };
         let rows = timeline.ranks.iter().enumerate().map(|(rank, list)| Row {
             list,
-            stages: match stages.get(&RankIndex::new(rank)).map(Vec::as_slice) {
-                None | Some([]) => String::new(),
-                Some([one]) => format!("stage {one}"),
-                Some(many) => format!("stages {}", many.join(", ")),
-            },
+            stages: stages_text(stages.get(&RankIndex::new(rank)).map_or(&[], Vec::as_slice)),
             actions: drawn(list, &chunks),
             held: most_waiting(list.spans.iter().map(|span| &span.action)).min(most_held),
             bubble: share_text(list.bubble(), timeline.makespan()),
@@ -106,14 +96,11 @@ impl<'a> Picture<'a> {
         let (bubble, makespan) = (timeline.largest_bubble(), timeline.makespan());
         // Overlapping times, which no rank has, would make this negative.
         let idle = (timeline.idle_share().clamp(0.0, 1.0) * 1000.0).round();
+        let (largest, share) = (time_in(bubble, unit), share_text(bubble, makespan));
         vec![
             count_text(timeline.ranks.len(), "rank"),
             time_in(makespan, unit),
-            format!(
-                "largest bubble {} ({})",
-                time_in(bubble, unit),
-                share_text(bubble, makespan)
-            ),
+            format!("largest bubble {largest} ({share})"),
             format!("idle {}", permille_text(idle as u64)),
         ]
     }
@@ -124,9 +111,8 @@ impl<'a> Picture<'a> {
     /// are enough, so that equal times have equal widths. Otherwise the whole width is used.
     pub(super) fn columns(&self, available: usize) -> usize {
         let spans = self.rows.iter().flat_map(|row| &row.list.spans);
-        let quantum = spans
-            .flat_map(|span| [span.start, span.end])
-            .fold(0, common_divisor);
+        let times = spans.flat_map(|span| [span.start, span.end]);
+        let quantum = times.fold(0, common_divisor);
         let Some(quanta) = self.length.checked_div(quantum) else {
             return 0;
         };
@@ -134,6 +120,15 @@ impl<'a> Picture<'a> {
             None | Some(0) => available,
             Some(each) => (quanta * each.min(MAX_COLUMNS_PER_QUANTUM)) as usize,
         }
+    }
+}
+
+fn stages_text(stages: &[StageIndex]) -> String {
+    let names: Vec<String> = stages.iter().map(StageIndex::to_string).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => format!("stage {one}"),
+        many => format!("stages {}", many.join(", ")),
     }
 }
 
@@ -171,20 +166,17 @@ impl Row<'_> {
                 is_busy |= is_narrow && (left..right).contains(&f64::midpoint(start, end));
             }
             times[COLORS.len()] = width - times.iter().sum::<f64>();
-            if !is_mixed {
-                waiting = times;
-            } else {
+            let before = if is_mixed {
                 waiting
-                    .iter_mut()
-                    .zip(times)
-                    .for_each(|(waiting, time)| *waiting += time);
-            }
+            } else {
+                [0.0; COLORS.len() + 1]
+            };
+            waiting = array::from_fn(|kind| before[kind] + times[kind]);
             let kinds = (0..waiting.len()).filter(|kind| times[*kind] > 0.0);
             let kinds = kinds.filter(|kind| *kind < COLORS.len() || !is_busy);
             // The first of the kinds with the same time.
-            let kind = kinds
-                .rev()
-                .max_by(|a, b| waiting[*a].total_cmp(&waiting[*b]))?;
+            let by_time = |a: &usize, b: &usize| waiting[*a].total_cmp(&waiting[*b]);
+            let kind = kinds.rev().max_by(by_time)?;
             waiting[kind] -= width;
             longest[kind].1
         });
@@ -210,11 +202,9 @@ fn drawn<'a>(list: &'a RankTimeline, chunks: &[usize]) -> Vec<Drawn<'a>> {
     let action = |span: &'a Span| {
         let kind = match span.action {
             Action::Update { .. } => Some(Kind::Update),
-            Action::Reduce { .. } | Action::Sum { .. } | Action::Gather { .. } => {
-                Some(Kind::Reduce)
-            }
             Action::Send(_) => Some(Kind::Send),
             Action::Compute(_) | Action::Overlap(_) | Action::Receive(_) => None,
+            _ => Some(Kind::Reduce),
         };
         let once = kind.filter(|_| span.duration() > 0).map(|kind| Piece {
             kind,

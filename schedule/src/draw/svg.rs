@@ -26,20 +26,7 @@ const LETTER: f64 = 6.8;
 const MAX_NAME: usize = 18;
 
 /// The style of every picture. Fills of boxes are the same on light and on dark pages.
-const STYLE: &str = r#"<style>
-text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:11px}
-.title{font-size:16px;font-weight:600}.sub{font-size:12px}.small{font-size:9px}
-.n,.box{text-anchor:middle}.e{text-anchor:end}.box{font-size:10px}
-.grid{fill:none}.dash{fill-opacity:0;stroke-dasharray:3 2}
-.page{fill:#fff}text{fill:#1b2027}.muted{fill:#626b78}.track{fill:#f0f2f5}
-.grid{stroke:#dde1e7}.memory{fill:#dfe4eb;stroke:#7b8594}
-@media (prefers-color-scheme:dark){
-.page{fill:#15181e}text{fill:#e7eaee}.muted{fill:#98a2b0}.track{fill:#20252d}
-.grid{stroke:#333b46}.memory{fill:#2c333e;stroke:#8a95a5}
-}
-.box{fill:#000}
-</style>
-"#;
+const STYLE: &str = include_str!("style.css");
 
 /// The width and the title of an SVG.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +99,7 @@ pub fn svg(timelines: &[&Timeline], options: &SvgOptions) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">\n<title>{title}</title>\n\
-         {STYLE}<rect class=\"page\" width=\"{width}\" height=\"{height}\"/>\n{out}</svg>\n"
+         <style>\n{STYLE}</style>\n<rect class=\"page\" width=\"{width}\" height=\"{height}\"/>\n{out}</svg>\n"
     )
 }
 
@@ -138,10 +125,8 @@ impl Plot {
             0 | 1 => (90.0, 28.0),
             _ => (220.0, 17.0),
         };
-        let figures = match pictures.iter().any(|picture| picture.has_bytes) {
-            true => FIGURES.len(),
-            false => FIGURES.len() - 1,
-        };
+        let has_bytes = pictures.iter().any(|picture| picture.has_bytes);
+        let figures = FIGURES.len() - usize::from(!has_bytes);
         let rows = pictures.iter().flat_map(|picture| &picture.rows);
         let most_bytes = rows.map(|row| row.list.peak_bytes()).max().unwrap_or(0);
         let curve = if most_bytes > 0 { CURVE + 1.0 } else { 0.0 };
@@ -162,18 +147,17 @@ impl Plot {
         let mut out = text("rank", MARGIN, top + 12.0, &format!("rank {rank}"));
         let first = pictures.first().and_then(|picture| picture.rows.get(rank));
         let stages = first.map_or("", |row| &row.stages);
-        out += &text(
-            "small muted",
-            MARGIN,
-            top + 25.0,
-            &cut(stages, MAX_NAME - 3),
-        );
+        let stages = cut(stages, MAX_NAME - 3);
+        out += &text("small muted", MARGIN, top + 25.0, &stages);
         let base = top + self.pitch - RANK_GAP;
         let mut curves = String::new();
         for (lane, picture) in pictures.iter().enumerate() {
             let y = top + lane as f64 * (self.lane + 2.0);
             let line = y + self.lane / 2.0 + 4.0;
-            out += &self.track(y);
+            let (x, width, height) = (self.left, self.right - self.left, self.lane);
+            out += &format!(
+                "<rect class=\"track\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>\n"
+            );
             if pictures.len() > 1 {
                 let name = cut(&picture.timeline.name, MAX_NAME);
                 out += &text("e muted", self.left - 8.0, line, &name);
@@ -221,14 +205,6 @@ impl Plot {
         out
     }
 
-    /// Draws the empty row.
-    fn track(&self, y: f64) -> String {
-        let (x, width, height) = (self.left, self.right - self.left, self.lane);
-        format!(
-            "<rect class=\"track\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"/>\n"
-        )
-    }
-
     /// Draws a group per action, with tooltip and micro-batch.
     fn boxes(&self, row: &Row<'_>, unit: TimeUnit, top: f64) -> String {
         let mut out = String::new();
@@ -248,10 +224,8 @@ impl Plot {
                 out += &format!(
                     "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>"
                 );
-                let label = match piece.micro_batch {
-                    Some(micro_batch) => micro_batch.to_string(),
-                    None => piece.kind.letter().to_string(),
-                };
+                let number = piece.micro_batch.map(|number| number.to_string());
+                let label = number.unwrap_or_else(|| piece.kind.letter().to_string());
                 if label.len() as f64 * LETTER <= width && height >= 11.0 {
                     out += &text("box", x + width / 2.0, y + height / 2.0 + 3.5, &label);
                 }
@@ -291,10 +265,8 @@ impl Plot {
         }
         let y = |bytes: u64| px(base - bytes as f64 / self.most_bytes as f64 * CURVE);
         let mut path = format!("M{} {base}", self.left);
-        for points in list
-            .bytes
-            .chunk_by(|a, b| self.x(a.0).round() == self.x(b.0).round())
-        {
+        let pixel = |point: &(u64, u64)| self.x(point.0).round();
+        for points in list.bytes.chunk_by(|a, b| pixel(a) == pixel(b)) {
             let peak = points.iter().map(|point| point.1).max().unwrap_or(0);
             path += &format!("H{}V{}", self.x(points[0].0), y(peak));
             let last = points[points.len() - 1].1;

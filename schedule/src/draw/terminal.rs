@@ -56,9 +56,8 @@ pub fn terminal(timeline: &Timeline, options: &TerminalOptions) -> String {
     let count = picture.columns(width.saturating_sub(beside));
     let figures = |texts: [String; FIGURES.len()]| -> String {
         let texts = texts.iter().zip(FIGURE_WIDTHS).take(shown);
-        texts
-            .map(|(text, width)| format!("{text:>width$}"))
-            .collect()
+        let padded = texts.map(|(text, width)| format!("{text:>width$}"));
+        padded.collect()
     };
 
     let mut parts = vec![visible(&timeline.name).into_owned()];
@@ -66,10 +65,9 @@ pub fn terminal(timeline: &Timeline, options: &TerminalOptions) -> String {
     let mut lines = flow(&parts, width);
     let axis = axis(&picture, count);
     let headings = figures(FIGURES.map(str::to_owned));
+    let (name, axis_width) = ("rank", count + 1);
     lines.push(format!(
-        "{:>label_width$}  {axis:<1$}{headings}",
-        "rank",
-        count + 1
+        "{name:>label_width$}  {axis:<axis_width$}{headings}"
     ));
     let mut hidden = 0;
     for (rank, row) in picture.rows.iter().enumerate() {
@@ -82,10 +80,8 @@ pub fn terminal(timeline: &Timeline, options: &TerminalOptions) -> String {
     if hidden > 0 {
         let are = if hidden == 1 { " is" } else { "s are" };
         let note = format!("{hidden} action{are} too short for a column");
-        lines.extend(flow(
-            &[note, "kinds share columns by their time".to_owned()],
-            width,
-        ));
+        let rule = "kinds share columns by their time".to_owned();
+        lines.extend(flow(&[note, rule], width));
     }
     let lines = lines.iter().flat_map(|line| [line.trim_end(), "\n"]);
     lines.collect()
@@ -113,12 +109,12 @@ fn cells(row: &Row<'_>, length: u64, count: usize, color: bool) -> (String, usiz
     let mut shown = BTreeSet::new();
     for run in row.shown(length, count).chunk_by(|a, b| a == b) {
         let Some(at) = run[0] else {
-            let dots = "·".repeat(run.len());
-            text += &if color {
-                format!("\x1b[90m{dots}\x1b[0m")
+            let [on, off] = if color {
+                ["\x1b[90m", "\x1b[0m"]
             } else {
-                dots
+                [""; 2]
             };
+            text += &format!("{on}{}{off}", "·".repeat(run.len()));
             continue;
         };
         shown.insert(at);
@@ -177,10 +173,9 @@ fn label(pieces: &[Piece], width: usize) -> String {
 
 /// Joins parts, truncated to `width` characters, with two spaces between them.
 fn flow(parts: &[String], width: usize) -> Vec<String> {
-    let ends = parts.iter().map(|part| part.char_indices().nth(width));
-    let cut = parts.iter().zip(ends).map(|(part, end)| match end {
-        Some((end, _)) => &part[..end],
-        None => part,
+    let cut = parts.iter().map(|part| {
+        let end = part.char_indices().nth(width);
+        end.map_or(part.as_str(), |(end, _)| &part[..end])
     });
     wrapped(cut, "  ", width)
 }

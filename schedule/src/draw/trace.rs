@@ -82,11 +82,8 @@ impl Process<'_> {
         };
         let name = &self.picture.timeline.name;
         write(None, "process_name", json!({ "name": name }));
-        write(
-            None,
-            "process_sort_index",
-            json!({ "sort_index": self.pid }),
-        );
+        let order = json!({ "sort_index": self.pid });
+        write(None, "process_sort_index", order);
         for (rank, row) in self.picture.rows.iter().enumerate() {
             let name = match row.stages.as_str() {
                 "" => format!("rank {rank}"),
@@ -114,29 +111,19 @@ impl Process<'_> {
             for action in &row.actions {
                 let (span, tasks) = (action.span, action.span.action.tasks());
                 for (at, piece) in action.pieces.iter().enumerate() {
-                    let stage = tasks.get(at).map_or(span.action.stage(), |task| task.stage);
-                    let name = tasks
-                        .get(at)
-                        .map_or(span.action.to_string(), Task::to_string);
+                    let task = tasks.get(at);
+                    let stage = task.map_or(span.action.stage(), |task| task.stage);
+                    let name = task.map_or_else(|| span.action.to_string(), Task::to_string);
                     let mut args = json!({ "stage": stage });
                     if let Some(micro_batch) = piece.micro_batch {
                         args["micro_batch"] = micro_batch.into();
                     }
-                    write(
-                        span,
-                        &name,
-                        piece.kind.word(),
-                        piece.kind.trace_color(),
-                        args,
-                    );
+                    let kind = piece.kind;
+                    write(span, &name, kind.word(), kind.trace_color(), args);
                 }
             }
-            for span in row
-                .list
-                .spans
-                .iter()
-                .filter(|span| span.is_wait() && span.duration() > 0)
-            {
+            let spans = row.list.spans.iter();
+            for span in spans.filter(|span| span.is_wait() && span.duration() > 0) {
                 let args = json!({ "for": span.action });
                 write(span, "wait", "wait", WAIT_COLOR, args);
             }
@@ -187,19 +174,13 @@ fn arrows(timeline: &Timeline) -> Vec<[End<'_>; 2]> {
         }
     }
     let end_of = |end: Endpoint, micro_batch: MicroBatchIndex| {
-        let mut tasks = end.programs().iter().map(|compute| Task {
-            stage: end.stage,
-            compute: *compute,
-            micro_batch,
-        });
-        tasks.find_map(|task| programs.get(&task).copied())
+        let mut tasks = end.programs().iter();
+        tasks.find_map(|compute| programs.get(&Task::new(end.stage, *compute, micro_batch)))
     };
     let arrow = |(_, span): End<'_>| match span.action {
         Action::Send(Message::Values { edge, micro_batch }) => {
-            let (from, to) = (
-                end_of(edge.from, micro_batch)?,
-                end_of(edge.to, micro_batch)?,
-            );
+            let from = *end_of(edge.from, micro_batch)?;
+            let to = *end_of(edge.to, micro_batch)?;
             let takes_time = from.1.duration() > 0 && to.1.duration() > 0;
             (takes_time && from.1.end <= to.1.start).then_some([from, to])
         }

@@ -1,5 +1,7 @@
 //! Bytes, times and fractions as text, in integer arithmetic.
 
+use crate::arithmetic::narrow;
+
 /// Units of bytes, and their sizes in bytes.
 const BYTES: [(&str, u64); 7] = [
     ("B", 1),
@@ -95,7 +97,7 @@ pub fn permille_text(permille: u64) -> String {
 pub fn permille(part: u64, whole: u64) -> u64 {
     let whole = u128::from(whole);
     let share = (u128::from(part) * 1000 + whole / 2).checked_div(whole);
-    u64::try_from(share.unwrap_or(0)).unwrap_or(u64::MAX)
+    narrow(share.unwrap_or(0))
 }
 
 /// Returns a part of a whole in percent: `12.3 %`.

@@ -12,7 +12,7 @@ use super::placement::Shape;
 /// of the one before it, and so on.
 pub(super) fn breadth_first(name: &str, shape: Shape) -> Schedule {
     let pass = |rank, chunk, compute| {
-        (0..shape.micro_batches).map(move |k| shape.task(rank, chunk, compute, k))
+        (0..shape.micro_batches).map(move |k| shape.task((rank, chunk), compute, k))
     };
     shape.schedule(name, |rank| -> Vec<Task> {
         let forwards = (0..shape.chunks).flat_map(|chunk| pass(rank, chunk, Compute::Forward));

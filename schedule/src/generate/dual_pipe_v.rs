@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use crate::action::Action;
 use crate::lists::Schedule;
-use crate::task::{Compute, Task};
+use crate::task::Compute::{self, Backward, Forward, InputGradient};
+use crate::task::Task;
 
 use super::placement::Shape;
 
@@ -30,45 +31,42 @@ fn list(shape: Shape, rank: usize) -> Vec<Action> {
         actions: Vec::new(),
     };
     for _ in 0..2 * behind {
-        list.forward(0);
+        list.run(0, Forward);
     }
     for _ in 0..ahead {
-        list.forward(0);
-        list.forward(1);
+        list.run(0, Forward);
+        list.run(1, Forward);
     }
     for _ in 0..behind {
-        list.input_gradient(1);
+        list.run(1, InputGradient);
         list.weight_gradient();
-        list.forward(1);
+        list.run(1, Forward);
     }
     for step in 0..shape.micro_batches + ahead - 2 * shape.ranks {
         if step == 0 && behind == 0 {
             // The published list does not overlap these two on the last rank: the bubble is smaller if F
             // and I differ, and the same if they do not.
-            list.forward(0);
-            list.backward(1);
+            list.run(0, Forward);
+            list.run(1, Backward);
         } else {
             list.pair(0, 1);
         }
         list.pair(1, 0);
     }
     for _ in 0..behind {
-        list.backward(1);
+        list.run(1, Backward);
         list.pair(1, 0);
     }
     // The first half of the remaining backwards is not split: the rank has no waits that their
     // weight gradients could fill.
     for step in 0..2 * ahead {
         let chunk = (step + 1) % 2;
-        if step < ahead {
-            list.backward(chunk);
-        } else {
-            list.input_gradient(chunk);
-        }
+        let is_whole = step < ahead;
+        list.run(chunk, if is_whole { Backward } else { InputGradient });
     }
     for _ in 0..behind {
         list.weight_gradient();
-        list.input_gradient(0);
+        list.run(0, InputGradient);
     }
     while list.weight_gradient() {}
     list.actions
@@ -85,21 +83,14 @@ struct List {
 }
 
 impl List {
-    fn forward(&mut self, chunk: usize) {
-        let task = self.next(chunk, Compute::Forward);
+    /// Runs the next program of a chunk.
+    fn run(&mut self, chunk: usize, compute: Compute) {
+        let task = self.next(chunk, compute);
         self.actions.push(Action::Compute(task));
-    }
-
-    fn backward(&mut self, chunk: usize) {
-        let task = self.next(chunk, Compute::Backward);
-        self.actions.push(Action::Compute(task));
-    }
-
-    fn input_gradient(&mut self, chunk: usize) {
-        let task = self.next(chunk, Compute::InputGradient);
-        let compute = Compute::WeightGradient;
-        self.weights.push_back(Task { compute, ..task });
-        self.actions.push(Action::Compute(task));
+        if compute == InputGradient {
+            let compute = Compute::WeightGradient;
+            self.weights.push_back(Task { compute, ..task });
+        }
     }
 
     /// Runs the oldest remaining weight gradient, if any.
@@ -118,6 +109,6 @@ impl List {
     fn next(&mut self, chunk: usize, compute: Compute) -> Task {
         let next = &mut self.next[usize::from(compute != Compute::Forward)][chunk];
         *next += 1;
-        self.shape.task(self.rank, chunk, compute, *next - 1)
+        self.shape.task((self.rank, chunk), compute, *next - 1)
     }
 }

@@ -89,7 +89,7 @@ fn order(shape: Shape, rank: usize, compute: Compute) -> Vec<Task> {
                 _ => shape.chunks - 1 - step,
             };
             let round = start..start + length;
-            list.extend(round.map(|k| shape.task(rank, chunk, compute, k)));
+            list.extend(round.map(|k| shape.task((rank, chunk), compute, k)));
         }
         start += length;
     }

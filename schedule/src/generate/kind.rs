@@ -137,6 +137,27 @@ pub enum GenerateError {
     },
 }
 
+/// A kind's name, numbers of chunks, whether it splits backwards, and generator.
+type Row = (&'static str, ChunkCounts, bool, fn(&str, Shape) -> Schedule);
+
+/// The rows of all kinds, in their order.
+static ROWS: [Row; ScheduleKind::ALL.len()] = {
+    use ChunkCounts::{Any, One, Two};
+    [
+        ("gpipe", One, false, breadth_first::breadth_first),
+        ("1f1b", One, false, interleaved::interleaved),
+        ("looped-bfs", Any, false, breadth_first::breadth_first),
+        ("interleaved-1f1b", Any, false, interleaved::interleaved),
+        ("zb-h1", One, true, interleaved::zero_bubble),
+        ("zb-h2", One, true, interleaved::zero_bubble_h2),
+        ("interleaved-zb", Any, true, interleaved::zero_bubble),
+        ("zbv", Two, true, v_shape::zbv),
+        ("v-half", Two, true, v_shape::v_half),
+        ("v-min", Two, true, v_shape::v_min),
+        ("dualpipev", Two, true, dual_pipe_v::dual_pipe_v),
+    ]
+};
+
 impl ScheduleKind {
     /// All kinds.
     pub const ALL: [Self; 11] = [
@@ -153,29 +174,22 @@ impl ScheduleKind {
         Self::DualPipeV,
     ];
 
+    /// Returns the row of the table of kinds.
+    const fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
     /// Returns the name, which is also the text and file form.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::GPipe => "gpipe",
-            Self::OneFOneB => "1f1b",
-            Self::LoopedBfs => "looped-bfs",
-            Self::Interleaved1F1B => "interleaved-1f1b",
-            Self::ZbH1 => "zb-h1",
-            Self::ZbH2 => "zb-h2",
-            Self::InterleavedZb => "interleaved-zb",
-            Self::Zbv => "zbv",
-            Self::VHalf => "v-half",
-            Self::VMin => "v-min",
-            Self::DualPipeV => "dualpipev",
-        }
+        self.row().0
     }
 
     /// Returns the placement of stages on ranks.
     #[must_use]
     pub const fn placement(self) -> Placement {
-        match self {
-            Self::Zbv | Self::VHalf | Self::VMin | Self::DualPipeV => Placement::V,
+        match self.chunks() {
+            ChunkCounts::Two => Placement::V,
             _ => Placement::Loop,
         }
     }
@@ -183,20 +197,13 @@ impl ScheduleKind {
     /// Returns the supported numbers of chunks per rank.
     #[must_use]
     pub const fn chunks(self) -> ChunkCounts {
-        match self {
-            Self::GPipe | Self::OneFOneB | Self::ZbH1 | Self::ZbH2 => ChunkCounts::One,
-            Self::LoopedBfs | Self::Interleaved1F1B | Self::InterleavedZb => ChunkCounts::Any,
-            Self::Zbv | Self::VHalf | Self::VMin | Self::DualPipeV => ChunkCounts::Two,
-        }
+        self.row().1
     }
 
     /// Returns whether it has `I` and `W`, at least for some micro-batches.
     #[must_use]
     pub const fn splits_backward(self) -> bool {
-        !matches!(
-            self,
-            Self::GPipe | Self::OneFOneB | Self::LoopedBfs | Self::Interleaved1F1B
-        )
+        self.row().2
     }
 
     /// Returns the compute actions of one training step; stages = ranks x chunks.
@@ -237,18 +244,12 @@ impl ScheduleKind {
             chunks,
             micro_batches,
         };
-        let generate = match self {
-            Self::GPipe | Self::LoopedBfs => breadth_first::breadth_first,
-            Self::OneFOneB | Self::Interleaved1F1B => interleaved::interleaved,
-            Self::ZbH1 | Self::InterleavedZb => interleaved::zero_bubble,
-            Self::ZbH2 => interleaved::zero_bubble_h2,
-            Self::VHalf => v_shape::v_half,
-            Self::VMin => v_shape::v_min,
-            Self::DualPipeV if micro_batches >= 2 * ranks => dual_pipe_v::dual_pipe_v,
-            Self::DualPipeV => return Ok(v_shape::zbv(Self::Zbv.name(), shape)),
-            Self::Zbv => v_shape::zbv,
-        };
-        Ok(generate(self.name(), shape))
+        match self {
+            Self::DualPipeV if micro_batches < 2 * ranks => {
+                Ok(v_shape::zbv(Self::Zbv.name(), shape))
+            }
+            _ => Ok(self.row().3(self.name(), shape)),
+        }
     }
 }
 
@@ -286,17 +287,13 @@ impl FromStr for ScheduleKind {
 
 /// Returns the first kind whose name has the longest prefix in common with a text, if any.
 fn nearest(text: &str) -> Option<ScheduleKind> {
-    let shared = |kind: ScheduleKind| {
+    let shared = |kind: &ScheduleKind| {
         let letters = kind.name().chars().zip(text.chars());
-        letters
-            .take_while(|(a, b)| a.eq_ignore_ascii_case(b))
-            .count()
+        let same = letters.take_while(|(a, b)| a.eq_ignore_ascii_case(b));
+        same.count()
     };
-    let best = ScheduleKind::ALL
-        .into_iter()
-        .rev()
-        .max_by_key(|kind| shared(*kind));
-    best.filter(|kind| shared(*kind) > 0)
+    let best = ScheduleKind::ALL.into_iter().rev().max_by_key(shared);
+    best.filter(|kind| shared(kind) > 0)
 }
 
 /// Returns a suggestion.

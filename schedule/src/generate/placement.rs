@@ -53,18 +53,9 @@ pub(super) struct Shape {
 
 impl Shape {
     /// Returns a program of a rank's chunk on a micro-batch.
-    pub(super) const fn task(
-        self,
-        rank: usize,
-        chunk: usize,
-        compute: Compute,
-        micro_batch: usize,
-    ) -> Task {
-        Task {
-            stage: self.placement.stage(rank, chunk, self.ranks),
-            compute,
-            micro_batch: MicroBatchIndex::new(micro_batch),
-        }
+    pub(super) const fn task(self, of: (usize, usize), compute: Compute, k: usize) -> Task {
+        let stage = self.placement.stage(of.0, of.1, self.ranks);
+        Task::new(stage, compute, MicroBatchIndex::new(k))
     }
 
     /// Creates a schedule from one list of tasks per rank.

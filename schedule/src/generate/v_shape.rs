@@ -54,10 +54,9 @@ pub(super) fn v_half(name: &str, shape: Shape) -> Schedule {
         steps: [1, 2, 1, 2],
         // Of the turns that keep a rank's starts distinct modulo the period, those with the shortest waits if
         // F, I and W differ.
-        turns: if shape.ranks.is_multiple_of(2) {
-            [4, 2, 4]
-        } else {
-            [1, 2, 1]
+        turns: match shape.ranks % 2 {
+            0 => [4, 2, 4],
+            _ => [1, 2, 1],
         },
         limit: 2 * ((shape.ranks + 2) / 2),
         runs_ahead: false,
@@ -72,10 +71,9 @@ pub(super) fn v_min(name: &str, shape: Shape) -> Schedule {
         steps: [1; 4],
         // With turns of one tick a micro-batch returns to its rank after 2p ticks, and if 3 divides p
         // that is a multiple of the period.
-        turns: if shape.ranks.is_multiple_of(3) {
-            [3, 1, 3]
-        } else {
-            [1; 3]
+        turns: match shape.ranks % 3 {
+            0 => [3, 1, 3],
+            _ => [1; 3],
         },
         limit: 2 * ((shape.ranks + 4) / 3),
         runs_ahead: false,
@@ -85,12 +83,11 @@ pub(super) fn v_min(name: &str, shape: Shape) -> Schedule {
 
 impl Block {
     fn schedule(self, name: &str, shape: Shape) -> Schedule {
+        let ranks = (0..shape.ranks).map(|rank| Rank::new(self, shape, rank));
         let mut clock = Clock {
             shape,
             block: self,
-            ranks: (0..shape.ranks)
-                .map(|r| Rank::new(self, shape, r))
-                .collect(),
+            ranks: ranks.collect(),
             done: vec![[0; 2]; shape.ranks * shape.chunks],
             ran: Vec::with_capacity(shape.ranks),
         };
@@ -130,7 +127,6 @@ struct Way {
 }
 
 /// The state of a rank during generation.
-#[derive(Debug)]
 struct Rank {
     ways: [Way; 4],
     in_flight: usize,
@@ -169,8 +165,8 @@ impl Rank {
 
     /// Returns the list with the remaining weight gradients.
     fn finish(mut self) -> Vec<Action> {
-        self.list
-            .extend(self.weights.into_iter().map(Action::Compute));
+        let weights = self.weights.into_iter();
+        self.list.extend(weights.map(Action::Compute));
         self.list
     }
 }
@@ -203,11 +199,7 @@ impl Clock {
             };
             let way = &mut state.ways[way];
             self.ran.push((way.stage, way.compute));
-            let task = Task {
-                stage: way.stage,
-                compute: way.compute,
-                micro_batch: MicroBatchIndex::new(way.next),
-            };
+            let task = Task::new(way.stage, way.compute, MicroBatchIndex::new(way.next));
             way.next += 1;
             way.start += PERIOD;
             state.list.push(Action::Compute(task));

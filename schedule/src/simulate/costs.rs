@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::action::Action;
+use crate::arithmetic::scaled;
 use crate::dependencies::Edge;
 use crate::index::{RankIndex, StageIndex};
 use crate::link_model::LinkModel;
@@ -80,20 +81,15 @@ impl StageCosts {
     /// Creates costs with times only; `B` takes as long as `I` and `W` together, and a micro-batch holds one byte until
     /// its backward is done.
     #[must_use]
-    pub const fn of(times: ComputeTimes) -> Self {
+    pub fn of(times: ComputeTimes) -> Self {
         Self {
             forward: times.forward,
             backward: times.backward(),
             input_gradient: times.input_gradient,
             weight_gradient: times.weight_gradient,
-            reduce: 0,
-            sum: 0,
-            update: 0,
             activation_bytes: 1,
             weight_gradient_bytes: 1,
-            resident_bytes: 0,
-            transient_bytes: 0,
-            exchanged_bytes: 0,
+            ..Self::default()
         }
     }
 
@@ -138,8 +134,7 @@ impl LinkCosts {
     /// Returns the ticks that the link is busy with a message.
     #[must_use]
     pub fn transfer(&self, bytes: u64) -> u64 {
-        let ticks = (u128::from(bytes) * u128::from(self.ticks_per_mib)) >> 20;
-        u64::try_from(ticks).unwrap_or(u64::MAX)
+        scaled(bytes, self.ticks_per_mib, 1 << 20)
     }
 }
 
@@ -161,12 +156,12 @@ impl Network {
         mut pairs: impl Iterator<Item = (usize, usize)>,
     ) -> LinkCosts {
         let machine = |rank: usize| self.machine_of.get(rank);
-        match pairs.any(|(from, to)| machine(from) != machine(to)) {
-            true => LinkCosts {
-                model: within.model,
-                ..self.link
-            },
-            false => within,
+        if pairs.all(|(from, to)| machine(from) == machine(to)) {
+            return within;
+        }
+        LinkCosts {
+            model: within.model,
+            ..self.link
         }
     }
 }
@@ -177,7 +172,7 @@ pub struct Costs {
     /// The costs of each stage.
     pub stages: Vec<StageCosts>,
     /// Bytes of the message of each edge, per micro-batch; 0 for an edge that is not listed.
-    #[serde(with = "edge_list", default)]
+    #[serde(serialize_with = "to_pairs", deserialize_with = "of_pairs", default)]
     pub message_bytes: BTreeMap<Edge, u64>,
     /// The costs of every link, or with a [network](Self::network), of those between ranks of one machine.
     pub link: LinkCosts,
@@ -204,15 +199,11 @@ impl Costs {
 
     /// Creates costs of different stages; links and overhead have no duration.
     #[must_use]
-    pub const fn of_stages(stages: Vec<StageCosts>) -> Self {
+    pub fn of_stages(stages: Vec<StageCosts>) -> Self {
         Self {
             stages,
             message_bytes: BTreeMap::new(),
-            link: LinkCosts {
-                latency: 0,
-                ticks_per_mib: 0,
-                model: LinkModel::Unbounded,
-            },
+            link: LinkCosts::default(),
             network: None,
             replicas: 1,
             overhead: 0,
@@ -220,18 +211,16 @@ impl Costs {
         }
     }
 
+    /// Returns the costs of a stage; none for one that does not exist.
+    pub(crate) fn of_stage(&self, stage: StageIndex) -> StageCosts {
+        self.stages.get(stage.index()).copied().unwrap_or_default()
+    }
+
     /// Returns the costs of the link between two ranks of a replica, of `ranks`: of several replicas, the costs of the slowest.
     #[must_use]
     pub fn link_between(&self, from: RankIndex, to: RankIndex, ranks: usize) -> LinkCosts {
         let replicas = (0..self.replicas).map(|replica| replica * ranks);
         let pairs = replicas.map(|first| (first + from.index(), first + to.index()));
-        self.slowest(pairs)
-    }
-
-    /// Returns the costs of the slowest link between a rank and its replicas.
-    fn exchange_link(&self, rank: RankIndex, ranks: usize) -> LinkCosts {
-        let of = |replica: usize| replica * ranks + rank.index();
-        let pairs = (1..self.replicas).map(|replica| (of(replica - 1), of(replica)));
         self.slowest(pairs)
     }
 
@@ -246,25 +235,24 @@ impl Costs {
         if self.replicas <= 1 {
             return (0, 0);
         }
-        let link = self.exchange_link(rank, ranks);
-        let stage = self.stages.get(stage.index()).copied().unwrap_or_default();
+        let of = |replica: usize| replica * ranks + rank.index();
+        let pairs = (1..self.replicas).map(|replica| (of(replica - 1), of(replica)));
+        let link = self.slowest(pairs);
         let replicas = self.replicas as u64;
-        let sent = u128::from(stage.exchanged_bytes) * u128::from(replicas - 1);
-        let sent = u64::try_from(sent / u128::from(replicas)).unwrap_or(u64::MAX);
+        let sent = scaled(self.of_stage(stage).exchanged_bytes, replicas - 1, replicas);
         (link.transfer(sent), link.latency)
     }
 
     /// Returns the ticks of an action on its rank, without waiting; a receive has none.
     #[must_use]
     pub fn time(&self, action: &Action) -> u64 {
-        let stage = |index: usize| self.stages.get(index).copied().unwrap_or_default();
-        let task = |task: &Task| stage(task.stage.index()).time(task.compute);
+        let task = |task: &Task| self.of_stage(task.stage).time(task.compute);
         let work = match action {
             Action::Compute(one) => task(one),
             Action::Overlap([forward, backward]) => self.overlapped(task(forward), task(backward)),
-            Action::Reduce { stage: index, .. } => stage(index.index()).reduce,
-            Action::Sum { stage: index } => stage(index.index()).sum,
-            Action::Update { stage: index } => stage(index.index()).update,
+            Action::Reduce { stage, .. } => self.of_stage(*stage).reduce,
+            Action::Sum { stage } => self.of_stage(*stage).sum,
+            Action::Update { stage } => self.of_stage(*stage).update,
             Action::Send(_) | Action::Receive(_) | Action::Gather { .. } => 0,
         };
         work.saturating_add(self.overhead)
@@ -272,30 +260,16 @@ impl Costs {
 
     /// Returns the ticks of two overlapping programs.
     pub(crate) fn overlapped(&self, a: u64, b: u64) -> u64 {
-        let both = u128::from(a.saturating_add(b)) * u128::from(self.overlap_permille);
-        u64::try_from(both / 1000).unwrap_or(u64::MAX).max(a).max(b)
+        let both = scaled(a.saturating_add(b), self.overlap_permille, 1000);
+        both.max(a).max(b)
     }
 }
 
-/// A map with edges as keys, as a list of pairs, because keys in JSON are strings.
-mod edge_list {
-    use std::collections::BTreeMap;
+/// Writes a map with edges as keys as a list of pairs, because keys in JSON are strings.
+fn to_pairs<S: Serializer>(map: &BTreeMap<Edge, u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(map)
+}
 
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use crate::dependencies::Edge;
-
-    pub(super) fn serialize<S: Serializer>(
-        map: &BTreeMap<Edge, u64>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        map.iter().collect::<Vec<_>>().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<Edge, u64>, D::Error> {
-        let pairs = Vec::<(Edge, u64)>::deserialize(deserializer)?;
-        Ok(pairs.into_iter().collect())
-    }
+fn of_pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Edge, u64>, D::Error> {
+    Vec::deserialize(deserializer).map(BTreeMap::from_iter)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::action::{Action, Message};
-use crate::index::StageIndex;
+use crate::index::{MicroBatchIndex, StageIndex};
 use crate::task::Compute;
 
 use super::costs::{Costs, StageCosts};
@@ -40,12 +40,15 @@ impl Costs {
 
 #[derive(Default)]
 struct Samples {
-    tasks: BTreeMap<(StageIndex, usize), Vec<u64>>,
-    reduces: BTreeMap<StageIndex, Vec<u64>>,
-    sums: BTreeMap<StageIndex, Vec<u64>>,
-    updates: BTreeMap<StageIndex, Vec<u64>>,
+    /// The durations of programs, of all micro-batches, and of the actions of stages that run once per step.
+    durations: BTreeMap<Action, Vec<u64>>,
     latencies: Vec<u64>,
     sends: Vec<u64>,
+}
+
+/// Returns the key of the durations of a program.
+const fn program(stage: StageIndex, compute: Compute) -> Action {
+    Action::compute(stage, compute, MicroBatchIndex::new(0))
 }
 
 impl Samples {
@@ -53,26 +56,19 @@ impl Samples {
         let mut sent: BTreeMap<Message, u64> = BTreeMap::new();
         let spans = || step.ranks.iter().flat_map(|rank| &rank.spans);
         for span in spans() {
-            match span.action {
-                Action::Compute(task) => {
-                    let key = (task.stage, task.compute.slot());
-                    self.tasks.entry(key).or_default().push(span.duration());
-                }
-                Action::Reduce { stage, .. } => {
-                    self.reduces.entry(stage).or_default().push(span.duration());
-                }
-                Action::Sum { stage } => {
-                    self.sums.entry(stage).or_default().push(span.duration());
-                }
-                Action::Update { stage } => {
-                    self.updates.entry(stage).or_default().push(span.duration());
-                }
+            let key = match span.action {
                 Action::Send(message) => {
                     sent.insert(message, span.end);
                     self.sends.push(span.duration());
+                    continue;
                 }
-                _ => {}
-            }
+                Action::Compute(task) => program(task.stage, task.compute),
+                Action::Reduce { stage, .. } => Action::reduce(stage),
+                once @ (Action::Sum { .. } | Action::Update { .. }) => once,
+                _ => continue,
+            };
+            let durations = self.durations.entry(key).or_default();
+            durations.push(span.duration());
         }
         let waited = spans().filter_map(|span: &Span| {
             let Action::Receive(message) = span.action else {
@@ -85,32 +81,28 @@ impl Samples {
     }
 
     fn set_times(&mut self, index: StageIndex, stage: &mut StageCosts, overhead: u64) {
-        let work = |samples: &mut Vec<u64>| Some(median(samples)?.saturating_sub(overhead));
-        let mut of = |compute: Compute| {
-            let samples = self.tasks.get_mut(&(index, compute.slot()));
-            samples.and_then(work)
+        // The shortest of several waits least for the other replicas; one alone may have waited for all of its time.
+        let sums = self.durations.get(&Action::Sum { stage: index });
+        let sums = sums.filter(|sums| sums.len() > 1);
+        if let Some(sum) = sums.into_iter().flatten().min() {
+            stage.sum = sum.saturating_sub(overhead);
+        }
+        let mut of = |action: Action| {
+            let median = median(self.durations.get_mut(&action)?)?;
+            Some(median.saturating_sub(overhead))
         };
-        let whole = of(Compute::Backward);
-        let (input, weight) = (of(Compute::InputGradient), of(Compute::WeightGradient));
+        let [forward, whole, input, weight] =
+            Compute::ALL.map(|compute| of(program(index, compute)));
         let half = whole.map(|whole| whole / 2);
         let both = input
             .zip(weight)
             .map(|(input, weight)| input.saturating_add(weight));
-        stage.forward = of(Compute::Forward).unwrap_or(stage.forward);
+        stage.forward = forward.unwrap_or(stage.forward);
         stage.backward = whole.or(both).unwrap_or(stage.backward);
         stage.input_gradient = input.or(half).unwrap_or(stage.input_gradient);
         stage.weight_gradient = weight.or(half).unwrap_or(stage.weight_gradient);
-        if let Some(reduce) = self.reduces.get_mut(&index).and_then(work) {
-            stage.reduce = reduce;
-        }
-        // The shortest of several waits least for the other replicas; one alone may have waited for all of its time.
-        let sums = self.sums.get(&index).filter(|sums| sums.len() > 1);
-        if let Some(sum) = sums.into_iter().flatten().min() {
-            stage.sum = sum.saturating_sub(overhead);
-        }
-        if let Some(update) = self.updates.get_mut(&index).and_then(work) {
-            stage.update = update;
-        }
+        stage.reduce = of(Action::reduce(index)).unwrap_or(stage.reduce);
+        stage.update = of(Action::Update { stage: index }).unwrap_or(stage.update);
     }
 }
 

@@ -2,23 +2,21 @@
 
 use super::costs::Costs;
 use crate::action::Action;
+use crate::arithmetic::add;
 use crate::error::VerifyError;
 use crate::index::RankIndex;
 use crate::lists::{Schedule, ScheduleMode};
 use crate::task::{Compute, Task};
 
-/// Returns the bytes of a rank while each of its actions runs, and after it.
+/// The bytes of a rank while each of its actions runs, and after it.
+type Bytes = Vec<(u64, u64)>;
+
+/// Returns the bytes of a rank.
 ///
 /// Programs hold what [`StageCosts::held_after`](super::StageCosts::held_after) returns, allocated when they begin and
 /// freed when they end. Without a backward pass a forward frees its own activations.
-fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) -> Vec<(u64, u64)> {
-    let stage = |task: &Task| {
-        costs
-            .stages
-            .get(task.stage.index())
-            .copied()
-            .unwrap_or_default()
-    };
+fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) -> Bytes {
+    let stage = |task: &Task| costs.of_stage(task.stage);
     let is_training = schedule.mode == ScheduleMode::Training;
     let mut held = resident;
     let walk = schedule.actions(rank).iter().map(|action| {
@@ -40,14 +38,11 @@ fn bytes_of(schedule: &Schedule, costs: &Costs, rank: RankIndex, resident: u64) 
 }
 
 /// Returns the same for every rank.
-pub(super) fn bytes_of_all(
-    schedule: &Schedule,
-    costs: &Costs,
-) -> impl Iterator<Item = Vec<(u64, u64)>> {
+pub(super) fn bytes_of_all(schedule: &Schedule, costs: &Costs) -> impl Iterator<Item = Bytes> {
     let mut resident = vec![0_u64; schedule.world_size()];
     for (rank, stage) in schedule.stage_to_rank.iter().zip(&costs.stages) {
         if let Some(resident) = resident.get_mut(rank.index()) {
-            *resident = resident.saturating_add(stage.resident_bytes);
+            add(resident, stage.resident_bytes);
         }
     }
     let ranks = resident.into_iter().enumerate();
@@ -58,10 +53,9 @@ pub(super) fn bytes_of_all(
 /// on their times.
 #[must_use]
 pub fn peak_bytes(schedule: &Schedule, costs: &Costs) -> Vec<u64> {
-    let peak = |bytes: Vec<(u64, u64)>| bytes.into_iter().map(|(during, _)| during).max();
-    bytes_of_all(schedule, costs)
-        .map(|bytes| peak(bytes).unwrap_or(0))
-        .collect()
+    let peak = |bytes: Bytes| bytes.into_iter().map(|(during, _)| during).max();
+    let ranks = bytes_of_all(schedule, costs);
+    ranks.map(|bytes| peak(bytes).unwrap_or(0)).collect()
 }
 
 /// Checks that no rank exceeds its memory limit.

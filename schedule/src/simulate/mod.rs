@@ -20,7 +20,7 @@ use crate::link_model::LinkModel;
 use crate::lists::{Form, Schedule};
 use crate::lower::lower;
 use crate::transfers::lower_over;
-use crate::verify::{Need, bytes_of, verify, visit};
+use crate::verify::{Links, Need, verify, visit};
 
 /// Simulates a schedule in ticks: each rank runs its actions in order, each as soon as possible.
 ///
@@ -43,34 +43,30 @@ pub fn simulate(
     dependencies: &Dependencies,
     costs: &Costs,
 ) -> Result<Timeline, VerifyError> {
-    if costs.stages.len() != schedule.stages {
-        return Err(VerifyError::Costs {
-            expected: schedule.stages,
-            found: costs.stages.len(),
-        });
+    let (expected, found) = (schedule.stages, costs.stages.len());
+    if expected != found {
+        return Err(VerifyError::Costs { expected, found });
     }
-    let model = costs.link.model;
+    let links = Links {
+        model: costs.link.model,
+        message_bytes: &costs.message_bytes,
+    };
     let lowered;
     let schedule = match schedule.form {
         Form::Lowered => schedule,
         Form::ComputeOnly => {
             // Errors in the compute actions are reported before lowering, for the actions that the user wrote.
             verify(schedule, dependencies)?;
-            lowered = match model {
+            lowered = match links.model {
                 LinkModel::Unbounded => lower(schedule, dependencies),
-                _ => lower_over(schedule, dependencies, model, &costs.message_bytes)?,
+                model => lower_over(schedule, dependencies, model, links.message_bytes)?,
             };
             &lowered
         }
     };
     let mut run = Run::new(schedule, costs);
-    visit(
-        schedule,
-        dependencies,
-        model,
-        &costs.message_bytes,
-        |rank, position, need| run.act(rank, position, need),
-    )?;
+    let act = |rank, position, need| run.act(rank, position, need);
+    visit(schedule, dependencies, &links, act)?;
     Ok(run.finish())
 }
 
@@ -126,7 +122,7 @@ impl<'a> Run<'a> {
                 if link.model == LinkModel::Queue {
                     self.sent.insert(message, end);
                 } else {
-                    let transfer = link.transfer(bytes_of(message, &costs.message_bytes));
+                    let transfer = link.transfer(message.bytes(&costs.message_bytes));
                     let free = self.link_free.entry((rank, to)).or_default();
                     *free = (*free).max(end).saturating_add(transfer);
                     self.sent.insert(message, free.saturating_add(link.latency));
@@ -141,7 +137,7 @@ impl<'a> Run<'a> {
                 if costs.link.model == LinkModel::Queue {
                     let from = schedule.rank_of(message.sender()).unwrap_or(rank);
                     let link = link(from);
-                    let transfer = link.transfer(bytes_of(message, &costs.message_bytes));
+                    let transfer = link.transfer(message.bytes(&costs.message_bytes));
                     let pair = (rank.min(from), rank.max(from));
                     let free = self.link_free.entry(pair).or_default();
                     *free = (*free).max(arrival).max(start).saturating_add(transfer);
@@ -161,9 +157,8 @@ impl<'a> Run<'a> {
             *free = end.max(*free).saturating_add(busy);
             self.exchanged.insert(stage, free.saturating_add(latency));
         }
-        self.ranks[rank.index()]
-            .spans
-            .push(Span { action, start, end });
+        let spans = &mut self.ranks[rank.index()].spans;
+        spans.push(Span { action, start, end });
     }
 
     /// Returns the step, with the bytes of each rank.
@@ -191,11 +186,8 @@ impl<'a> Run<'a> {
 
 /// Returns when a rank has run the action that another waits for, or came to it.
 fn time_of(need: Need, ranks: &[RankTimeline]) -> u64 {
-    let position = match need.has_run {
-        true => Some(need.position),
-        false => need.position.checked_sub(1),
-    };
-    position.map_or(0, |position| ranks[need.rank].spans[position].end)
+    let last = need.head().checked_sub(1);
+    last.map_or(0, |last| ranks[need.rank].spans[last].end)
 }
 
 #[cfg(test)]

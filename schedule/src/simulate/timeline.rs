@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
+use crate::arithmetic::{scaled, sum};
 use crate::index::RankIndex;
 
 /// The unit of a timeline's times.
@@ -64,7 +65,7 @@ impl RankTimeline {
     #[must_use]
     pub fn busy(&self) -> u64 {
         let work = self.spans.iter().filter(|span| !span.is_wait());
-        work.map(Span::duration).fold(0, u64::saturating_add)
+        sum(work.map(Span::duration))
     }
 
     /// Returns when the rank began its first action that is more than waiting.
@@ -90,11 +91,8 @@ impl RankTimeline {
     /// Returns the most bytes that the rank held at a time.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
-        self.bytes
-            .iter()
-            .map(|(_, bytes)| *bytes)
-            .max()
-            .unwrap_or(0)
+        let bytes = self.bytes.iter().map(|(_, bytes)| *bytes);
+        bytes.max().unwrap_or(0)
     }
 }
 
@@ -130,11 +128,8 @@ impl Timeline {
     /// Returns the largest bubble of a rank.
     #[must_use]
     pub fn largest_bubble(&self) -> u64 {
-        self.ranks
-            .iter()
-            .map(RankTimeline::bubble)
-            .max()
-            .unwrap_or(0)
+        let bubbles = self.ranks.iter().map(RankTimeline::bubble);
+        bubbles.max().unwrap_or(0)
     }
 
     /// Returns the fraction of all ranks' time in which they were idle, from 0 to 1.
@@ -152,13 +147,10 @@ impl Timeline {
     /// nanosecond, and other ticks are scaled by the measured makespan over the predicted one.
     #[must_use]
     pub fn scaled(&self, numerator: u64, denominator: NonZeroU64, unit: TimeUnit) -> Self {
-        let scale = |time: u64| {
-            let scaled = u128::from(time) * u128::from(numerator) / u128::from(denominator.get());
-            u64::try_from(scaled).unwrap_or(u64::MAX)
-        };
-        let mut scaled = self.clone();
-        scaled.unit = unit;
-        for rank in &mut scaled.ranks {
+        let scale = |time: u64| scaled(time, numerator, denominator.get());
+        let mut step = self.clone();
+        step.unit = unit;
+        for rank in &mut step.ranks {
             for span in &mut rank.spans {
                 (span.start, span.end) = (scale(span.start), scale(span.end));
             }
@@ -167,7 +159,7 @@ impl Timeline {
             }
             rank.program_time = scale(rank.program_time);
         }
-        scaled
+        step
     }
 }
 

@@ -12,22 +12,16 @@ use crate::task::Compute;
 ///
 /// Memory is proportional to the words read, never to a number in them.
 pub(super) struct Builder {
-    ranks: Vec<Vec<Action>>,
+    schedule: Schedule,
     /// Per stage, the rank that first runs it and the position of that word.
     stages: BTreeMap<StageIndex, (RankIndex, TextPosition)>,
-    micro_batches: usize,
-    mode: ScheduleMode,
-    form: Form,
 }
 
 impl Builder {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            ranks: Vec::new(),
+            schedule: Schedule::idle(ScheduleMode::ForwardOnly, &[]),
             stages: BTreeMap::new(),
-            micro_batches: 0,
-            mode: ScheduleMode::ForwardOnly,
-            form: Form::ComputeOnly,
         }
     }
 
@@ -36,14 +30,14 @@ impl Builder {
         &mut self,
         row: impl Iterator<Item = Result<(TextPosition, Action), ParseError>>,
     ) -> Result<(), ParseError> {
-        let rank = RankIndex::new(self.ranks.len());
+        let rank = RankIndex::new(self.schedule.ranks.len());
         let mut list = Vec::new();
         for word in row {
             let (at, action) = word?;
             self.note(rank, at, &action);
             list.push(action);
         }
-        self.ranks.push(list);
+        self.schedule.ranks.push(list);
         Ok(())
     }
 
@@ -52,35 +46,30 @@ impl Builder {
         for task in action.tasks() {
             self.stages.entry(task.stage).or_insert((rank, at));
             let count = task.micro_batch.index().saturating_add(1);
-            self.micro_batches = self.micro_batches.max(count);
+            self.schedule.micro_batches = count.max(self.schedule.micro_batches);
             if task.compute != Compute::Forward {
-                self.mode = ScheduleMode::Training;
+                self.schedule.mode = ScheduleMode::Training;
             }
         }
         if action.tasks().is_empty() {
-            self.form = Form::Lowered;
-        }
-        let is_message = matches!(action, Action::Send(_) | Action::Receive(_));
-        if action.tasks().is_empty() && !is_message {
-            self.mode = ScheduleMode::Training;
+            self.schedule.form = Form::Lowered;
+            if action.message().is_none() {
+                self.schedule.mode = ScheduleMode::Training;
+            }
         }
     }
 
     /// Returns the schedule, if its stages have no gap.
-    pub(super) fn finish(self, name: &str) -> Result<Schedule, ParseError> {
+    pub(super) fn finish(mut self, name: &str) -> Result<Schedule, ParseError> {
         let mut stages = self.stages.iter().enumerate();
         if let Some((gap, (&found, &(_, at)))) = stages.find(|(at, (s, _))| s.index() != *at) {
             let stage = StageIndex::new(gap);
             return Err(ParseError::Gap { stage, found, at });
         }
-        Ok(Schedule {
-            name: name.to_owned(),
-            mode: self.mode,
-            form: self.form,
-            stages: self.stages.len(),
-            micro_batches: self.micro_batches,
-            stage_to_rank: self.stages.into_values().map(|(rank, _)| rank).collect(),
-            ranks: self.ranks,
-        })
+        self.schedule.name = name.to_owned();
+        self.schedule.stages = self.stages.len();
+        let ranks = self.stages.into_values().map(|(rank, _)| rank);
+        self.schedule.stage_to_rank = ranks.collect();
+        Ok(self.schedule)
     }
 }

@@ -1,9 +1,9 @@
-//! The cell of a CSV file: an action in the words of PyTorch's `torch.distributed.pipelining`.
+//! The cell of a CSV file: an action in the words of PyTorch's `torch.distributed.pipelining`; and the numbers of cells and words:
+//! digits only, no sign, within 32 bits.
 
 use super::error::{WordFault, excerpt};
-use super::numbers::{last_number, split_digits, split_stage};
 use crate::action::Action;
-use crate::index::MicroBatchIndex;
+use crate::index::{MicroBatchIndex, StageIndex};
 use crate::task::{Compute, Task};
 
 /// The suffix of the cell of an overlapped pair.
@@ -35,10 +35,8 @@ pub(super) fn parse_cell(cell: &str) -> Result<Cell, WordFault> {
     })?;
     let (forward, backward) = pair.split_once(';').ok_or(WordFault::Pair)?;
     // Pairs don't nest, so an untrusted cell can't cause deep recursion.
-    match (
-        parse_single(forward.trim())?,
-        parse_single(backward.trim())?,
-    ) {
+    let [forward, backward] = [forward, backward].map(|cell| parse_single(cell.trim()));
+    match (forward?, backward?) {
         (Cell::Action(Action::Compute(forward)), Cell::Action(Action::Compute(backward))) => {
             Ok(Cell::Action(Action::Overlap([forward, backward])))
         }
@@ -53,11 +51,8 @@ fn parse_single(cell: &str) -> Result<Cell, WordFault> {
     let (name, number) = rest.split_at(end.unwrap_or(rest.len()));
     let micro_batch = |number| last_number(number, || format!("{stage}{name}0"));
     let task = |compute| {
-        Ok::<_, WordFault>(Task {
-            stage,
-            compute,
-            micro_batch: MicroBatchIndex::new(micro_batch(number)?),
-        })
+        let micro_batch = MicroBatchIndex::new(micro_batch(number)?);
+        Ok::<_, WordFault>(Task::new(stage, compute, micro_batch))
     };
     let action = |compute| task(compute).map(|task| Cell::Action(Action::Compute(task)));
     match name {
@@ -84,9 +79,8 @@ fn parse_single(cell: &str) -> Result<Cell, WordFault> {
         _ if name.starts_with(|c: char| c.is_ascii_uppercase())
             && split_digits(number).1.is_empty() =>
         {
-            Err(WordFault::UnknownName {
-                name: excerpt(name),
-            })
+            let name = excerpt(name);
+            Err(WordFault::UnknownName { name })
         }
         _ => Err(WordFault::CellShape),
     }
@@ -95,11 +89,67 @@ fn parse_single(cell: &str) -> Result<Cell, WordFault> {
 /// Checks the second half of `0SEND_F1_2RECV_B0`, a send and a receive that PyTorch once batched.
 fn check_receive(cell: &str) -> Result<(), WordFault> {
     let (stage, rest) = split_stage(cell)?;
-    let number = rest
-        .strip_prefix("RECV_F")
-        .or_else(|| rest.strip_prefix("RECV_B"))
-        .ok_or(WordFault::CellShape)?;
+    let mut names = ["RECV_F", "RECV_B"].into_iter();
+    let number = names.find_map(|name| rest.strip_prefix(name));
+    let number = number.ok_or(WordFault::CellShape)?;
     last_number(number, || format!("{stage}RECV_F0")).map(|_| ())
+}
+
+/// Returns the digits at the start of a text, and the rest.
+pub(super) fn split_digits(text: &str) -> (&str, &str) {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    text.split_at(end)
+}
+
+/// Returns the stage at the start of a word, and the rest, which is not empty.
+pub(super) fn split_stage(word: &str) -> Result<(StageIndex, &str), WordFault> {
+    let (stage, rest) = split_digits(word);
+    if stage.is_empty() {
+        return Err(without_stage(rest));
+    }
+    if rest.is_empty() {
+        return Err(WordFault::Shape);
+    }
+    Ok((StageIndex::new(value(stage)?), rest))
+}
+
+/// Returns the fault of a word that does not begin with a digit.
+fn without_stage(word: &str) -> WordFault {
+    if word.starts_with(['+', '-']) {
+        return WordFault::Sign;
+    }
+    let digits = word.trim_start_matches(|c: char| c.is_ascii_uppercase() || c == '_');
+    if digits.len() < word.len() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return WordFault::NoStage;
+    }
+    WordFault::Shape
+}
+
+/// Returns the number after a letter, up to the end of the word.
+///
+/// `example` returns a word that has such a number, for the error.
+pub(super) fn last_number(
+    text: &str,
+    example: impl FnOnce() -> String,
+) -> Result<usize, WordFault> {
+    if text.is_empty() {
+        return Err(WordFault::NoNumber { example: example() });
+    }
+    if text.starts_with(['+', '-']) {
+        return Err(WordFault::Sign);
+    }
+    match split_digits(text) {
+        (digits, "") => value(digits),
+        _ => Err(WordFault::Shape),
+    }
+}
+
+/// Returns the value of one or more digits.
+fn value(digits: &str) -> Result<usize, WordFault> {
+    let value: u32 = digits.parse().map_err(|_| WordFault::TooLarge)?;
+    Ok(value as usize)
 }
 
 #[cfg(test)]

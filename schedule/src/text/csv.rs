@@ -1,13 +1,12 @@
 //! Schedules as written and read by PyTorch's `torch.distributed.pipelining`: CSV files with one row
 //! per rank and one cell per time step.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::builder::Builder;
 use super::cells::{Cell, OVERLAP, parse_cell};
 use super::error::{ParseError, TextPosition, WordFault, excerpt};
-use super::numbering::number_by_backwards;
-use super::rows::lines;
+use super::rows::{lines, with_columns};
 use super::words::parse_word;
 use crate::action::Action;
 use crate::index::{MicroBatchIndex, StageIndex};
@@ -44,11 +43,8 @@ impl Schedule {
     pub fn parse_csv(name: &str, text: &str) -> Result<Self, ParseError> {
         let mut builder = Builder::new();
         let mut whole = HashSet::new();
-        let rows = lines(text)
-            .enumerate()
-            .map(|(index, line)| (index + 1, line));
         let mut blank_rows = 0;
-        for (row, line) in rows {
+        for (row, line) in (1..).zip(lines(text)) {
             if line.trim().is_empty() {
                 blank_rows += 1;
                 continue;
@@ -58,17 +54,14 @@ impl Schedule {
                 builder.add_rank(std::iter::empty())?;
             }
             let cells = cells(line).map(|(column, cell)| (TextPosition { row, column }, cell));
-            builder.add_rank(cells.filter_map(|(at, cell)| {
-                let action = match read_cell(at, cell) {
-                    Ok(Cell::Derived) => return None,
-                    Ok(Cell::Action(action)) => Ok(action),
-                    Ok(Cell::WholeBackward(task)) => {
-                        whole.insert(key(&task));
-                        Ok(Action::Compute(task))
-                    }
-                    Err(error) => Err(error),
-                };
-                Some(action.map(|action| (at, action)))
+            builder.add_rank(cells.filter_map(|(at, cell)| match read_cell(at, cell) {
+                Ok(Cell::Derived) => None,
+                Ok(Cell::Action(action)) => Some(Ok((at, action))),
+                Ok(Cell::WholeBackward(task)) => {
+                    whole.insert(key(&task));
+                    Some(Ok((at, Action::Compute(task))))
+                }
+                Err(error) => Some(Err(error)),
             }))?;
         }
         let mut schedule = builder.finish(name)?;
@@ -87,10 +80,10 @@ impl Schedule {
     pub fn to_csv(&self) -> String {
         let row = |actions: &Vec<Action>| {
             let cells: Vec<String> = actions.iter().filter_map(written_cell).collect();
-            if cells.is_empty() {
-                return "\"\"\n".to_owned();
+            match cells.is_empty() {
+                true => "\"\"\n".to_owned(),
+                false => cells.join(",") + "\n",
             }
-            cells.join(",") + "\n"
         };
         self.ranks.iter().map(row).collect()
     }
@@ -114,22 +107,15 @@ fn written_cell(action: &Action) -> Option<String> {
 /// all that PyTorch writes. A general CSV parser would be a dependency for quoted cells that
 /// are rejected anyway, and would not return the column.
 fn cells(line: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut next_column = 1;
-    let cells = line.split(',').map(move |cell| {
-        let column = next_column;
-        next_column += cell.chars().count() + 1;
-        let inside = without_quotes(cell.trim()).trim();
+    let cells = with_columns(line.split(',')).map(|(column, cell)| {
+        let quoted = cell.trim();
+        let inside = quoted.strip_prefix('"');
+        let inside = inside.and_then(|cell| cell.strip_suffix('"'));
+        let inside = inside.unwrap_or(quoted).trim();
         let before = cell.split(inside).next().unwrap_or_default();
         (column + before.chars().count(), inside)
     });
     cells.filter(|(_, cell)| !cell.is_empty())
-}
-
-/// Returns a cell without the quotes around it.
-fn without_quotes(cell: &str) -> &str {
-    let inside = cell.strip_prefix('"');
-    let inside = inside.and_then(|cell| cell.strip_suffix('"'));
-    inside.unwrap_or(cell)
 }
 
 /// Reads a cell, with a more specific error for one that is not valid.
@@ -188,13 +174,42 @@ fn split_backwards(ranks: &mut [Vec<Action>], whole: &HashSet<(StageIndex, Micro
             task.compute = Compute::InputGradient;
         }
     };
-    for action in ranks.iter_mut().flatten() {
-        match action {
-            Action::Compute(task) => split(task),
-            Action::Overlap(tasks) => tasks.iter_mut().for_each(split),
-            _ => (),
+    let actions = ranks.iter_mut().flatten();
+    actions.flat_map(Action::tasks_mut).for_each(split);
+}
+
+/// Numbers the micro-batches of a compute-only schedule in the order in which the stages end their backwards, if each stage
+/// has every micro-batch once, and all have the same order.
+fn number_by_backwards(schedule: &mut Schedule) {
+    let Some(numbers) = numbers(schedule) else {
+        return;
+    };
+    let actions = schedule.ranks.iter_mut().flatten();
+    for task in actions.flat_map(Action::tasks_mut) {
+        task.micro_batch = numbers[task.micro_batch.index()];
+    }
+}
+
+/// Returns the new number of each micro-batch.
+fn numbers(schedule: &Schedule) -> Option<Vec<MicroBatchIndex>> {
+    let mut orders: BTreeMap<StageIndex, Vec<MicroBatchIndex>> = BTreeMap::new();
+    for task in schedule.ranks.iter().flatten().flat_map(Action::tasks) {
+        if task.compute.ends_backward() {
+            orders.entry(task.stage).or_default().push(task.micro_batch);
         }
     }
+    let order = orders.values().next()?;
+    let is_one = orders.len() == schedule.stages && orders.values().all(|other| other == order);
+    // A number from a file may be arbitrary: only the words decide the memory.
+    if !is_one || order.len() != schedule.micro_batches {
+        return None;
+    }
+    let mut numbers = vec![None; order.len()];
+    for (new, old) in order.iter().enumerate() {
+        numbers[old.index()] = Some(MicroBatchIndex::new(new));
+    }
+    // A micro-batch that is there twice leaves another without a number.
+    numbers.into_iter().collect()
 }
 
 #[cfg(test)]

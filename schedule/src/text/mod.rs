@@ -6,8 +6,6 @@ mod csv;
 mod detect;
 mod error;
 mod json;
-mod numbering;
-mod numbers;
 mod rows;
 mod words;
 

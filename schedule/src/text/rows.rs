@@ -1,6 +1,6 @@
 //! The text form of a schedule: one row per rank, one word per action.
 
-use std::{fmt, iter};
+use std::fmt;
 
 use super::builder::Builder;
 use super::error::{ParseError, TextPosition, WordFault, excerpt};
@@ -49,8 +49,7 @@ impl Schedule {
     /// missing; both have the position.
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseError> {
         let mut builder = Builder::new();
-        for (index, line) in lines(text).enumerate() {
-            let row = index + 1;
+        for (row, line) in (1..).zip(lines(text)) {
             let mut words = words(without_comment(line)).peekable();
             if words.peek().is_none() {
                 continue;
@@ -92,16 +91,18 @@ pub(super) fn without_comment(line: &str) -> &str {
 
 /// Returns the words of a line, each with its column.
 fn words(line: &str) -> impl Iterator<Item = (usize, &str)> + Clone {
-    let (mut column, mut rest) = (1, line);
-    iter::from_fn(move || {
-        let start = rest.find(|c: char| !c.is_whitespace())?;
-        let (space, tail) = rest.split_at(start);
-        let end = tail.find(char::is_whitespace).unwrap_or(tail.len());
-        let (word, after) = tail.split_at(end);
-        let at = column + space.chars().count();
-        column = at + word.chars().count();
-        rest = after;
-        Some((at, word))
+    let words = with_columns(line.split(char::is_whitespace));
+    words.filter(|(_, word)| !word.is_empty())
+}
+
+/// Returns the parts of a line between single characters, each with its column.
+pub(super) fn with_columns<'t>(
+    parts: impl Iterator<Item = &'t str> + Clone,
+) -> impl Iterator<Item = (usize, &'t str)> + Clone {
+    parts.scan(1, |next, part| {
+        let column = *next;
+        *next += part.chars().count() + 1;
+        Some((column, part))
     })
 }
 

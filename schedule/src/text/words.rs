@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::cells;
+use super::cells::{last_number, parse_cell, split_digits, split_stage};
 use super::error::{ParseError, WordFault, excerpt};
-use super::numbers::{last_number, split_digits, split_stage};
 use crate::action::{Action, Message};
 use crate::dependencies::{Edge, Endpoint, Tie};
 use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
@@ -16,17 +15,11 @@ impl fmt::Display for Action {
         match self {
             Self::Compute(task) => task.fmt(f),
             Self::Overlap([forward, backward]) => write!(f, "{forward}&{backward}"),
-            Self::Send(Message::Values {
-                edge,
-                micro_batch: k,
-            }) => {
-                write!(f, "{}{k}>{}{k}", edge.from, edge.to)
+            Self::Send(Message::Values { edge, micro_batch }) => {
+                write!(f, "{}{micro_batch}>{}{micro_batch}", edge.from, edge.to)
             }
-            Self::Receive(Message::Values {
-                edge,
-                micro_batch: k,
-            }) => {
-                write!(f, "{}{k}<{}{k}", edge.to, edge.from)
+            Self::Receive(Message::Values { edge, micro_batch }) => {
+                write!(f, "{}{micro_batch}<{}{micro_batch}", edge.to, edge.from)
             }
             Self::Send(Message::Tie(tie)) => tie.fmt(f),
             Self::Receive(Message::Tie(tie)) => write!(f, "{}U<{}U", tie.copy, tie.owner),
@@ -74,41 +67,48 @@ pub(super) fn read_word(word: &str) -> Result<Action, WordFault> {
 /// Parses the action of a word.
 pub(super) fn parse_word(word: &str) -> Result<Action, WordFault> {
     if let Some((forward, backward)) = word.split_once('&') {
-        return match (parse_side(forward)?, parse_side(backward)?) {
-            (Side::Task(forward), Side::Task(backward)) => Ok(Action::Overlap([forward, backward])),
+        let (forward, backward) = (parse_side(forward)?, parse_side(backward)?);
+        return match (forward.task(), backward.task()) {
+            (Ok(forward), Ok(backward)) => Ok(Action::Overlap([forward, backward])),
             _ => Err(WordFault::Pair),
         };
     }
     if let Some((from, to)) = word.split_once('>') {
-        return message(parse_side(from)?, parse_side(to)?).map(Action::Send);
+        return message(&parse_side(from)?, &parse_side(to)?).map(Action::Send);
     }
     if let Some((to, from)) = word.split_once('<') {
-        return message(parse_side(from)?, parse_side(to)?).map(Action::Receive);
+        return message(&parse_side(from)?, &parse_side(to)?).map(Action::Receive);
     }
-    match parse_side(word)? {
-        Side::Task(task) => Ok(Action::Compute(task)),
-        Side::Reduce(stage, group) => Ok(Action::Reduce { stage, group }),
-        Side::Sum(stage) => Ok(Action::Sum { stage }),
-        Side::Update(stage) => Ok(Action::Update { stage }),
-        Side::Gather(stage) => Ok(Action::Gather { stage }),
-        Side::Norm(_) => Err(WordFault::Norm),
-    }
+    let side = parse_side(word)?;
+    let stage = side.stage;
+    Ok(match side.letter {
+        'S' => Action::Sum { stage },
+        'U' => Action::Update { stage },
+        'G' => Action::Gather { stage },
+        'N' => return Err(WordFault::Norm),
+        'R' => Action::Reduce {
+            stage,
+            group: GroupIndex::new(side.number),
+        },
+        _ => Action::Compute(side.task()?),
+    })
 }
 
-/// The text on one side of a `>`, `<` or `&`, or the whole word.
-enum Side {
-    /// `2F5`.
-    Task(Task),
-    /// `2R2`.
-    Reduce(StageIndex, GroupIndex),
-    /// `2S`.
-    Sum(StageIndex),
-    /// `2U`.
-    Update(StageIndex),
-    /// `2G`.
-    Gather(StageIndex),
-    /// `2N`, in a message only.
-    Norm(StageIndex),
+/// The text on one side of a `>`, `<` or `&`, or the whole word: `2F5`, `2R2`, `2S`, `2U`, `2G`, or in a message `2N`.
+struct Side {
+    stage: StageIndex,
+    letter: char,
+    /// The micro-batch or the group; 0 after a letter without a number.
+    number: usize,
+}
+
+impl Side {
+    /// Returns the program on a micro-batch, if it is one.
+    fn task(&self) -> Result<Task, WordFault> {
+        let compute = program(self.letter)?;
+        let micro_batch = MicroBatchIndex::new(self.number);
+        Ok(Task::new(self.stage, compute, micro_batch))
+    }
 }
 
 fn parse_side(text: &str) -> Result<Side, WordFault> {
@@ -116,62 +116,54 @@ fn parse_side(text: &str) -> Result<Side, WordFault> {
     let mut rest = rest.chars();
     let letter = rest.next().ok_or(WordFault::Shape)?;
     let number = rest.as_str();
-    match letter {
-        'S' if number.is_empty() => Ok(Side::Sum(stage)),
-        'U' if number.is_empty() => Ok(Side::Update(stage)),
-        'G' if number.is_empty() => Ok(Side::Gather(stage)),
-        'N' if number.is_empty() => Ok(Side::Norm(stage)),
-        'S' | 'U' | 'G' | 'N' => Err(match split_digits(number) {
-            (_, "") => WordFault::OncePerStep { letter },
-            _ => WordFault::Shape,
-        }),
-        'R' => {
-            let group = last_number(number, || format!("{stage}R{stage}"))?;
-            Ok(Side::Reduce(stage, GroupIndex::new(group)))
-        }
+    let number = match letter {
+        'S' | 'U' | 'G' | 'N' if number.is_empty() => 0,
+        'S' | 'U' | 'G' | 'N' => match split_digits(number) {
+            (_, "") => return Err(WordFault::OncePerStep { letter }),
+            _ => return Err(WordFault::Shape),
+        },
+        'R' => last_number(number, || format!("{stage}R{stage}"))?,
         _ => {
-            let compute = program(letter)?;
-            let micro_batch = last_number(number, || format!("{stage}{letter}0"))?;
-            Ok(Side::Task(Task {
-                stage,
-                compute,
-                micro_batch: MicroBatchIndex::new(micro_batch),
-            }))
+            program(letter)?;
+            last_number(number, || format!("{stage}{letter}0"))?
         }
-    }
+    };
+    Ok(Side {
+        stage,
+        letter,
+        number,
+    })
 }
 
 /// Returns the program of a letter.
 fn program(letter: char) -> Result<Compute, WordFault> {
     let mut programs = Compute::ALL.into_iter();
     let found = programs.find(|compute| compute.letter() == letter);
-    found.ok_or(if letter.is_alphabetic() {
-        WordFault::Letter { letter }
-    } else {
-        WordFault::Shape
+    found.ok_or(match letter.is_alphabetic() {
+        true => WordFault::Letter { letter },
+        false => WordFault::Shape,
     })
 }
 
 /// Returns the message between two sides: both of one micro-batch, of two updates or of two norms.
-fn message(from: Side, to: Side) -> Result<Message, WordFault> {
-    match (from, to) {
-        (Side::Task(from), Side::Task(to)) if from.micro_batch == to.micro_batch => {
-            let end = |task: Task| Endpoint {
-                stage: task.stage,
-                compute: task.compute,
-            };
-            let edge = Edge {
-                from: end(from),
-                to: end(to),
-            };
-            Ok(Message::Values {
-                edge,
-                micro_batch: from.micro_batch,
-            })
-        }
-        (Side::Update(owner), Side::Update(copy)) => Ok(Message::Tie(Tie { owner, copy })),
-        (Side::Norm(from), Side::Norm(to)) => Ok(Message::Norm { from, to }),
-        _ => Err(WordFault::Ends),
+fn message(from: &Side, to: &Side) -> Result<Message, WordFault> {
+    match (from.letter, to.letter) {
+        ('U', 'U') => Ok(Message::Tie(Tie {
+            owner: from.stage,
+            copy: to.stage,
+        })),
+        ('N', 'N') => Ok(Message::Norm {
+            from: from.stage,
+            to: to.stage,
+        }),
+        _ => match (from.task(), to.task()) {
+            (Ok(from), Ok(to)) if from.micro_batch == to.micro_batch => {
+                let end = |task: Task| Endpoint::new(task.stage, task.compute);
+                let (edge, micro_batch) = (Edge::new(end(from), end(to)), from.micro_batch);
+                Ok(Message::Values { edge, micro_batch })
+            }
+            _ => Err(WordFault::Ends),
+        },
     }
 }
 
@@ -186,7 +178,7 @@ fn explain(word: &str, fault: WordFault) -> WordFault {
             instead: excerpt(&upper),
         };
     }
-    if cells::parse_cell(word).is_ok() {
+    if parse_cell(word).is_ok() {
         return WordFault::Cell;
     }
     if fault == WordFault::Shape && is_glued(word) {

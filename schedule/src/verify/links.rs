@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::action::{Action, Message};
+use crate::action::Action;
+use crate::arithmetic::add;
 use crate::dependencies::Edge;
 use crate::error::{VerifyError, Wait};
 use crate::index::RankIndex;
@@ -10,6 +11,13 @@ use crate::link_model::LinkModel;
 use crate::lists::{Form, Schedule};
 
 use super::table::Table;
+
+/// The links of a step: when a send waits, and the bytes of the message of each edge.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Links<'a> {
+    pub(crate) model: LinkModel,
+    pub(crate) message_bytes: &'a BTreeMap<Edge, u64>,
+}
 
 /// What an action waits for: that a rank reaches an action of its list, or that it has run it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,56 +30,75 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Returns whether a rank whose next action is at `head` satisfies this.
-    pub(super) const fn is_met(self, head: usize) -> bool {
-        match self.has_run {
-            true => head > self.position,
-            false => head >= self.position,
+    pub(super) const fn new(rank: usize, position: usize, has_run: bool) -> Self {
+        Self {
+            rank,
+            position,
+            has_run,
         }
+    }
+
+    /// Returns the position of the next action of a rank that satisfies this.
+    pub(crate) const fn head(self) -> usize {
+        self.position + self.has_run as usize
     }
 }
 
+/// What each action waits for, per rank and position; nothing for actions that wait for no other rank.
+type Needs = Vec<Vec<Option<Need>>>;
+
 /// What the sends and receives of lowered lists wait for.
-pub(super) struct Waits {
-    /// Per rank and position; nothing for actions that wait for no other rank. `None` for links on which only receives wait.
-    needs: Option<Vec<Vec<Option<Need>>>>,
+pub(super) struct Waits<'a> {
+    pub(super) table: &'a Table<'a>,
+    pub(super) link: LinkModel,
+    /// `None` for links on which only receives wait.
+    needs: Option<Needs>,
 }
 
-impl Waits {
+impl<'a> Waits<'a> {
+    /// The waits over links on which only receives wait.
+    pub(super) const fn unbounded(table: &'a Table<'a>) -> Self {
+        Self {
+            table,
+            link: LinkModel::Unbounded,
+            needs: None,
+        }
+    }
+
     /// Finds what every action waits for. Linear in actions, times the logarithm of the number of messages.
     ///
     /// # Errors
     ///
     /// [`VerifyError::Deadlock`] if the queues of two ranks are in different orders.
-    pub(super) fn new(
-        table: &Table<'_>,
-        link: LinkModel,
-        message_bytes: &BTreeMap<Edge, u64>,
-    ) -> Result<Self, VerifyError> {
-        let schedule = table.schedule;
+    pub(super) fn new(table: &'a Table<'a>, links: &Links<'_>) -> Result<Self, VerifyError> {
+        let (schedule, link) = (table.schedule, links.model);
+        let mut waits = Self {
+            link,
+            ..Self::unbounded(table)
+        };
         if schedule.form != Form::Lowered || link.is_unbounded() {
-            return Ok(Self { needs: None });
+            return Ok(waits);
         }
-        let rows = schedule.ranks.iter().map(|list| vec![None; list.len()]);
-        let mut needs: Vec<Vec<Option<Need>>> = rows.collect();
+        let mut needs: Needs = vec![Vec::new(); schedule.ranks.len()];
         for at in schedule.places() {
-            needs[at.rank.index()][at.position] = sent(table, at.action);
+            needs[at.rank.index()].push(sent(table, at.action));
         }
-        let pairs = Pairs::new(table, message_bytes);
+        let directed = transfers(table, links.message_bytes);
         if link == LinkModel::Queue {
-            pairs.check_queues(schedule)?;
+            check_queues(&directed, schedule)?;
         }
-        for transfers in pairs.directed.values() {
-            transfers.add_waits(link, &mut needs);
+        for (ranks, sent) in &directed {
+            add_waits(*ranks, sent, link, &mut needs);
         }
-        Ok(Self { needs: Some(needs) })
+        waits.needs = Some(needs);
+        Ok(waits)
     }
 
     /// Returns what an action waits for.
-    pub(super) fn need(&self, table: &Table<'_>, rank: usize, position: usize) -> Option<Need> {
+    pub(super) fn need(&self, rank: usize, position: usize) -> Option<Need> {
         match &self.needs {
             Some(needs) => needs[rank][position],
-            None => sent(table, table.schedule.ranks[rank][position]),
+            None => sent(self.table, self.table.schedule.ranks[rank][position]),
         }
     }
 
@@ -87,11 +114,8 @@ fn sent(table: &Table<'_>, action: Action) -> Option<Need> {
         return None;
     };
     let position = table.position(&Action::Send(message))?;
-    Some(Need {
-        rank: table.rank(message.sender()).index(),
-        position,
-        has_run: true,
-    })
+    let rank = table.rank(message.sender()).index();
+    Some(Need::new(rank, position, true))
 }
 
 /// A message with its place in both lists.
@@ -102,146 +126,105 @@ struct Transfer {
     receive: usize,
 }
 
-/// The messages from one rank to another.
-struct Transfers {
-    from: usize,
-    to: usize,
-    /// In the order of the sends.
-    sent: Vec<Transfer>,
-}
+/// The messages from each rank to each other, in the order of the sends.
+type Transfers = BTreeMap<(usize, usize), Vec<Transfer>>;
 
-/// The messages between all pairs of ranks.
-struct Pairs {
-    directed: BTreeMap<(usize, usize), Transfers>,
-}
-
-impl Pairs {
-    fn new(table: &Table<'_>, message_bytes: &BTreeMap<Edge, u64>) -> Self {
-        let mut directed = BTreeMap::new();
-        for at in table.schedule.places() {
-            let Action::Send(message) = at.action else {
-                continue;
-            };
-            // The table has both halves of every message: the checks before found each pair.
-            let Some(receive) = table.position(&Action::Receive(message)) else {
-                continue;
-            };
-            let (from, to) = (at.rank.index(), table.rank(message.receiver()).index());
-            let transfers = directed.entry((from, to)).or_insert_with(|| Transfers {
-                from,
-                to,
-                sent: Vec::new(),
-            });
-            transfers.sent.push(Transfer {
-                bytes: bytes_of(message, message_bytes),
+fn transfers(table: &Table<'_>, message_bytes: &BTreeMap<Edge, u64>) -> Transfers {
+    let mut directed = Transfers::new();
+    for at in table.schedule.places() {
+        let Action::Send(message) = at.action else {
+            continue;
+        };
+        // The table has both halves of every message: the checks before found each pair.
+        if let Some(receive) = table.position(&Action::Receive(message)) {
+            let ranks = (at.rank.index(), table.rank(message.receiver()).index());
+            directed.entry(ranks).or_default().push(Transfer {
+                bytes: message.bytes(message_bytes),
                 send: at.position,
                 receive,
             });
         }
-        Self { directed }
     }
+    directed
+}
 
-    /// Checks that the two queues of every pair of ranks have the same messages in the same order.
-    fn check_queues(&self, schedule: &Schedule) -> Result<(), VerifyError> {
-        for (&(from, to), transfers) in &self.directed {
-            let back = self.directed.get(&(to, from));
-            if from > to && back.is_some() {
-                continue;
-            }
-            // Positions of each message in the list of the first and of the second rank.
-            let there = transfers.sent.iter().map(|t| (t.send, t.receive));
-            let back = back.into_iter().flat_map(|back| &back.sent);
-            let mut first: Vec<(usize, usize)> = there
-                .chain(back.map(|transfer| (transfer.receive, transfer.send)))
-                .collect();
-            first.sort_unstable();
-            let mut second = first.clone();
-            second.sort_unstable_by_key(|(_, at)| *at);
-            let Some((a, b)) = first.iter().zip(&second).find(|(a, b)| a != b) else {
-                continue;
-            };
+/// Checks that the two queues of every pair of ranks have the same messages in the same order.
+fn check_queues(directed: &Transfers, schedule: &Schedule) -> Result<(), VerifyError> {
+    for (&(from, to), sent) in directed {
+        let back = directed.get(&(to, from));
+        if from > to && back.is_some() {
+            continue;
+        }
+        // Positions of each message in the list of the first and of the second rank.
+        let there = sent.iter().map(|t| (t.send, t.receive));
+        let back = back.into_iter().flatten().map(|t| (t.receive, t.send));
+        let mut first: Vec<(usize, usize)> = there.chain(back).collect();
+        first.sort_unstable();
+        let mut second = first.clone();
+        second.sort_unstable_by_key(|(_, at)| *at);
+        if let Some((a, b)) = first.iter().zip(&second).find(|(a, b)| a != b) {
             let place = |rank, position| schedule.place(RankIndex::new(rank), position);
+            let ends = [(from, a.0, to, a.1), (to, b.1, from, b.0)];
+            let waits = ends.map(|(waits, at, of, position)| Wait {
+                waiting: place(waits, at),
+                awaited: place(of, position),
+            });
             return Err(VerifyError::Deadlock {
-                cycle: vec![
-                    Wait {
-                        waiting: place(from, a.0),
-                        awaited: place(to, a.1),
-                    },
-                    Wait {
-                        waiting: place(to, b.1),
-                        awaited: place(from, b.0),
-                    },
-                ],
+                cycle: waits.to_vec(),
                 link: LinkModel::Queue,
             });
         }
-        Ok(())
     }
+    Ok(())
 }
 
-/// Returns the bytes of a message; 0 if unknown.
-pub(crate) fn bytes_of(message: Message, message_bytes: &BTreeMap<Edge, u64>) -> u64 {
-    match message {
-        Message::Values { edge, .. } => message_bytes.get(&edge).copied().unwrap_or(0),
-        Message::Tie(_) | Message::Norm { .. } => 0,
+/// Adds what the sends from one rank to another wait for. A receive waits for its send, which runs when its own wait is over.
+fn add_waits(ranks: (usize, usize), sent: &[Transfer], link: LinkModel, needs: &mut Needs) {
+    let (from, to) = ranks;
+    let mut received = sent.to_vec();
+    received.sort_unstable_by_key(|transfer| transfer.receive);
+    // Bytes of the messages before each one, in the order of the receives.
+    let mut before = BTreeMap::new();
+    let mut sum = 0;
+    for transfer in &received {
+        before.insert(transfer.receive, sum);
+        add(&mut sum, transfer.bytes);
     }
-}
-
-impl Transfers {
-    /// Adds what the sends wait for. A receive waits for its send, which runs when its own wait is over.
-    fn add_waits(&self, link: LinkModel, needs: &mut [Vec<Option<Need>>]) {
-        let mut received = self.sent.clone();
-        received.sort_unstable_by_key(|transfer| transfer.receive);
-        // Bytes of the messages before each one, in the order of the receives.
-        let mut before = BTreeMap::new();
-        let mut sum = 0_u64;
-        for transfer in &received {
-            before.insert(transfer.receive, sum);
-            sum = sum.saturating_add(transfer.bytes);
-        }
-        let mut sent_bytes = 0_u64;
-        // The number of receives, and their bytes, that make room for the sends so far.
-        let mut freed = (0, 0_u64);
-        // The last receive of the messages that were sent so far.
-        let mut latest = 0;
-        for (index, transfer) in self.sent.iter().enumerate() {
-            let to_run = |position| Need {
-                rank: self.to,
-                position,
-                has_run: true,
-            };
-            let to_reach = |position| Need {
-                has_run: false,
-                ..to_run(position)
-            };
-            needs[self.from][transfer.send] = match link {
-                LinkModel::Unbounded | LinkModel::Queue => None,
-                LinkModel::Rendezvous => Some(to_reach(transfer.receive)),
-                LinkModel::Messages(count) => {
-                    let over = index.checked_sub(count.get());
-                    over.map(|over| to_run(received[over].receive))
-                }
-                LinkModel::Bytes(capacity) if transfer.bytes > capacity.get() => {
-                    // It is transferred when all before it were received and its receive waits.
-                    match before[&transfer.receive] >= sent_bytes {
-                        true => Some(to_reach(transfer.receive)),
-                        false => Some(to_run(latest)),
-                    }
-                }
-                LinkModel::Bytes(capacity) => {
-                    let beside = capacity.get() - transfer.bytes;
-                    while sent_bytes.saturating_sub(freed.1) > beside {
-                        freed.1 = freed.1.saturating_add(received[freed.0].bytes);
-                        freed.0 += 1;
-                    }
-                    let last = freed.0.checked_sub(1);
-                    last.map(|last| to_run(received[last].receive))
-                }
-            };
-            if transfer.bytes > 0 {
-                latest = latest.max(transfer.receive);
+    let mut sent_bytes = 0;
+    // The number of receives, and their bytes, that make room for the sends so far.
+    let mut freed = (0, 0_u64);
+    // The last receive of the messages that were sent so far.
+    let mut latest = 0;
+    for (index, transfer) in sent.iter().enumerate() {
+        let to_run = |position| Need::new(to, position, true);
+        let to_reach = |position| Need::new(to, position, false);
+        needs[from][transfer.send] = match link {
+            LinkModel::Unbounded | LinkModel::Queue => None,
+            LinkModel::Rendezvous => Some(to_reach(transfer.receive)),
+            LinkModel::Messages(count) => {
+                let over = index.checked_sub(count.get());
+                over.map(|over| to_run(received[over].receive))
             }
-            sent_bytes = sent_bytes.saturating_add(transfer.bytes);
+            LinkModel::Bytes(capacity) if transfer.bytes > capacity.get() => {
+                // It is transferred when all before it were received and its receive waits.
+                match before[&transfer.receive] >= sent_bytes {
+                    true => Some(to_reach(transfer.receive)),
+                    false => Some(to_run(latest)),
+                }
+            }
+            LinkModel::Bytes(capacity) => {
+                let beside = capacity.get() - transfer.bytes;
+                while sent_bytes.saturating_sub(freed.1) > beside {
+                    add(&mut freed.1, received[freed.0].bytes);
+                    freed.0 += 1;
+                }
+                let last = freed.0.checked_sub(1);
+                last.map(|last| to_run(received[last].receive))
+            }
+        };
+        if transfer.bytes > 0 {
+            latest = latest.max(transfer.receive);
         }
+        add(&mut sent_bytes, transfer.bytes);
     }
 }

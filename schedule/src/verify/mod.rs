@@ -7,15 +7,15 @@ mod table;
 use std::collections::BTreeMap;
 
 use crate::action::{Action, Message};
-use crate::dependencies::{Dependencies, Edge, Tie};
+use crate::dependencies::{Dependencies, Edge, Endpoint, Tie};
 use crate::error::{Rule, VerifyError};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::link_model::LinkModel;
 use crate::lists::{Form, Schedule, ScheduleMode};
-use crate::task::Compute;
+use crate::task::{Compute, Task};
 
 use links::Waits;
-pub(crate) use links::{Need, bytes_of};
+pub(crate) use links::{Links, Need};
 use table::Table;
 
 /// Checks that every rank can run its list to the end, and that the step is then complete.
@@ -30,12 +30,8 @@ use table::Table;
 ///
 /// The first fault found, as a [`VerifyError`].
 pub fn verify(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), VerifyError> {
-    verify_over(
-        schedule,
-        dependencies,
-        LinkModel::Unbounded,
-        &BTreeMap::new(),
-    )
+    let unbounded = LinkModel::Unbounded;
+    verify_over(schedule, dependencies, unbounded, &BTreeMap::new())
 }
 
 /// Checks the same as [`verify`], for links on which sends wait.
@@ -53,7 +49,11 @@ pub fn verify_over(
     link: LinkModel,
     message_bytes: &BTreeMap<Edge, u64>,
 ) -> Result<(), VerifyError> {
-    visit(schedule, dependencies, link, message_bytes, |_, _, _| {})
+    let links = Links {
+        model: link,
+        message_bytes,
+    };
+    visit(schedule, dependencies, &links, |_, _, _| {})
 }
 
 /// Verifies a schedule for links of a model. Visits every action by rank and position, in an order in which the ranks can run
@@ -61,8 +61,7 @@ pub fn verify_over(
 pub(crate) fn visit(
     schedule: &Schedule,
     dependencies: &Dependencies,
-    link: LinkModel,
-    message_bytes: &BTreeMap<Edge, u64>,
+    links: &Links<'_>,
     visitor: impl FnMut(RankIndex, usize, Option<Need>),
 ) -> Result<(), VerifyError> {
     check_counts(schedule, dependencies)?;
@@ -80,21 +79,15 @@ pub(crate) fn visit(
         }
     }
     // A deadlock that every link has is reported first.
-    if link == LinkModel::Queue {
-        let waits = Waits::new(&table, LinkModel::Unbounded, message_bytes)?;
-        symbolic::run(&table, &waits, LinkModel::Unbounded, |_, _, _| {})?;
+    if links.model == LinkModel::Queue {
+        symbolic::run(&Waits::unbounded(&table), |_, _, _| {})?;
     }
-    let waits = Waits::new(&table, link, message_bytes)?;
-    symbolic::run(&table, &waits, link, visitor)
+    symbolic::run(&Waits::new(&table, links)?, visitor)
 }
 
 /// Checks everything except the lists.
 fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), VerifyError> {
-    let Schedule {
-        stages,
-        micro_batches,
-        ..
-    } = *schedule;
+    let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
     // A replica without micro-batches takes part in the sums.
     let may_be_idle = dependencies.has_replicas()
         && schedule.form == Form::Lowered
@@ -105,28 +98,22 @@ fn check_counts(schedule: &Schedule, dependencies: &Dependencies) -> Result<(), 
             micro_batches,
         });
     }
-    if schedule.stage_to_rank.len() != stages {
-        return Err(VerifyError::StageMap {
-            expected: stages,
-            found: schedule.stage_to_rank.len(),
-        });
+    let (expected, found) = (stages, schedule.stage_to_rank.len());
+    if expected != found {
+        return Err(VerifyError::StageMap { expected, found });
     }
     let world_size = schedule.world_size();
-    for (stage, &rank) in schedule.stage_to_rank.iter().enumerate() {
-        if rank.index() >= world_size {
-            let stage = StageIndex::new(stage);
-            return Err(VerifyError::NoSuchRank {
-                stage,
-                rank,
-                world_size,
-            });
-        }
-    }
-    if dependencies.stages() != stages {
-        return Err(VerifyError::Dependencies {
-            expected: stages,
-            found: dependencies.stages(),
+    let mut ranks = schedule.stage_to_rank.iter().enumerate();
+    if let Some((stage, &rank)) = ranks.find(|(_, rank)| rank.index() >= world_size) {
+        return Err(VerifyError::NoSuchRank {
+            stage: StageIndex::new(stage),
+            rank,
+            world_size,
         });
+    }
+    let found = dependencies.stages();
+    if expected != found {
+        return Err(VerifyError::Dependencies { expected, found });
     }
     let joins = |a: StageIndex, b: StageIndex| a != b && a.index().max(b.index()) < stages;
     for &edge in dependencies.edges() {
@@ -148,41 +135,37 @@ impl Table<'_> {
     /// micro-batch, and sums its gradients and updates its states in micro-batch order.
     fn check_backwards(&self) -> Result<(), VerifyError> {
         let schedule = self.schedule;
-        for stage in (0..schedule.stages).map(StageIndex::new) {
+        for stage in self.all_stages() {
             let has_state = self.dependencies.states().contains(&stage);
             let (mut last, mut last_forward) = (None, None);
             for micro_batch in (0..schedule.micro_batches).map(MicroBatchIndex::new) {
-                let forward = Action::compute(stage, Compute::Forward, micro_batch);
-                let forward = self.require(forward)?;
+                let task = Task::new(stage, Compute::Forward, micro_batch);
+                let forward = self.require(Action::Compute(task))?;
                 if let Some(last) = last_forward.replace(forward).filter(|_| has_state) {
-                    self.order(stage, last, forward, Rule::StateOrder)?;
+                    self.order(stage, [last, forward], Rule::StateOrder)?;
                 }
                 if schedule.mode == ScheduleMode::ForwardOnly {
                     continue;
                 }
-                let end = self.backward(stage, micro_batch, forward)?;
-                if let Some(last) = last {
-                    self.order(stage, last, end, Rule::GradientOrder)?;
+                let end = self.backward(task, forward)?;
+                if let Some(last) = last.replace(end) {
+                    self.order(stage, [last, end], Rule::GradientOrder)?;
                 }
-                last = Some(end);
             }
         }
         Ok(())
     }
 
     /// Checks the backward of one micro-batch and returns where it ends.
-    fn backward(
-        &self,
-        stage: StageIndex,
-        micro_batch: MicroBatchIndex,
-        forward: usize,
-    ) -> Result<usize, VerifyError> {
-        let require = |compute| self.require(Action::compute(stage, compute, micro_batch));
-        let find = |compute| self.task(stage, compute, micro_batch);
+    fn backward(&self, task: Task, forward: usize) -> Result<usize, VerifyError> {
+        let stage = task.stage;
+        let program = |compute| Action::Compute(Task { compute, ..task });
+        let require = |compute| self.require(program(compute));
+        let find = |compute| self.position(&program(compute));
         let part = find(Compute::InputGradient).or(find(Compute::WeightGradient));
         let Some(part) = part else {
             let whole = require(Compute::Backward)?;
-            self.order(stage, forward, whole, Rule::BackwardAfterForward)?;
+            self.order(stage, [forward, whole], Rule::BackwardAfterForward)?;
             return Ok(whole);
         };
         if let Some(whole) = find(Compute::Backward) {
@@ -193,8 +176,8 @@ impl Table<'_> {
         }
         let input = require(Compute::InputGradient)?;
         let weight = require(Compute::WeightGradient)?;
-        self.order(stage, forward, input, Rule::BackwardAfterForward)?;
-        self.order(stage, input, weight, Rule::WeightAfterInput)?;
+        self.order(stage, [forward, input], Rule::BackwardAfterForward)?;
+        self.order(stage, [input, weight], Rule::WeightAfterInput)?;
         Ok(weight)
     }
 
@@ -212,16 +195,16 @@ impl Table<'_> {
                     continue;
                 };
                 if !is_sent {
-                    self.order(from, producer, consumer, Rule::ConsumerAfterProducer)?;
+                    self.order(from, [producer, consumer], Rule::ConsumerAfterProducer)?;
                 } else if schedule.form == Form::Lowered {
                     let (send, receive) = self.pair(Message::Values { edge, micro_batch })?;
-                    self.order(from, producer, send, Rule::SendAfterCompute)?;
-                    self.order(to, receive, consumer, Rule::ComputeAfterReceive)?;
+                    self.order(from, [producer, send], Rule::SendAfterCompute)?;
+                    self.order(to, [receive, consumer], Rule::ComputeAfterReceive)?;
                     // The end of the backward frees the outputs of its forward.
                     if edge.from.compute == Compute::Forward
                         && let Some(end) = self.end_of_backward(from, micro_batch)
                     {
-                        self.order(from, send, end, Rule::SendBeforeFree)?;
+                        self.order(from, [send, end], Rule::SendBeforeFree)?;
                     }
                 }
             }
@@ -234,23 +217,22 @@ impl Table<'_> {
     fn check_norms(&self) -> Result<(), VerifyError> {
         let schedule = self.schedule;
         let mut first_updates: BTreeMap<RankIndex, usize> = BTreeMap::new();
-        for stage in (0..schedule.stages).map(StageIndex::new) {
+        for stage in self.all_stages() {
             let update = self.require(Action::Update { stage })?;
             let first = first_updates.entry(self.rank(stage)).or_insert(update);
             *first = update.min(*first);
         }
-        for (rank, to) in self.representatives() {
-            // Every rank with a stage has an update.
-            let update = first_updates.get(&rank).copied().unwrap_or(0);
-            for from in (0..schedule.stages).map(StageIndex::new) {
+        for (rank, to) in self.stages.iter().map(|(rank, own)| (rank, own[0])) {
+            let update = first_updates[rank];
+            for from in self.all_stages() {
                 let reduce = self.require(Action::reduce(from))?;
                 if !schedule.are_apart(from, to) {
-                    self.order(to, reduce, update, Rule::UpdateAfterNorms)?;
+                    self.order(to, [reduce, update], Rule::UpdateAfterNorms)?;
                     continue;
                 }
                 let (send, receive) = self.pair(Message::Norm { from, to })?;
-                self.order(from, reduce, send, Rule::NormAfterReduce)?;
-                self.order(to, receive, update, Rule::UpdateAfterNorms)?;
+                self.order(from, [reduce, send], Rule::NormAfterReduce)?;
+                self.order(to, [receive, update], Rule::UpdateAfterNorms)?;
             }
         }
         Ok(())
@@ -258,14 +240,14 @@ impl Table<'_> {
 
     /// Checks that every stage has its reduce and update after its last backward.
     fn check_updates(&self) -> Result<(), VerifyError> {
-        for stage in (0..self.schedule.stages).map(StageIndex::new) {
+        for stage in self.all_stages() {
             let reduce = self.require(Action::reduce(stage))?;
             let update = self.require(Action::Update { stage })?;
             if let Some(last) = self.last_backward(stage) {
-                self.order(stage, last, update, Rule::UpdateAfterBackward)?;
-                self.order(stage, last, reduce, Rule::ReduceAfterBackward)?;
+                self.order(stage, [last, update], Rule::UpdateAfterBackward)?;
+                self.order(stage, [last, reduce], Rule::ReduceAfterBackward)?;
             }
-            self.order(stage, reduce, update, Rule::UpdateAfterReduce)?;
+            self.order(stage, [reduce, update], Rule::UpdateAfterReduce)?;
         }
         Ok(())
     }
@@ -273,11 +255,7 @@ impl Table<'_> {
     /// Checks that no rank waits for other replicas before it has sent what they may wait for. Their lists may be others.
     fn check_replicas(&self) -> Result<(), VerifyError> {
         let schedule = self.schedule;
-        for rank in (0..schedule.world_size()).map(RankIndex::new) {
-            let stages: Vec<StageIndex> = schedule.stages_of(rank).collect();
-            let Some(lowest) = stages.first().copied() else {
-                continue;
-            };
+        for (rank, stages) in &self.stages {
             let of = |action: fn(StageIndex) -> Action| {
                 let all = stages.iter().map(|stage| self.require(action(*stage)));
                 all.collect::<Result<Vec<usize>, _>>()
@@ -285,31 +263,30 @@ impl Table<'_> {
             let sums = of(|stage| Action::Sum { stage })?;
             let updates = of(|stage| Action::Update { stage })?;
             let gathers = of(|stage| Action::Gather { stage })?;
-            let messages = |is_one: fn(&Action) -> bool| {
-                let actions = schedule.actions(rank).iter().enumerate();
-                let found = actions.filter(|(_, action)| is_one(action));
-                found.map(|(position, _)| position).collect::<Vec<usize>>()
+            let found = |is_one: fn(&Action) -> bool| -> Vec<usize> {
+                let actions = schedule.actions(*rank);
+                let positions = 0..actions.len();
+                positions.filter(|at| is_one(&actions[*at])).collect()
             };
-            let norms = messages(|action| {
-                matches!(
-                    action,
-                    Action::Send(Message::Norm { .. }) | Action::Receive(Message::Norm { .. })
-                )
+            let norms = found(|action| {
+                let message = action.message();
+                matches!(message, Some(Message::Norm { .. }))
             });
-            let ties = messages(|action| matches!(action, Action::Receive(Message::Tie(_))));
+            let ties = found(|action| matches!(action, Action::Receive(Message::Tie(_))));
+            let values = found(|action| matches!(action, Action::Send(Message::Values { .. })));
+            let order = |first, second, rule| self.order(stages[0], [first, second], rule);
             let before = |first: &[usize], second: &[usize], rule| match (
                 first.iter().max(),
                 second.iter().min(),
             ) {
-                (Some(first), Some(second)) => self.order(lowest, *first, *second, rule),
+                (Some(first), Some(second)) => order(*first, *second, rule),
                 _ => Ok(()),
             };
-            let values = messages(|action| matches!(action, Action::Send(Message::Values { .. })));
             before(&of(Action::reduce)?, &sums, Rule::SumAfterReduces)?;
             before(&values, &sums, Rule::SumAfterReduces)?;
             before(&sums, &norms, Rule::NormsAfterSums)?;
             for (sum, update) in sums.iter().zip(&updates) {
-                self.order(lowest, *sum, *update, Rule::UpdateAfterSum)?;
+                order(*sum, *update, Rule::UpdateAfterSum)?;
             }
             before(&updates, &gathers, Rule::GatherAfterUpdates)?;
             before(&updates, &ties, Rule::GatherAfterUpdates)?;
@@ -318,7 +295,7 @@ impl Table<'_> {
             if schedule.are_apart(tie.owner, tie.copy) {
                 let gather = self.require(Action::Gather { stage: tie.owner })?;
                 let send = self.require(Action::Send(Message::Tie(*tie)))?;
-                self.order(tie.owner, gather, send, Rule::SendAfterGather)?;
+                self.order(tie.owner, [gather, send], Rule::SendAfterGather)?;
             }
         }
         Ok(())
@@ -331,16 +308,18 @@ impl Table<'_> {
             let update = self.require(Action::Update { stage: owner })?;
             if self.schedule.are_apart(owner, copy) {
                 let (send, receive) = self.pair(Message::Tie(tie))?;
-                self.order(owner, update, send, Rule::SendAfterUpdate)?;
+                self.order(owner, [update, send], Rule::SendAfterUpdate)?;
                 let own = self.require(Action::Update { stage: copy })?;
-                self.order(copy, own, receive, Rule::ReceiveAfterUpdate)?;
-            } else {
-                if let Some(last) = self.last_backward(copy) {
-                    self.order(owner, last, update, Rule::UpdateAfterCopy)?;
-                }
+                self.order(copy, [own, receive], Rule::ReceiveAfterUpdate)?;
+            } else if let Some(last) = self.last_backward(copy) {
+                self.order(owner, [last, update], Rule::UpdateAfterCopy)?;
             }
         }
         Ok(())
+    }
+
+    fn all_stages(&self) -> impl Iterator<Item = StageIndex> + use<> {
+        (0..self.schedule.stages).map(StageIndex::new)
     }
 
     /// Returns where the last backward of a stage ends; the one of the last micro-batch, because gradients
@@ -352,8 +331,7 @@ impl Table<'_> {
 
     /// Returns where the backward of a micro-batch ends.
     fn end_of_backward(&self, stage: StageIndex, micro_batch: MicroBatchIndex) -> Option<usize> {
-        let find = |compute| self.task(stage, compute, micro_batch);
-        find(Compute::Backward).or(find(Compute::WeightGradient))
+        self.end(Endpoint::new(stage, Compute::WeightGradient), micro_batch)
     }
 
     /// Returns where an action runs, which has to exist.
@@ -366,30 +344,23 @@ impl Table<'_> {
     /// Returns the positions of a message's send and receive.
     fn pair(&self, message: Message) -> Result<(usize, usize), VerifyError> {
         let (send, receive) = (Action::Send(message), Action::Receive(message));
-        let (found, missing) = match (self.position(&send), self.position(&receive)) {
+        let (found, position, missing) = match (self.position(&send), self.position(&receive)) {
             (Some(send), Some(receive)) => return Ok((send, receive)),
-            (None, None) => {
-                let rank = self.rank(send.stage());
-                return Err(VerifyError::Missing { rank, action: send });
-            }
-            (Some(position), None) => ((send, position), receive),
-            (None, Some(position)) => ((receive, position), send),
+            // Reports that the send is missing.
+            (None, None) => return self.require(send).map(|at| (at, at)),
+            (Some(position), None) => (send, position, receive),
+            (None, Some(position)) => (receive, position, send),
         };
         Err(VerifyError::Unpaired {
-            at: self.schedule.place(self.rank(found.0.stage()), found.1),
+            at: self.schedule.place(self.rank(found.stage()), position),
             rank: self.rank(missing.stage()),
             missing: Box::new(missing),
         })
     }
 
     /// Checks that the first of two actions of a stage's rank is before the second.
-    fn order(
-        &self,
-        stage: StageIndex,
-        first: usize,
-        second: usize,
-        rule: Rule,
-    ) -> Result<(), VerifyError> {
+    fn order(&self, stage: StageIndex, ends: [usize; 2], rule: Rule) -> Result<(), VerifyError> {
+        let [first, second] = ends;
         if first < second {
             return Ok(());
         }

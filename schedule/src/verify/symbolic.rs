@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::error::{VerifyError, Wait};
 use crate::index::RankIndex;
-use crate::link_model::LinkModel;
 use crate::lists::Form;
 
 use super::links::{Need, Waits};
-use super::table::Table;
 
 /// Runs the lists, and visits rank and position of every action in an order in which they can run; of a send, with what it
 /// waits for.
@@ -23,21 +21,18 @@ use super::table::Table;
 ///
 /// [`VerifyError::Deadlock`] when no rank can advance.
 pub(super) fn run(
-    table: &Table<'_>,
-    waits: &Waits,
-    link: LinkModel,
+    waits: &Waits<'_>,
     mut visitor: impl FnMut(RankIndex, usize, Option<Need>),
 ) -> Result<(), VerifyError> {
-    let lists = &table.schedule.ranks;
+    let lists = &waits.table.schedule.ranks;
     let mut heads = vec![0; lists.len()];
     // Per rank, the ranks that wait for it: the head at which it satisfies the wait, then the waiting rank.
     let mut waiting = vec![BTreeSet::new(); lists.len()];
     let mut ready: Vec<usize> = (0..lists.len()).rev().collect();
     while let Some(rank) = ready.pop() {
         while heads[rank] < lists[rank].len() {
-            if let Some(need) = blocker(table, waits, &heads, rank) {
-                let head = need.position + usize::from(need.has_run);
-                waiting[need.rank].insert((head, rank));
+            if let Some(need) = blocker(waits, &heads, rank) {
+                waiting[need.rank].insert((need.head(), rank));
                 break;
             }
             let need = waits.of_send(rank, heads[rank]);
@@ -51,33 +46,25 @@ pub(super) fn run(
             ready.push(waiter);
         }
     }
-    match heads
-        .iter()
-        .zip(lists)
-        .all(|(head, list)| *head == list.len())
-    {
-        true => Ok(()),
-        false => Err(VerifyError::Deadlock {
-            cycle: find_cycle(table, waits, &heads),
-            link,
-        }),
+    let mut ends = heads.iter().zip(lists);
+    if ends.all(|(head, list)| *head == list.len()) {
+        return Ok(());
     }
+    let (cycle, link) = (find_cycle(waits, &heads), waits.link);
+    Err(VerifyError::Deadlock { cycle, link })
 }
 
 /// Returns what the action at the head of a rank's list waits for.
-fn blocker(table: &Table<'_>, waits: &Waits, heads: &[usize], rank: usize) -> Option<Need> {
-    let head = heads[rank];
+fn blocker(waits: &Waits<'_>, heads: &[usize], rank: usize) -> Option<Need> {
+    let (table, head) = (waits.table, heads[rank]);
     let action = table.schedule.ranks[rank].get(head)?;
-    let is_open = |need: &Need| !need.is_met(heads[need.rank]);
+    let is_open = |need: &Need| heads[need.rank] < need.head();
     match table.schedule.form {
         // In a lowered list only sends and receives wait.
-        Form::Lowered => waits.need(table, rank, head).filter(is_open),
+        Form::Lowered => waits.need(rank, head).filter(is_open),
         Form::ComputeOnly => action.tasks().iter().find_map(|task| {
-            let mut needs = table.producers(*task).map(|(rank, position)| Need {
-                rank: rank.index(),
-                position,
-                has_run: true,
-            });
+            let producers = table.producers(*task);
+            let mut needs = producers.map(|(rank, at)| Need::new(rank.index(), at, true));
             needs.find(is_open)
         }),
     }
@@ -87,8 +74,8 @@ fn blocker(table: &Table<'_>, waits: &Waits, heads: &[usize], rank: usize) -> Op
 ///
 /// Each blocked rank waits for exactly one action of another blocked rank, so
 /// following the waits from any of them leads to a rank seen before.
-fn find_cycle(table: &Table<'_>, waits: &Waits, heads: &[usize]) -> Vec<Wait> {
-    let blocker = |rank| blocker(table, waits, heads, rank);
+fn find_cycle(waits: &Waits<'_>, heads: &[usize]) -> Vec<Wait> {
+    let blocker = |rank| blocker(waits, heads, rank);
     let Some(mut rank) = (0..heads.len()).find(|&rank| blocker(rank).is_some()) else {
         return Vec::new();
     };
@@ -96,28 +83,24 @@ fn find_cycle(table: &Table<'_>, waits: &Waits, heads: &[usize]) -> Vec<Wait> {
     let mut seen = vec![None; heads.len()];
     while let (None, Some(need)) = (seen[rank], blocker(rank)) {
         seen[rank] = Some(path.len());
+        let place = |rank, at| waits.table.schedule.place(RankIndex::new(rank), at);
         path.push(Wait {
-            waiting: table.schedule.place(RankIndex::new(rank), heads[rank]),
-            awaited: table
-                .schedule
-                .place(RankIndex::new(need.rank), need.position),
+            waiting: place(rank, heads[rank]),
+            awaited: place(need.rank, need.position),
         });
         rank = need.rank;
     }
     path.drain(..seen[rank].unwrap_or(0));
-    let lowest = path
-        .iter()
-        .enumerate()
-        .min_by_key(|(_, wait)| wait.waiting.rank);
-    let lowest = lowest.map_or(0, |(index, _)| index);
-    path.rotate_left(lowest);
+    let lowest = (0..path.len()).min_by_key(|at| path[*at].waiting.rank);
+    path.rotate_left(lowest.unwrap_or(0));
     path
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, HashSet};
+    use std::collections::HashSet;
 
+    use super::super::table::Table;
     use super::*;
     use crate::{
         Action, Dependencies, Edge, Endpoint, Schedule, StageIndex, VerifyError, gpipe, lower,
@@ -136,10 +119,10 @@ mod tests {
             for schedule in [lower(&schedule, &chain), schedule] {
                 let table = Table::build(&schedule, &chain).unwrap();
                 let mut done = HashSet::new();
-                let waits = Waits::new(&table, LinkModel::Unbounded, &BTreeMap::new()).unwrap();
+                let waits = Waits::unbounded(&table);
                 let mut order = Vec::new();
                 let visitor = |rank, position, _| order.push((rank, position));
-                run(&table, &waits, LinkModel::Unbounded, visitor).unwrap();
+                run(&waits, visitor).unwrap();
                 for (rank, position) in order {
                     let action = schedule.ranks[rank.index()][position];
                     for task in action.tasks() {

@@ -6,7 +6,7 @@ use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Endpoint};
 use crate::error::VerifyError;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Form, Place, Schedule, ScheduleMode};
+use crate::lists::{Form, Place, Schedule, ScheduleMode, stages_by_rank};
 use crate::task::{Compute, Task};
 
 /// The position of an action that is in no list. No list is so long.
@@ -23,8 +23,8 @@ pub(super) struct Table<'a> {
     positions: Vec<u32>,
     /// The positions of the actions that run once per step.
     once: BTreeMap<Action, usize>,
-    /// The lowest stage of each rank that has one.
-    lowest: BTreeMap<RankIndex, StageIndex>,
+    /// The stages of each rank that has one. The lowest represents the rank in messages to all its stages.
+    pub(super) stages: BTreeMap<RankIndex, Vec<StageIndex>>,
 }
 
 impl<'a> Table<'a> {
@@ -37,16 +37,12 @@ impl<'a> Table<'a> {
     ) -> Result<Self, VerifyError> {
         let programs = Compute::ALL.len() * checked_rows(schedule)?;
         let messages = 2 * dependencies.edges().len() * schedule.micro_batches;
-        let mut lowest = BTreeMap::new();
-        for (stage, rank) in schedule.stage_to_rank.iter().enumerate() {
-            lowest.entry(*rank).or_insert(StageIndex::new(stage));
-        }
         let mut table = Self {
             schedule,
             dependencies,
             positions: vec![ABSENT; programs + messages],
             once: BTreeMap::new(),
-            lowest,
+            stages: stages_by_rank(&schedule.stage_to_rank),
         };
         for at in schedule.places() {
             table.enter(at)?;
@@ -55,26 +51,18 @@ impl<'a> Table<'a> {
     }
 
     fn enter(&mut self, at: Place) -> Result<(), VerifyError> {
-        let Schedule {
-            stages,
-            micro_batches,
-            mode,
-            form,
-            ..
-        } = *self.schedule;
-        let expected = self.schedule.rank_of(at.action.stage());
-        let in_range = at
-            .action
-            .micro_batch()
-            .is_none_or(|k| k.index() < micro_batches);
+        let (stages, micro_batches) = (self.schedule.stages, self.schedule.micro_batches);
+        let (mode, form) = (self.schedule.mode, self.schedule.form);
         let within = |stage: StageIndex| stage.index() < stages;
-        let in_range = in_range
-            && match at.action {
-                Action::Send(message) | Action::Receive(message) => {
-                    within(message.sender()) && within(message.receiver())
-                }
-                _ => true,
-            };
+        let has_stages = match at.action {
+            Action::Send(message) | Action::Receive(message) => {
+                within(message.sender()) && within(message.receiver())
+            }
+            _ => true,
+        };
+        let micro_batch = at.action.micro_batch();
+        let in_range = has_stages && micro_batch.is_none_or(|k| k.index() < micro_batches);
+        let expected = self.schedule.rank_of(at.action.stage());
         let Some(expected) = expected.filter(|_| in_range) else {
             return Err(VerifyError::OutOfRange {
                 at,
@@ -107,9 +95,10 @@ impl<'a> Table<'a> {
             Action::Sum { .. } | Action::Gather { .. } if !self.dependencies.has_replicas() => {
                 Err(VerifyError::NoReplicas { at })
             }
-            Action::Overlap(tasks) => tasks
-                .iter()
-                .try_for_each(|task| self.enter_first(at, Action::Compute(*task))),
+            Action::Overlap(tasks) => {
+                let mut actions = tasks.into_iter().map(Action::Compute);
+                actions.try_for_each(|action| self.enter_first(at, action))
+            }
             action => self.enter_first(at, action),
         }
     }
@@ -127,10 +116,8 @@ impl<'a> Table<'a> {
             }
             (None, action) => self.once.insert(action, at.position),
         };
-        match known {
-            Some(first) => Err(VerifyError::Duplicate { at, first }),
-            None => Ok(()),
-        }
+        let duplicate = known.map(|first| Err(VerifyError::Duplicate { at, first }));
+        duplicate.unwrap_or(Ok(()))
     }
 
     /// Returns the entry of an action that runs for a micro-batch; `None` if the dependencies do not have its edge.
@@ -156,44 +143,25 @@ impl<'a> Table<'a> {
 
     /// Returns where an action runs, in the list of the rank of its stage.
     pub(super) fn position(&self, action: &Action) -> Option<usize> {
-        match self.index(action) {
-            Some(index) => {
-                let position = self.positions[index];
-                (position != ABSENT).then_some(position as usize)
-            }
-            None => self.once.get(action).copied(),
-        }
-    }
-
-    /// Returns where a stage runs a program on a micro-batch.
-    pub(super) fn task(
-        &self,
-        stage: StageIndex,
-        compute: Compute,
-        micro_batch: MicroBatchIndex,
-    ) -> Option<usize> {
-        self.position(&Action::compute(stage, compute, micro_batch))
+        let Some(index) = self.index(action) else {
+            return self.once.get(action).copied();
+        };
+        let position = self.positions[index];
+        (position != ABSENT).then_some(position as usize)
     }
 
     /// Returns where the program of an endpoint of an edge runs on a micro-batch.
     pub(super) fn end(&self, end: Endpoint, micro_batch: MicroBatchIndex) -> Option<usize> {
-        end.programs()
-            .iter()
-            .find_map(|&compute| self.task(end.stage, compute, micro_batch))
-    }
-
-    /// Returns the lowest stage of each rank that has one: it represents the rank in messages to all its stages.
-    pub(super) fn representatives(&self) -> impl Iterator<Item = (RankIndex, StageIndex)> + '_ {
-        self.lowest.iter().map(|(rank, stage)| (*rank, *stage))
+        let mut programs = end.programs().iter();
+        programs
+            .find_map(|compute| self.position(&Action::compute(end.stage, *compute, micro_batch)))
     }
 
     /// Returns rank and position of the programs whose values a task reads.
     pub(super) fn producers(&self, task: Task) -> impl Iterator<Item = (RankIndex, usize)> + '_ {
-        let edges = self
-            .dependencies
-            .read_by(task)
-            .filter(|edge| self.schedule.has_edge(*edge));
-        edges.filter_map(move |edge| {
+        let edges = self.dependencies.read_by(task);
+        let used = edges.filter(|edge| self.schedule.has_edge(*edge));
+        used.filter_map(move |edge| {
             let position = self.end(edge.from, task.micro_batch)?;
             Some((self.rank(edge.from.stage), position))
         })
@@ -213,7 +181,8 @@ impl<'a> Table<'a> {
             Message::Values { edge, .. } => schedule.has_edge(edge),
             Message::Tie(tie) => is_training && dependencies.ties().binary_search(&tie).is_ok(),
             Message::Norm { to, .. } => {
-                let is_lowest = self.lowest.get(&self.rank(to)) == Some(&to);
+                let own = self.stages.get(&self.rank(to)).and_then(|own| own.first());
+                let is_lowest = own == Some(&to);
                 dependencies.has_global_norm() && is_training && is_lowest
             }
         };
@@ -224,52 +193,45 @@ impl<'a> Table<'a> {
 /// Returns whether a schedule of this mode and form can have the action at all.
 fn is_allowed(action: &Action, mode: ScheduleMode, form: Form) -> bool {
     let in_mode = match action {
-        Action::Compute(task) => mode == ScheduleMode::Training || task.compute == Compute::Forward,
-        Action::Overlap(_) => mode == ScheduleMode::Training,
         Action::Send(_) | Action::Receive(_) => true,
-        Action::Reduce { .. }
-        | Action::Sum { .. }
-        | Action::Update { .. }
-        | Action::Gather { .. } => mode == ScheduleMode::Training,
+        Action::Compute(task) if task.compute == Compute::Forward => true,
+        _ => mode == ScheduleMode::Training,
     };
     in_mode && (form == Form::Lowered || !action.tasks().is_empty())
 }
 
-/// Returns the number of stages times micro-batches, if the lists have that many forwards.
+/// Returns the number of stages times micro-batches, if the lists have that many forwards; otherwise the first one that is
+/// missing, within as many steps as there are forwards.
 ///
 /// Counts from a file may be arbitrary; a table is allocated only if there are as many actions.
 fn checked_rows(schedule: &Schedule) -> Result<usize, VerifyError> {
-    let tasks = || schedule.ranks.iter().flatten().flat_map(Action::tasks);
-    let forwards = || tasks().filter(|task| task.compute == Compute::Forward);
-    match schedule.stages.checked_mul(schedule.micro_batches) {
-        Some(rows) if rows <= forwards().count() => Ok(rows),
-        _ => {
-            let present = forwards()
-                .map(|task| (task.stage, task.micro_batch))
-                .collect();
-            Err(first_missing(schedule, &present))
-        }
+    let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
+    let tasks = schedule.ranks.iter().flatten().flat_map(Action::tasks);
+    let forwards = tasks.filter(|task| task.compute == Compute::Forward);
+    if let Some(rows) = stages.checked_mul(micro_batches)
+        && rows <= forwards.clone().count()
+    {
+        return Ok(rows);
     }
-}
-
-/// Returns the first forward that is not in the set, within as many steps as the set has elements.
-fn first_missing(
-    schedule: &Schedule,
-    present: &BTreeSet<(StageIndex, MicroBatchIndex)>,
-) -> VerifyError {
-    let stages = schedule.stage_to_rank.iter().enumerate();
-    let mut all = stages.flat_map(|(stage, rank)| {
-        let ks = (0..schedule.micro_batches).map(MicroBatchIndex::new);
-        ks.map(move |k| (*rank, StageIndex::new(stage), k))
+    let present: BTreeSet<Task> = forwards.copied().collect();
+    let ranks = schedule.stage_to_rank.iter().enumerate();
+    let mut all = ranks.flat_map(|(stage, rank)| {
+        let ks = (0..micro_batches).map(MicroBatchIndex::new);
+        ks.map(move |k| {
+            (
+                *rank,
+                Task::new(StageIndex::new(stage), Compute::Forward, k),
+            )
+        })
     });
-    match all.find(|(_, stage, k)| !present.contains(&(*stage, *k))) {
-        Some((rank, stage, k)) => VerifyError::Missing {
+    match all.find(|(_, forward)| !present.contains(forward)) {
+        Some((rank, forward)) => Err(VerifyError::Missing {
             rank,
-            action: Action::compute(stage, Compute::Forward, k),
-        },
-        None => VerifyError::Empty {
-            stages: schedule.stages,
-            micro_batches: schedule.micro_batches,
-        },
+            action: Action::Compute(forward),
+        }),
+        None => Err(VerifyError::Empty {
+            stages,
+            micro_batches,
+        }),
     }
 }

@@ -1,6 +1,7 @@
 //! Explains why no cuts fit: the smallest set of facts that rules them out.
 
 use tinderbox_schedule::RankIndex;
+use tinderbox_schedule::arithmetic::scaled;
 
 use super::problem::Problem;
 use super::search::Cuts;
@@ -31,13 +32,12 @@ impl Excess {
     }
 }
 
+/// A search for the best cuts within the limits of the stages.
+pub(super) type Best<'b> = &'b dyn Fn(&Stages) -> Option<Cuts>;
+
 /// Returns why no cuts fit: one block, all blocks, a range of them or, where none of these is too large
 /// alone, the closest cuts.
-pub(super) fn infeasible(
-    problem: &Problem<'_>,
-    stages: &mut Stages,
-    best: &impl Fn(&Stages) -> Option<Cuts>,
-) -> Infeasible {
+pub(super) fn infeasible(problem: &Problem<'_>, stages: &mut Stages, best: Best<'_>) -> Infeasible {
     block(problem, stages)
         .or_else(|| total(problem))
         .or_else(|| blocks_of_rank(problem, stages))
@@ -113,40 +113,24 @@ fn blocks_of_rank(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> 
 
 /// The rank that exceeds its limit most where all limits are raised by the least amount that permits
 /// cuts.
-fn closest(
-    problem: &Problem<'_>,
-    stages: &mut Stages,
-    best: &impl Fn(&Stages) -> Option<Cuts>,
-) -> Infeasible {
+fn closest(problem: &Problem<'_>, stages: &mut Stages, best: Best<'_>) -> Infeasible {
     let limits = stages.places.iter().map(|place| place.limit_bytes);
     let limits: Vec<u64> = limits.collect();
     let raise = |stages: &mut Stages, permille: u64| {
         for (place, limit) in stages.places.iter_mut().zip(&limits) {
-            let raised = u128::from(*limit) * u128::from(permille) / 1000;
-            place.limit_bytes = match *limit {
-                u64::MAX => u64::MAX,
-                _ => u64::try_from(raised).unwrap_or(u64::MAX),
-            };
+            // No limit stays none.
+            place.limit_bytes = scaled(*limit, permille, 1000);
         }
         best(stages)
     };
     let (mut low, mut high, mut found) = (1000, 2000, None);
     while high - low > 8 && high < 1 << 24 {
-        let permille = if found.is_none() {
-            high
+        let is_found = found.is_some();
+        let permille = if is_found { (low + high) / 2 } else { high };
+        if let Some(cuts) = raise(stages, permille) {
+            (found, high) = (Some(cuts), permille);
         } else {
-            (low + high) / 2
-        };
-        match (raise(stages, permille), found.is_none()) {
-            (Some(cuts), _) => {
-                found = Some(cuts);
-                high = permille;
-            }
-            (None, true) => {
-                low = high;
-                high *= 2;
-            }
-            (None, false) => low = permille,
+            (low, high) = (permille, if is_found { high } else { 2 * high });
         }
     }
     let map = problem.machine.stage_to_rank();

@@ -35,6 +35,7 @@
 //! An action has an overhead, and a stage has up to two messages per direction; both are part of the
 //! programs' times.
 
+use tinderbox_schedule::arithmetic::{narrow, scaled};
 use tinderbox_schedule::{Action, Compute, LinkCosts, Schedule, ScheduleKind};
 
 use crate::Step;
@@ -72,10 +73,8 @@ impl StepModel {
             kind = Some(ScheduleKind::Zbv);
         }
         let (mut whole, mut split) = (0, 0);
-        let actions = lists
-            .into_iter()
-            .flat_map(|lists| lists.ranks.iter().flatten());
-        for task in actions.flat_map(Action::tasks) {
+        let all = lists.into_iter().flat_map(|lists| &lists.ranks);
+        for task in all.flatten().flat_map(Action::tasks) {
             whole += u64::from(task.compute == Compute::Backward);
             split += u64::from(task.compute == Compute::InputGradient);
         }
@@ -88,10 +87,8 @@ impl StepModel {
             periods = periods.saturating_add((chunks.saturating_sub(1)).saturating_mul(short));
         }
         let behind = ranks.saturating_sub(1);
-        let longest = match kind {
-            Some(ScheduleKind::ZbH2) => 2 * behind,
-            _ => behind,
-        };
+        let is_long = kind == Some(ScheduleKind::ZbH2);
+        let longest = if is_long { 2 * behind } else { behind };
         let warm = micro_batches.saturating_sub(1).min(longest);
         Self {
             kind,
@@ -110,9 +107,9 @@ impl StepModel {
             (_, 0) => backward,
             (0, _) => halves,
             (whole, split) => {
-                let sum = u128::from(backward) * u128::from(whole)
-                    + u128::from(halves) * u128::from(split);
-                u64::try_from(sum / u128::from(whole + split)).unwrap_or(u64::MAX)
+                let product = |a, b| u128::from(a) * u128::from(b);
+                let sum = product(backward, whole) + product(halves, split);
+                narrow(sum / u128::from(whole + split))
             }
         };
         let work = forward + both;
@@ -131,17 +128,16 @@ impl StepModel {
             if part % of == 0 {
                 return time * (part / of);
             }
-            let time = u128::from(time) * u128::from(part) / u128::from(of);
-            u64::try_from(time).unwrap_or(u64::MAX)
+            scaled(time, part, of)
         };
         let round = forward + input;
+        // With the weight gradients of the warm-up in its gaps.
+        let without = round.saturating_sub(share(weight, self.warm));
         match self.kind {
             Some(ScheduleKind::ZbH1 | ScheduleKind::InterleavedZb) => {
-                let without = round.saturating_sub(share(weight, self.warm));
                 without.max(input).max(forward)
             }
             Some(ScheduleKind::ZbH2) => {
-                let without = round.saturating_sub(share(weight, self.warm));
                 let longer = (self.warm.0.saturating_sub(self.warm.1), self.warm.1);
                 let ahead = input.saturating_sub(share(forward, longer));
                 without.max(ahead).max(forward)

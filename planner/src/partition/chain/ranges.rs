@@ -50,7 +50,6 @@ struct Rectangle {
 
 /// The rectangles of a piece of work. A value that several blocks read counts once in a range, at its
 /// first reader there: the range then begins after the previous reader.
-#[derive(Debug)]
 pub(super) struct Ranges {
     rectangles: Vec<Rectangle>,
     /// Running maxima of transient bytes over 1, 2, 4, ... blocks.
@@ -84,61 +83,49 @@ impl Ranges {
     fn add_parameters(&mut self, work: &Work, step: &Step) {
         let resident: Field = |bytes| &mut bytes.resident;
         for parameter in &work.parameters {
-            let readers = parameter.readers.iter().copied();
-            self.add_uses(readers, None, parameter.held_bytes(), resident);
-            if let (Some(first), true) = (parameter.readers.first(), parameter.is_trainable) {
-                self.add_gradient(*first, &parameter.readers[1..], parameter.gradient_bytes());
+            let (readers, held) = (&parameter.readers, parameter.held_bytes());
+            self.add_uses(readers, None, held, resident);
+            if let (Some(first), true) = (readers.first(), parameter.is_trainable) {
+                self.add_gradient(*first, &readers[1..], parameter.gradient_bytes());
                 let states = step.optimizer_states.saturating_add(1);
                 let own = parameter.bytes.saturating_mul(states);
-                self.add_uses([*first].into_iter(), None, own, resident);
+                self.add_uses(&[*first], None, own, resident);
             }
         }
     }
 
     fn add_values(&mut self, work: &Work) {
         for value in &work.values {
-            let maker = value.maker;
-            let [readers, keepers] =
-                [&value.readers, &value.keepers].map(|list| list.iter().copied());
-            self.add_uses(keepers.clone(), None, value.bytes, |bytes| &mut bytes.kept);
-            let from = Some(maker);
-            self.add_uses(keepers.clone(), from, value.bytes, |bytes| &mut bytes.got);
-            let mut both: Vec<usize> = readers.clone().chain(keepers).collect();
+            let (from, keepers) = (Some(value.maker), &value.keepers);
+            self.add_uses(keepers, None, value.bytes, |bytes| &mut bytes.kept);
+            self.add_uses(keepers, from, value.bytes, |bytes| &mut bytes.got);
+            let mut both = [&value.readers[..], keepers].concat();
             both.sort_unstable();
-            let last = both.last().copied().unwrap_or(maker);
-            let into: Field = |bytes| &mut bytes.forward_in;
-            self.add_uses(both.into_iter(), from, value.bytes, into);
-            self.add(None, maker, last, value.bytes, |bytes| {
-                &mut bytes.forward_out
-            });
-            self.add_gradient(maker, &value.readers, value.gradient_bytes);
+            self.add_uses(&both, from, value.bytes, |bytes| &mut bytes.forward_in);
+            let last = both.last().copied().unwrap_or(value.maker);
+            let out: Field = |bytes| &mut bytes.forward_out;
+            self.add(None, value.maker, last, value.bytes, out);
+            self.add_gradient(value.maker, &value.readers, value.gradient_bytes);
         }
     }
 
     /// Gradients that later readers send to a range with the first block or another reader, and
     /// gradients that a range with readers sends to the first block or an earlier reader.
     fn add_gradient(&mut self, first: usize, readers: &[usize], bytes: u64) {
-        let readers = readers.iter().copied();
-        let last = readers.clone().last().unwrap_or(first);
+        let last = readers.last().copied().unwrap_or(first);
         let down: Field = |bytes| &mut bytes.gradient_out;
-        self.add_uses(readers.clone(), Some(first), bytes, down);
+        self.add_uses(readers, Some(first), bytes, down);
         let mut after = None;
-        for at in std::iter::once(first).chain(readers) {
+        for at in std::iter::once(first).chain(readers.iter().copied()) {
             self.add(after, at, last, bytes, |bytes| &mut bytes.gradient_in);
             after = Some(at);
         }
     }
 
     /// Adds bytes to ranges that use an item and, with `from`, begin after that block.
-    fn add_uses(
-        &mut self,
-        uses: impl Iterator<Item = usize>,
-        from: Option<usize>,
-        bytes: u64,
-        field: Field,
-    ) {
+    fn add_uses(&mut self, uses: &[usize], from: Option<usize>, bytes: u64, field: Field) {
         let mut after = from;
-        for at in uses {
+        for at in uses.iter().copied() {
             self.add(after, at, usize::MAX, bytes, field);
             after = after.max(Some(at));
         }
@@ -167,9 +154,7 @@ impl Ranges {
             sum[1] += bytes.kept;
         }
         for at in 1..sums.len() {
-            let before = sums[at - 1];
-            sums[at][0] += before[0];
-            sums[at][1] += before[1];
+            sums[at] = std::array::from_fn(|of| sums[at][of] + sums[at - 1][of]);
         }
         sums
     }
@@ -245,7 +230,6 @@ impl Ranges {
 }
 
 /// Bytes of ranges, by the indices of their begin and end among the positions of the table.
-#[derive(Debug)]
 pub(super) struct RangeTable {
     pub(super) positions: Vec<usize>,
     cells: Vec<RangeBytes>,

@@ -36,7 +36,6 @@ struct Cell {
 }
 
 /// The search for cuts at given positions.
-#[derive(Debug)]
 pub(super) struct Search {
     table: RangeTable,
     /// For each kind of place, the cells of all pairs of positions.
@@ -114,11 +113,8 @@ impl Search {
             let last = (end + stage + 1).checked_sub(count)?;
             for from in (stage..last).filter(|from| sums[*from] < u64::MAX) {
                 let row = &cells[from * (end + 1)..][..=last];
-                let first = if last == end && stage + 1 == count {
-                    end
-                } else {
-                    from + 1
-                };
+                let is_last = last == end && stage + 1 == count;
+                let first = if is_last { end } else { from + 1 };
                 for (to, cell) in row.iter().enumerate().skip(first) {
                     if cell.alone > limit {
                         break;

@@ -1,11 +1,13 @@
 //! The partitioner: positions of cuts, the search, and the check against the memory that the schedule
 //! requires.
 
-use super::explain::{self, Excess};
+use tinderbox_schedule::arithmetic::narrow;
+
+use super::explain::{self, Best, Excess};
 use super::problem::Problem;
 use super::search::{Cuts, Search};
 use super::stages::Stages;
-use crate::{Machine, Partition, PlannerError, Predicted, Step, Work, predict};
+use crate::{Machine, Partition, PlannerError, Step, Work, predict};
 
 /// The number of positions in one search, up to one per stage more; time and memory are quadratic in it.
 pub(super) const POSITIONS: usize = 514;
@@ -81,9 +83,11 @@ impl Problem<'_> {
         let search = Search::new(&stages, self.ranges.table(positions));
         let best = |stages: &Stages| {
             let found = search.best(stages)?;
-            Some(match self.is_small() {
-                true => found,
-                false => self.nearer(stages, found),
+            let is_small = self.is_small();
+            Some(if is_small {
+                found
+            } else {
+                self.nearer(stages, found)
             })
         };
         let Some(first) = best(&stages) else {
@@ -166,21 +170,18 @@ impl Problem<'_> {
         &self,
         stages: &mut Stages,
         mut cuts: Cuts,
-        best: &impl Fn(&Stages) -> Option<Cuts>,
+        best: Best<'_>,
     ) -> Result<Cuts, PlannerError> {
         if self.lists.is_none() || !self.machine.has_limit() {
             return Ok(cuts);
         }
         let mut closest: Option<Excess> = None;
         for _ in 0..=CORRECTIONS {
-            let predicted = predict(self.work, self.machine, self.step, &self.partition(&cuts))?;
-            let Some(over) = self.lower_limits(stages, &cuts, &predicted) else {
+            let Some(over) = self.lower_limits(stages, &cuts)? else {
                 return Ok(cuts);
             };
-            closest = closest
-                .into_iter()
-                .chain([over])
-                .min_by_key(Excess::permille);
+            let both = closest.into_iter().chain([over]);
+            closest = both.min_by_key(Excess::permille);
             match best(stages) {
                 Some(next) => cuts = next,
                 None => break,
@@ -195,41 +196,39 @@ impl Problem<'_> {
         &self,
         stages: &mut Stages,
         cuts: &Cuts,
-        predicted: &Predicted,
-    ) -> Option<Excess> {
+    ) -> Result<Option<Excess>, PlannerError> {
+        let predicted = predict(self.work, self.machine, self.step, &self.partition(cuts))?;
         let map = self.machine.stage_to_rank();
-        let held: Vec<u64> = (0..map.len())
-            .map(|stage| self.held(stages, cuts, stage))
-            .collect();
+        let held = (0..map.len()).map(|stage| self.held(stages, cuts, stage));
+        let held: Vec<u64> = held.collect();
         let mut worst: Option<Excess> = None;
         for rank in &predicted.prediction.ranks {
             let Some(limit) = self.machine.rank(rank.rank).memory_bytes else {
                 continue;
             };
-            let excess = rank.memory.total().saturating_sub(limit);
+            let (needed, rank) = (rank.memory.total(), rank.rank);
+            let excess = needed.saturating_sub(limit);
             if excess == 0 {
                 continue;
             }
             let over = Excess {
-                rank: rank.rank,
-                needed: rank.memory.total(),
+                rank,
+                needed,
                 limit,
             };
             worst = worst.into_iter().chain([over]).max_by_key(Excess::permille);
-            let on_rank = || (0..map.len()).filter(|stage| map[*stage] == rank.rank);
+            let on_rank = || (0..map.len()).filter(|stage| map[*stage] == rank);
             let all: u128 = on_rank().map(|stage| u128::from(held[stage])).sum();
             for stage in on_rank() {
                 let share = (u128::from(excess) * u128::from(held[stage])).div_ceil(all.max(1));
-                let share = u64::try_from(share).unwrap_or(u64::MAX).max(1);
-                let place = &mut stages.places[stage];
-                let basis = match self.machine.chunks() {
-                    1 => place.limit_bytes,
-                    _ => place.limit_bytes.min(held[stage]),
-                };
-                place.limit_bytes = basis.saturating_sub(share);
+                let limit = &mut stages.places[stage].limit_bytes;
+                if self.machine.chunks() > 1 {
+                    *limit = held[stage].min(*limit);
+                }
+                *limit = limit.saturating_sub(narrow(share).max(1));
             }
         }
-        worst
+        Ok(worst)
     }
 
     fn partition(&self, cuts: &Cuts) -> Partition {

@@ -1,5 +1,6 @@
 //! The time and memory of a stage on its rank.
 
+use tinderbox_schedule::arithmetic::sum;
 use tinderbox_schedule::{LinkCosts, Schedule, StageIndex};
 
 use super::model::{LONGEST_NS, Programs, StepModel, message_ns};
@@ -22,17 +23,13 @@ pub(super) struct Place {
     flights: Vec<Flight>,
 }
 
-/// Prefix sums over the blocks.
-#[derive(Debug)]
-struct Sums {
-    programs: Vec<Programs>,
-    weight_gradient_bytes: Vec<u64>,
-}
+/// Sums over blocks: nanoseconds of `F`, `B`, `I` and `W`, and the bytes that `I` keeps for `W`.
+type Sums = [u64; 5];
 
 /// Times and bytes of stages of any blocks.
-#[derive(Debug)]
 pub(super) struct Stages {
-    sums: Sums,
+    /// The sums of the blocks before each one, and of all.
+    sums: Vec<Sums>,
     pub(super) places: Vec<Place>,
     /// One place of each kind: the same blocks take the same time at all places of a kind.
     pub(super) kinds: Vec<usize>,
@@ -52,16 +49,17 @@ impl Stages {
         lists: Option<&Schedule>,
     ) -> Self {
         let map = machine.stage_to_rank();
-        let places = map.iter().enumerate().map(|(stage, rank)| Place {
-            rank: machine.rank(*rank),
-            limit_bytes: machine.rank(*rank).memory_bytes.unwrap_or(u64::MAX),
-            receives: stage > 0 && map[stage - 1] != *rank,
-            link: match stage {
-                0 => machine.link,
-                _ => machine.link_between(map[stage - 1], *rank),
-            },
-            sends: map.get(stage + 1).is_some_and(|next| next != rank),
-            flights: flights(lists, StageIndex::new(stage)),
+        let places = map.iter().enumerate().map(|(stage, rank)| {
+            let before = stage.checked_sub(1).map(|before| map[before]);
+            let model = machine.rank(*rank);
+            Place {
+                rank: model,
+                limit_bytes: model.memory_bytes.unwrap_or(u64::MAX),
+                receives: before.is_some_and(|before| before != *rank),
+                link: before.map_or(machine.link, |before| machine.link_between(before, *rank)),
+                sends: map.get(stage + 1).is_some_and(|next| next != rank),
+                flights: flights(lists, StageIndex::new(stage)),
+            }
         });
         let places: Vec<Place> = places.collect();
         let kind = |place: &Place| {
@@ -71,9 +69,8 @@ impl Stages {
         };
         let mut kinds: Vec<usize> = Vec::new();
         let kind_of = places.iter().enumerate().map(|(at, place)| {
-            let known = kinds
-                .iter()
-                .position(|other| kind(&places[*other]) == kind(place));
+            let mut known = kinds.iter();
+            let known = known.position(|other| kind(&places[*other]) == kind(place));
             known.unwrap_or_else(|| {
                 kinds.push(at);
                 kinds.len() - 1
@@ -81,7 +78,7 @@ impl Stages {
         });
         let kind_of = kind_of.collect();
         Self {
-            sums: Sums::new(work),
+            sums: sums_of(work),
             kinds,
             kind_of,
             places,
@@ -118,21 +115,16 @@ impl Stages {
     /// The stage's terms of the maximum and of the sum.
     pub(super) fn parts(&self, place: usize, range: &BlockRange, recompute: bool) -> (u64, u64) {
         let (at, bytes) = (&self.places[place], &range.bytes);
-        let [into, back] = match at.receives {
-            true => [bytes.forward_in, bytes.gradient_out],
-            false => [0, 0],
-        };
-        let [out, returned] = match at.sends {
-            true => [bytes.forward_out, bytes.gradient_in],
-            false => [0, 0],
-        };
+        let [receives, sends] = [at.receives, at.sends].map(u64::from);
+        let [into, back] = [bytes.forward_in, bytes.gradient_out].map(|bytes| bytes * receives);
+        let [out, returned] = [bytes.forward_out, bytes.gradient_in].map(|bytes| bytes * sends);
         let messages = |a: u64, b: u64| (u64::from(a > 0) + u64::from(b > 0)) * self.action_ns;
         let (forwards, backwards) = (messages(into, out), messages(returned, back));
         let stage = |recompute| {
             let [forward, backward, input, weight] = self.programs(at.rank, range, recompute);
-            let input = input + backwards;
+            let [forward, backward] = [forward + forwards, backward + backwards];
             self.model
-                .stage([forward + forwards, backward + backwards, input, weight])
+                .stage([forward, backward, input + backwards, weight])
         };
         let (most, mut sum) = stage(recompute);
         if recompute {
@@ -146,13 +138,13 @@ impl Stages {
 
     /// Times of the programs of blocks `from..to` on a rank, without messages.
     fn programs(&self, rank: RankModel, range: &BlockRange, recompute: bool) -> Programs {
-        let mut times = self.sums.between(range.from, range.to);
+        let [forward, mut backward, mut input, weight, _] = self.between(range.from, range.to);
         if recompute {
-            times[1] += times[0];
-            times[2] += times[0];
+            backward += forward;
+            input += forward;
         }
         // As `RankModel::time`, but in 64 bits: a thousand times the longest time fits.
-        times.map(|nanoseconds| {
+        [forward, backward, input, weight].map(|nanoseconds| {
             let scaled = match rank.speed_permille {
                 1000 => nanoseconds,
                 speed => nanoseconds * 1000 / speed.max(1),
@@ -164,42 +156,40 @@ impl Stages {
     /// The bytes of a stage at its peak, with two messages waiting at each end.
     pub(super) fn held_bytes(&self, place: usize, range: &BlockRange, recompute: bool) -> u64 {
         let (at, bytes) = (&self.places[place], &range.bytes);
-        let each = self.sums.weight_gradient_bytes(range.from, range.to);
-        let (activation, own) = match recompute {
-            true => (bytes.got, bytes.kept - bytes.got),
-            false => (bytes.kept, 0),
-        };
+        let [.., each] = self.between(range.from, range.to);
+        let activation = if recompute { bytes.got } else { bytes.kept };
+        let own = bytes.kept - activation;
         let into = if at.receives { bytes.forward_in } else { 0 };
         let returned = if at.sends { bytes.gradient_in } else { 0 };
         let buffers = into.saturating_add(returned).saturating_mul(2);
-        most_bytes(at.flights.iter().copied(), activation, each)
-            .saturating_add(bytes.resident)
-            .saturating_add(bytes.transient)
-            .saturating_add(own)
-            .saturating_add(buffers)
+        let flights = most_bytes(at.flights.iter().copied(), [activation, each]);
+        sum([flights, bytes.resident, bytes.transient, own, buffers])
     }
 
     /// A lower bound of the bytes of any stage with these blocks. Grows with the blocks.
     pub(super) fn least_bytes(&self, place: usize, range: &BlockRange) -> u64 {
         let bytes = &range.bytes;
-        let each = self.sums.weight_gradient_bytes(range.from, range.to);
-        let resident = bytes.resident.saturating_add(bytes.transient);
+        let [.., each] = self.between(range.from, range.to);
         // With recomputation, the activations of one micro-batch exist while its backward runs.
-        let most = match self.may_recompute {
-            true => 1,
-            false => u64::MAX,
-        };
+        let most = if self.may_recompute { 1 } else { u64::MAX };
         let flights = self.places[place].flights.iter().map(|flight| Flight {
             micro_batches: flight.micro_batches.min(most),
             ..*flight
         });
-        most_bytes(flights, bytes.kept, each).saturating_add(resident)
+        let flights = most_bytes(flights, [bytes.kept, each]);
+        sum([flights, bytes.resident, bytes.transient])
     }
 
     /// Nanoseconds of the blocks before a position, on a rank of speed 1.
     pub(super) fn work_before(&self, at: usize) -> u64 {
-        let [forward, backward, ..] = self.sums.between(0, at);
+        let [forward, backward, ..] = self.sums[at];
         forward + backward
+    }
+
+    /// Returns the sums of blocks `from..to`.
+    fn between(&self, from: usize, to: usize) -> Sums {
+        let [a, b] = [from.min(to), to].map(|at| self.sums[at]);
+        std::array::from_fn(|of| b[of] - a[of])
     }
 
     /// The time of a step in nanoseconds: rounded up, including the reduce and the update at its end.
@@ -209,32 +199,16 @@ impl Stages {
     }
 }
 
-impl Sums {
-    fn new(work: &Work) -> Self {
-        let blocks = (work.blocks.len() as u64).max(1);
-        let [longest, largest] = [LONGEST_NS / blocks, u64::MAX / 8 / blocks];
-        let mut now = (Programs::default(), 0);
-        let mut sums = Self {
-            programs: vec![now.0],
-            weight_gradient_bytes: vec![now.1],
-        };
-        for block in &work.blocks {
-            for (sum, time) in now.0.iter_mut().zip(block.times()) {
-                *sum += time.min(longest);
-            }
-            now.1 += block.weight_gradient_bytes.min(largest);
-            sums.programs.push(now.0);
-            sums.weight_gradient_bytes.push(now.1);
-        }
-        sums
+/// Returns the sums of the blocks before each one, and of all. They do not overflow.
+fn sums_of(work: &Work) -> Vec<Sums> {
+    let blocks = (work.blocks.len() as u64).max(1);
+    let [longest, largest] = [LONGEST_NS / blocks, u64::MAX / 8 / blocks];
+    let mut sums = vec![Sums::default()];
+    for (at, block) in work.blocks.iter().enumerate() {
+        let [forward, backward, input, weight] = block.times().map(|time| time.min(longest));
+        let bytes = block.weight_gradient_bytes.min(largest);
+        let own = [forward, backward, input, weight, bytes];
+        sums.push(std::array::from_fn(|of| sums[at][of] + own[of]));
     }
-
-    fn between(&self, from: usize, to: usize) -> Programs {
-        let [a, b] = [from.min(to), to].map(|at| self.programs[at]);
-        std::array::from_fn(|program| b[program] - a[program])
-    }
-
-    fn weight_gradient_bytes(&self, from: usize, to: usize) -> u64 {
-        self.weight_gradient_bytes[to] - self.weight_gradient_bytes[from.min(to)]
-    }
+    sums
 }

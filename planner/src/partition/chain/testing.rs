@@ -1,7 +1,7 @@
 //! Work, machines and an exhaustive search for the best cuts, for tests and benchmarks.
 
 use tinderbox_schedule::{
-    Compute, ComputeTimes, LinkCosts, Placement, Schedule, ScheduleKind, peak_bytes,
+    Compute, ComputeTimes, LinkCosts, RankIndex, Schedule, ScheduleKind, peak_bytes,
 };
 
 use super::model::StepModel;
@@ -68,9 +68,9 @@ pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
         });
         work.parameters.push(Parameter {
             bytes: (1 << 20) + numbers.below(1 << 20),
-            cast_bytes: 0,
             is_trainable: at % 7 != 3,
             readers: vec![at],
+            ..Parameter::default()
         });
         let bytes = (1 << 18) * (1 + numbers.below(4));
         let far = at + 2 + numbers.below(20) as usize;
@@ -89,9 +89,8 @@ pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
         work.values.push(Value {
             bytes: 4 * bytes,
             maker: at,
-            readers: Vec::new(),
             keepers: vec![at],
-            gradient_bytes: 0,
+            ..Value::default()
         });
     }
     work
@@ -103,9 +102,8 @@ pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
 pub fn small_case(blocks: usize, numbers: &mut Numbers) -> Work {
     let mut work = Work::default();
     let some = |numbers: &mut Numbers, from: usize, odds: u64| -> Vec<usize> {
-        (from..blocks)
-            .filter(|_| numbers.below(odds) == 0)
-            .collect()
+        let chosen = (from..blocks).filter(|_| numbers.below(odds) == 0);
+        chosen.collect()
     };
     for at in 0..blocks {
         let largest = if numbers.below(4) == 0 { 1 } else { 9 };
@@ -162,22 +160,17 @@ pub fn small_step(numbers: &mut Numbers, kind: ScheduleKind) -> (Machine, Step) 
     let ranks = (0..ranks).map(|_| match is_alike {
         true => RankModel {
             memory_bytes: memory,
-            speed_permille: 1000,
+            ..RankModel::default()
         },
         false => RankModel {
             memory_bytes: memory.map(|bytes| bytes / 2 + numbers.below(bytes)),
             speed_permille: 300 + numbers.below(1000),
         },
     });
-    let ranks = ranks.collect();
-    let machine = Machine::of_ranks(ranks).expect("there is a rank, and each has speed");
-    let placement = match chunks {
-        1 => Placement::Loop,
-        _ => kind.placement(),
-    };
-    let mut machine = machine
-        .with_chunks(chunks, placement)
-        .expect("a rank has chunks");
+    // Kinds with a V have two chunks.
+    let machine = Machine::of_ranks(ranks.collect());
+    let machine = machine.and_then(|machine| machine.with_chunks(chunks, kind.placement()));
+    let mut machine = machine.expect("there is a rank, and each has speed and chunks");
     machine.action_ns = numbers.below(3);
     machine.link = LinkCosts {
         latency: numbers.below(3),
@@ -208,21 +201,18 @@ pub fn brute_force(work: &Work, machine: &Machine, step: &Step) -> Option<u64> {
         return None;
     }
     loop {
-        let sets = if step.may_recompute {
-            1_usize << map.len()
-        } else {
-            1
-        };
-        for set in 0..sets {
+        let costs_of = |set: usize| {
             let recompute = (0..map.len()).map(|stage| set >> stage & 1 == 1).collect();
-            let partition =
-                Partition::contiguous(work.blocks.len(), &starts, map.clone(), recompute);
-            let costs = partition_costs(work, machine, step, &partition);
-            if fits(machine, &partition, &costs, &lists) {
-                let time = time_ns(work, machine, step, &partition, &costs, &model);
-                best = Some(best.map_or(time, |best| best.min(time)));
-            }
-        }
+            let blocks = work.blocks.len();
+            let partition = Partition::contiguous(blocks, &starts, map.clone(), recompute);
+            partition_costs(work, machine, step, &partition)
+        };
+        let kept = costs_of(0);
+        let recomputing = if step.may_recompute { map.len() } else { 0 };
+        let costs = (0..1_usize << recomputing).map(costs_of);
+        let fitting = costs.filter(|costs| fits(machine, costs, &lists));
+        let times = fitting.map(|costs| time_ns(machine, &map, [&costs, &kept], &model));
+        best = times.chain(best).min();
         if !advance(&mut starts, work.blocks.len()) {
             return best;
         }
@@ -253,17 +243,11 @@ fn advance(starts: &mut [usize], blocks: usize) -> bool {
     false
 }
 
-/// Whether the stage before is on another rank.
-fn receives(partition: &Partition, stage: usize) -> bool {
-    let map = &partition.stage_to_rank;
-    stage > 0 && map[stage - 1] != map[stage]
-}
-
 /// Bytes that a stage receives from other ranks and sends to them in the forward, sends in the backward, and receives
 /// from the backwards of later stages.
-fn messages(partition: &Partition, costs: &PartitionCosts, stage: usize) -> [u64; 4] {
-    let receives = receives(partition, stage);
-    let sends = stage + 1 < partition.stages() && self::receives(partition, stage + 1);
+fn messages(map: &[RankIndex], costs: &PartitionCosts, stage: usize) -> [u64; 4] {
+    let receives = stage > 0 && map[stage - 1] != map[stage];
+    let sends = map.get(stage + 1).is_some_and(|next| *next != map[stage]);
     let mut bytes = [0; 4];
     for (edge, size) in &costs.costs.message_bytes {
         let [from, to] = [edge.from, edge.to].map(|end| end.stage.index() == stage);
@@ -278,17 +262,12 @@ fn messages(partition: &Partition, costs: &PartitionCosts, stage: usize) -> [u64
     bytes
 }
 
-fn fits(
-    machine: &Machine,
-    partition: &Partition,
-    costs: &PartitionCosts,
-    lists: &Schedule,
-) -> bool {
+fn fits(machine: &Machine, costs: &PartitionCosts, lists: &Schedule) -> bool {
     let mut held = peak_bytes(lists, &costs.costs);
     let mut transient = vec![0; held.len()];
-    for (stage, rank) in partition.stage_to_rank.iter().enumerate() {
+    for (stage, rank) in lists.stage_to_rank.iter().enumerate() {
         let rank = rank.index();
-        let [into, _, _, returned] = messages(partition, costs, stage);
+        let [into, _, _, returned] = messages(&lists.stage_to_rank, costs, stage);
         held[rank] += 2 * (into + returned);
         transient[rank] = costs.bytes[stage].transient.max(transient[rank]);
     }
@@ -297,38 +276,35 @@ fn fits(
     limits.all(|(held, limit)| limit.is_none_or(|limit| held <= limit))
 }
 
+/// The time of stages with their costs, and those without recomputation.
 fn time_ns(
-    work: &Work,
     machine: &Machine,
-    step: &Step,
-    partition: &Partition,
-    costs: &PartitionCosts,
+    map: &[RankIndex],
+    [costs, kept]: [&PartitionCosts; 2],
     model: &StepModel,
 ) -> u64 {
-    let kept = Partition {
-        recompute: vec![false; partition.stages()],
-        ..partition.clone()
-    };
-    let kept = partition_costs(work, machine, step, &kept);
     let (mut most, mut sum) = (0, 0);
-    for stage in 0..partition.stages() {
-        let [into, out, back, returned] = messages(partition, costs, stage);
+    for stage in 0..map.len() {
+        let [into, out, back, returned] = messages(map, costs, stage);
         let actions = |messages: [u64; 2]| {
             let messages = messages.iter().filter(|bytes| **bytes > 0).count();
             machine.action_ns * (1 + messages as u64)
         };
         let programs = |costs: &PartitionCosts| {
             let stage = &costs.costs.stages[stage];
+            let backwards = actions([returned, back]);
+            let forward = stage.forward + actions([into, out]);
+            let [backward, input] = [stage.backward, stage.input_gradient].map(|ns| ns + backwards);
             [
-                stage.forward + actions([into, out]),
-                stage.backward + actions([returned, back]),
-                stage.input_gradient + actions([returned, back]),
-                stage.weight_gradient + actions([0, 0]),
+                forward,
+                backward,
+                input,
+                stage.weight_gradient + actions([0; 2]),
             ]
         };
         let (part, head) = model.stage(programs(costs));
         most = most.max(part);
-        sum += head.max(model.stage(programs(&kept)).1);
+        sum += head.max(model.stage(programs(kept)).1);
         for message in [into, back].into_iter().filter(|bytes| *bytes > 0) {
             let transfer = machine.link.transfer(message);
             most = most.max(model.link(transfer));

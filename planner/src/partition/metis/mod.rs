@@ -10,7 +10,9 @@ mod parts;
 
 use super::graph::Graph;
 use super::mixed::{fastest, moved, staged};
-use crate::{Machine, Partition, PlannerError, Predicted, Step, Work};
+use super::partitioner::Found;
+use super::terms::Terms;
+use crate::{Machine, PlannerError, Step, Work};
 
 /// The maximum number of stages per rank.
 const STAGES_PER_RANK: usize = 8;
@@ -22,11 +24,7 @@ const STAGES_PER_RANK: usize = 8;
 /// [`PlannerError::TooLarge`] for more blocks and values than METIS can number,
 /// [`PlannerError::Metis`] where METIS fails, [`PlannerError::MetisStages`] where its parts need too many
 /// stages, and the errors of [`predict()`](crate::predict()).
-pub(super) fn metis(
-    work: &Work,
-    machine: &Machine,
-    step: &Step,
-) -> Result<(Partition, Predicted), PlannerError> {
+pub(super) fn metis(work: &Work, machine: &Machine, step: &Step) -> Result<Found, PlannerError> {
     let ranks = machine.ranks();
     let graph = Graph::of_work(work, step);
     let rank_of = parts::parts(&graph, machine.rank_models())?;
@@ -36,8 +34,9 @@ pub(super) fn metis(
         return Err(PlannerError::MetisStages { most });
     }
     let in_flight = step.per_replica().min(ranks);
-    let moved = staged
-        .iter()
-        .map(|staged| moved(&graph, machine, step, staged, in_flight).1);
+    let moved = staged.into_iter().map(|staged| {
+        let terms = Terms::of_map(machine, step, &staged.rank_of, in_flight);
+        moved(&graph, &terms, staged.stage_of).1
+    });
     fastest(work, machine, step, moved)
 }

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use tinderbox_schedule::arithmetic::sum;
+
 use super::super::graph::Graph;
 use crate::Machine;
 
@@ -29,12 +31,8 @@ pub(super) fn assign(graph: &Graph, machine: &Machine, in_flight: u64) -> Vec<us
             let after = held[*rank].saturating_add(bytes[node]);
             let finish = ranks[*rank].time(load[*rank] + graph.nodes[node].time());
             // Where it fits nowhere, the rank with the smallest excess is used.
-            (
-                after.saturating_sub(limit),
-                finish,
-                Reverse(with[*rank]),
-                *rank,
-            )
+            let excess = after.saturating_sub(limit);
+            (excess, finish, Reverse(with[*rank]), *rank)
         });
         let rank = best.unwrap_or(0);
         rank_of[node] = rank;
@@ -77,11 +75,13 @@ fn bytes(graph: &Graph, in_flight: u64) -> Vec<u64> {
             bytes[*reader] += shared.copy;
         }
     }
-    for (node, (bytes, kept)) in bytes.iter_mut().zip(kept).enumerate() {
-        let weights = graph.nodes[node].weight_gradient_bytes;
-        *bytes = bytes
-            .saturating_add(kept.saturating_mul(in_flight))
-            .saturating_add(weights);
-    }
-    bytes
+    let all = graph.nodes.iter().zip(bytes).zip(kept);
+    let all = all.map(|((node, bytes), kept)| {
+        sum([
+            bytes,
+            kept.saturating_mul(in_flight),
+            node.weight_gradient_bytes,
+        ])
+    });
+    all.collect()
 }

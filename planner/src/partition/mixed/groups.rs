@@ -6,12 +6,19 @@
 //! ratio of communication to computation, and last the smallest.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tinderbox_schedule::LinkCosts;
+use tinderbox_schedule::arithmetic::scaled;
 
 use super::super::graph::{Graph, Node};
 use crate::{Machine, Work};
+
+/// Two groups of which the second runs later, and the bytes that they exchange.
+type Edge = (usize, usize, u64);
+
+/// The bytes that each group exchanges with others.
+type Neighbours = Vec<BTreeMap<usize, u64>>;
 
 /// Groups of the nodes of a graph, and an order in which they can run.
 #[derive(Debug, Clone)]
@@ -20,9 +27,9 @@ struct Groups {
     of: Vec<usize>,
     /// The nodes of each group by lowest node; empty for nodes that are not the lowest of their group.
     members: Vec<Vec<usize>>,
-    before: Vec<BTreeMap<usize, u64>>,
+    before: Neighbours,
     /// The bytes that each group exchanges with later groups, in both directions.
-    after: Vec<BTreeMap<usize, u64>>,
+    after: Neighbours,
     time: Vec<u64>,
     order: Vec<usize>,
     /// The index of each group in the order.
@@ -31,19 +38,19 @@ struct Groups {
     scope: Vec<String>,
 }
 
-/// Merges blocks to at most each of these numbers of groups per rank, which must descend, since merges accumulate.
-/// Returns the group of each block and the graph of the groups. Numbers of groups above the number of blocks are left out,
+/// Groups of blocks per rank that are tried, each with its candidates. They descend, since merges accumulate.
+const PER_RANK: [usize; 8] = [16, 12, 8, 6, 4, 3, 2, 1];
+
+/// The group of each block, and the graph of the groups.
+pub(super) type Level = (Vec<usize>, Graph);
+
+/// Merges blocks to at most each number of groups per rank. Numbers of groups above the number of blocks are left out,
 /// except one per rank.
-pub(super) fn levels(
-    work: &Work,
-    graph: &Graph,
-    machine: &Machine,
-    per_rank: &[usize],
-) -> Vec<(Vec<usize>, Graph)> {
+pub(super) fn levels(work: &Work, graph: &Graph, machine: &Machine) -> Vec<Level> {
     let mut groups = Groups::new(work, graph);
     let (ranks, nodes) = (machine.ranks(), graph.nodes.len());
     let total: u64 = graph.nodes.iter().map(Node::time).sum();
-    let counts = per_rank.iter().map(|each| ranks.saturating_mul(*each));
+    let counts = PER_RANK.iter().map(|each| ranks.saturating_mul(*each));
     let counts = counts.filter(|count| *count <= nodes || *count <= ranks);
     let level = counts.map(|count| {
         groups.merge_to(count, total / count as u64, machine.link);
@@ -95,26 +102,22 @@ impl Groups {
     pub fn merge_to(&mut self, count: usize, most_ns: u64, link: LinkCosts) {
         let deepest = self.order.iter().map(|group| depth(&self.scope[*group]));
         for level in (1..=deepest.max().unwrap_or(0)).rev() {
-            self.merge_edges(count, |groups, from, to, _| {
-                let same = prefix(&groups.scope[from], level)
-                    .is_some_and(|scope| prefix(&groups.scope[to], level) == Some(scope));
+            self.merge_edges(count, |groups, (from, to, _)| {
+                let [a, b] = [from, to].map(|group| prefix(&groups.scope[group], level));
+                let same = a.is_some() && a == b;
                 (same && groups.together(from, to) <= most_ns).then_some(0)
             });
         }
         // Values that take longer to send than their smaller end takes to run.
-        self.merge_edges(count, |groups, from, to, bytes| {
-            let smaller = groups.time[from].min(groups.time[to]);
-            let is_dear = link.transfer(bytes) > smaller;
-            (is_dear && groups.together(from, to) <= most_ns).then_some(u64::MAX - bytes)
+        self.merge_edges(count, |groups, (from, to, bytes)| {
+            let is_expensive = link.transfer(bytes) > groups.smaller(from, to);
+            (is_expensive && groups.together(from, to) <= most_ns).then_some(u64::MAX - bytes)
         });
-        self.merge_edges(count, |groups, from, to, bytes| {
-            let is_empty = groups.time[from].min(groups.time[to]) == 0;
-            is_empty.then_some(u64::MAX - bytes)
+        self.merge_edges(count, |groups, (from, to, bytes)| {
+            (groups.smaller(from, to) == 0).then_some(u64::MAX - bytes)
         });
-        self.merge_edges(count, |groups, from, to, bytes| {
-            let smaller = groups.time[from].min(groups.time[to]);
-            let ratio = u128::from(bytes) * 1000 / u128::from(smaller.max(1));
-            let ratio = u64::try_from(ratio).unwrap_or(u64::MAX);
+        self.merge_edges(count, |groups, (from, to, bytes)| {
+            let ratio = scaled(bytes, 1000, groups.smaller(from, to).max(1));
             (groups.together(from, to) <= most_ns).then_some(u64::MAX - ratio)
         });
         self.merge_smallest(count);
@@ -124,17 +127,17 @@ impl Groups {
         self.time[a] + self.time[b]
     }
 
+    fn smaller(&self, a: usize, b: usize) -> u64 {
+        self.time[a].min(self.time[b])
+    }
+
     /// Merges along edges to which a rule assigns a priority, the lowest first. The rule is evaluated
     /// again where one of the ends was merged before.
-    fn merge_edges(
-        &mut self,
-        count: usize,
-        rule: impl Fn(&Self, usize, usize, u64) -> Option<u64>,
-    ) {
+    fn merge_edges(&mut self, count: usize, rule: impl Fn(&Self, Edge) -> Option<u64>) {
         let mut edges = Vec::new();
         for from in &self.order {
             for (to, bytes) in &self.after[*from] {
-                if let Some(place) = rule(self, *from, *to, *bytes) {
+                if let Some(place) = rule(self, (*from, *to, *bytes)) {
                     edges.push((place, *from, *to));
                 }
             }
@@ -146,7 +149,7 @@ impl Groups {
             }
             let (from, to) = (self.of[from], self.of[to]);
             if let Some(bytes) = self.after[from].get(&to).copied()
-                && rule(self, from, to, bytes).is_some()
+                && rule(self, (from, to, bytes)).is_some()
             {
                 self.merge(from, to);
             }
@@ -161,10 +164,9 @@ impl Groups {
                 return;
             };
             let neighbours = self.before[group].iter().chain(&self.after[group]);
-            let mut neighbours: Vec<(u64, Reverse<u64>, usize)> = neighbours
-                .map(|(other, bytes)| (self.time[*other], Reverse(*bytes), *other))
-                .collect();
-            neighbours.sort_unstable();
+            let neighbours =
+                neighbours.map(|(other, bytes)| (self.time[*other], Reverse(*bytes), *other));
+            let neighbours: BTreeSet<(u64, Reverse<u64>, usize)> = neighbours.collect();
             let merged = neighbours.into_iter().any(|(_, _, other)| {
                 match self.position[group] < self.position[other] {
                     true => self.merge(group, other),
@@ -173,10 +175,8 @@ impl Groups {
             });
             if !merged {
                 // Neighbours in the order can always be merged.
-                let at = self.position[group];
-                let first = self.order[at.min(self.len() - 2)];
-                let then = self.order[at.min(self.len() - 2) + 1];
-                self.merge(first, then);
+                let at = self.position[group].min(self.len() - 2);
+                self.merge(self.order[at], self.order[at + 1]);
             }
         }
     }
@@ -204,13 +204,11 @@ impl Groups {
             return false;
         }
         // Groups that depend on the first run after the pair, all others before it.
-        let between = self.order[from + 1..to].to_vec();
-        let (behind, ahead): (Vec<usize>, Vec<usize>) = between
-            .into_iter()
-            .partition(|group| waits[self.position[*group] - from]);
+        let between = self.order[from + 1..to].iter();
+        let (behind, ahead): (Vec<usize>, Vec<usize>) =
+            between.partition(|group| waits[self.position[**group] - from]);
         let (low, high) = (first.min(then), first.max(then));
-        let row = ahead.into_iter().chain([low]).chain(behind);
-        let row: Vec<usize> = row.collect();
+        let row = [ahead, vec![low], behind].concat();
         self.order.splice(from..=to, row);
         self.join(low, high);
         self.renumber(from);
@@ -225,20 +223,8 @@ impl Groups {
         }
         self.time[low] += self.time[high];
         self.scope[low] = shared_scope(&self.scope[low], &self.scope[high]).to_owned();
-        for (other, bytes) in std::mem::take(&mut self.after[high]) {
-            self.before[other].remove(&high);
-            if other != low {
-                *self.after[low].entry(other).or_default() += bytes;
-                *self.before[other].entry(low).or_default() += bytes;
-            }
-        }
-        for (other, bytes) in std::mem::take(&mut self.before[high]) {
-            self.after[other].remove(&high);
-            if other != low {
-                *self.before[low].entry(other).or_default() += bytes;
-                *self.after[other].entry(low).or_default() += bytes;
-            }
-        }
+        redirect(&mut self.after, &mut self.before, low, high);
+        redirect(&mut self.before, &mut self.after, low, high);
     }
 
     fn renumber(&mut self, from: usize) {
@@ -248,12 +234,21 @@ impl Groups {
     }
 }
 
+/// Moves the bytes that a group exchanges, in one direction, to another group.
+fn redirect(own: &mut Neighbours, others: &mut Neighbours, low: usize, high: usize) {
+    for (other, bytes) in std::mem::take(&mut own[high]) {
+        others[other].remove(&high);
+        if other != low {
+            *own[low].entry(other).or_default() += bytes;
+            *others[other].entry(low).or_default() += bytes;
+        }
+    }
+}
+
 /// The number of modules in a path.
 fn depth(scope: &str) -> usize {
-    match scope.is_empty() {
-        true => 0,
-        false => scope.split('.').count(),
-    }
+    let modules = scope.split('.');
+    modules.filter(|_| !scope.is_empty()).count()
 }
 
 /// The first `level` modules of a path, if it has as many.

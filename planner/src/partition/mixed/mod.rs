@@ -10,12 +10,12 @@ mod assign;
 mod groups;
 mod stages;
 
-use stages::Staged;
 pub(super) use stages::staged;
 
 use super::chain::chain;
 use super::graph::Graph;
 use super::loads::{Loads, Score};
+use super::partitioner::Found;
 use super::refine::refine;
 use super::terms::Terms;
 use crate::{Machine, Partition, PlannerError, Predicted, Step, Work, predict};
@@ -25,9 +25,6 @@ const STAGES_PER_RANK: usize = 4;
 
 /// The number of candidates that are simulated, those with the best scores.
 const CANDIDATES: usize = 4;
-
-/// Groups of blocks per rank that are tried, each with its candidates.
-const GROUPS_PER_RANK: [usize; 8] = [16, 12, 8, 6, 4, 3, 2, 1];
 
 /// Maximum number of scores while groups, and then blocks, move.
 const EFFORT: usize = 2_500;
@@ -49,17 +46,13 @@ const CHAIN_EFFORT: usize = 40_000;
 /// # Errors
 ///
 /// The error of [`predict()`] where no candidate has a schedule.
-pub(super) fn mixed(
-    work: &Work,
-    machine: &Machine,
-    step: &Step,
-) -> Result<(Partition, Predicted), PlannerError> {
+pub(super) fn mixed(work: &Work, machine: &Machine, step: &Step) -> Result<Found, PlannerError> {
     let graph = Graph::of_work(work, step);
     let finder = Finder {
         machine,
         step,
         graph: &graph,
-        levels: groups::levels(work, &graph, machine, &GROUPS_PER_RANK),
+        levels: groups::levels(work, &graph, machine),
     };
     // Named schedules have as many micro-batches in flight as there are ranks; where memory is limited,
     // a search may find lists with fewer for faster partitions.
@@ -79,13 +72,12 @@ pub(super) fn mixed(
 }
 
 /// The inputs of candidates.
-#[derive(Debug)]
 struct Finder<'a> {
     machine: &'a Machine,
     step: &'a Step,
     graph: &'a Graph,
     /// The group of each block and the graph of the groups, from many groups to few.
-    levels: Vec<(Vec<usize>, Graph)>,
+    levels: Vec<groups::Level>,
 }
 
 impl Finder<'_> {
@@ -109,14 +101,11 @@ impl Finder<'_> {
         for (group_of, coarse) in &self.levels {
             let rank_of = assign::assign(coarse, machine, in_flight as u64);
             for staged in staged(coarse, &rank_of, machine.rank_models(), most) {
+                let terms = Terms::of_map(machine, self.step, &staged.rank_of, in_flight);
                 // Groups move between stages, and then blocks.
-                let (_, moved) = moved(coarse, machine, self.step, &staged, in_flight);
+                let (_, moved) = moved(coarse, &terms, staged.stage_of);
                 let stage_of = group_of.iter().map(|group| moved.stage_of[*group]);
-                let staged = Staged {
-                    stage_of: stage_of.collect(),
-                    ..staged
-                };
-                let moved = self::moved(graph, machine, self.step, &staged, in_flight);
+                let moved = self::moved(graph, &terms, stage_of.collect());
                 if found.iter().all(|(_, other)| *other != moved.1) {
                     found.push(moved);
                 }
@@ -128,17 +117,10 @@ impl Finder<'_> {
     }
 }
 
-/// Moves nodes between stages. Memory is computed with `in_flight` micro-batches on every stage; a
-/// schedule with fewer may fit where this finds nothing.
-pub(super) fn moved(
-    graph: &Graph,
-    machine: &Machine,
-    step: &Step,
-    staged: &Staged,
-    in_flight: usize,
-) -> (Score, Partition) {
-    let terms = Terms::of_map(machine, step, &staged.rank_of, in_flight);
-    let mut loads = Loads::new(graph, &terms, staged.stage_of.clone());
+/// Moves nodes between stages. Where memory is computed for more micro-batches in flight than a schedule has, one may fit
+/// where this finds nothing.
+pub(super) fn moved(graph: &Graph, terms: &Terms, stage_of: Vec<usize>) -> (Score, Partition) {
+    let mut loads = Loads::new(graph, terms, stage_of);
     refine(&mut loads, &graph.order(), EFFORT);
     (loads.score(), loads.partition())
 }
@@ -150,13 +132,13 @@ pub(super) fn fastest(
     machine: &Machine,
     step: &Step,
     candidates: impl IntoIterator<Item = Partition>,
-) -> Result<(Partition, Predicted), PlannerError> {
+) -> Result<Found, PlannerError> {
     let key = |predicted: &Predicted| {
         let prediction = &predicted.prediction;
         let is_over = prediction.over_limit(machine).is_some();
         (is_over, prediction.step_ns, prediction.crossing_bytes)
     };
-    let mut best: Option<(Partition, Predicted)> = None;
+    let mut best: Option<Found> = None;
     let mut error = None;
     for partition in candidates {
         match predict(work, machine, step, &partition) {
@@ -169,12 +151,9 @@ pub(super) fn fastest(
             Err(refused) => error = error.or(Some(refused)),
         }
     }
-    match (best, error) {
-        (Some(best), _) => Ok(best),
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(PlannerError::TooManyStages {
-            stages: machine.ranks(),
-            blocks: work.blocks.len(),
-        }),
-    }
+    let none = PlannerError::TooManyStages {
+        stages: machine.ranks(),
+        blocks: work.blocks.len(),
+    };
+    best.ok_or(error.unwrap_or(none))
 }

@@ -1,6 +1,6 @@
 //! Forms stages of the blocks on each rank: as few as can run one after the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::graph::Graph;
 use crate::RankModel;
@@ -21,10 +21,10 @@ impl Staged {
         let mut names: BTreeMap<usize, usize> = BTreeMap::new();
         for rank in &self.rank_of {
             if !names.contains_key(rank) {
-                let is_equal = |other: &usize| ranks.get(*other) == ranks.get(*rank);
-                let mut free =
-                    (0..ranks.len()).filter(|other| !names.values().any(|taken| taken == other));
-                let name = free.find(is_equal).unwrap_or(*rank);
+                let is_free = |other: &usize| !names.values().any(|known| known == other);
+                let mut equal =
+                    (0..ranks.len()).filter(|other| ranks.get(*other) == ranks.get(*rank));
+                let name = equal.find(is_free).unwrap_or(*rank);
                 names.insert(*rank, name);
             }
         }
@@ -44,8 +44,9 @@ pub(in crate::partition) fn staged(
     most: usize,
 ) -> Vec<Staged> {
     let fewest = fewest(graph, rank_of, ranks.len(), most);
-    let divided = fewest.as_ref();
-    let divided = divided.and_then(|staged| self::divided(graph, staged, most));
+    let divided = fewest
+        .as_ref()
+        .and_then(|staged| divided(graph, staged, most));
     let both = divided.into_iter().chain(fewest);
     both.map(|staged| staged.in_order_of_use(ranks)).collect()
 }
@@ -151,12 +152,9 @@ fn divided(graph: &Graph, staged: &Staged, most: usize) -> Option<Staged> {
     let nets = graph.nets.iter();
     let edges = nets.flat_map(|net| net.pins.iter().map(|pin| (net.maker, pin.node)));
     let part_of = components(&staged.stage_of, edges);
-    let mut parts: Vec<(usize, usize)> = part_of
-        .iter()
-        .map(|part| (staged.stage_of[*part], *part))
-        .collect();
-    parts.sort_unstable();
-    parts.dedup();
+    let parts = part_of.iter().map(|part| (staged.stage_of[*part], *part));
+    let parts: BTreeSet<(usize, usize)> = parts.collect();
+    let parts: Vec<(usize, usize)> = parts.into_iter().collect();
     if parts.len() > most || parts.len() == staged.rank_of.len() {
         return None;
     }
@@ -164,12 +162,10 @@ fn divided(graph: &Graph, staged: &Staged, most: usize) -> Option<Staged> {
         let found = parts.binary_search(&(staged.stage_of[*part], *part));
         found.unwrap_or(0)
     };
+    let ranks = parts.iter().map(|(stage, _)| staged.rank_of[*stage]);
     Some(Staged {
         stage_of: part_of.iter().map(of).collect(),
-        rank_of: parts
-            .iter()
-            .map(|(stage, _)| staged.rank_of[*stage])
-            .collect(),
+        rank_of: ranks.collect(),
     })
 }
 
@@ -183,9 +179,8 @@ fn components(set_of: &[usize], edges: impl Iterator<Item = (usize, usize)>) -> 
             roots[a.max(b)] = a.min(b);
         }
     }
-    (0..set_of.len())
-        .map(|node| root(&mut roots, node))
-        .collect()
+    let nodes = 0..set_of.len();
+    nodes.map(|node| root(&mut roots, node)).collect()
 }
 
 /// Returns the root of a node, halving the path to it.

@@ -3,15 +3,14 @@
 use proptest::prelude::*;
 
 use crate::{
-    ComputeTimes, Costs, Dependencies, Edge, Endpoint, LinkCosts, RankIndex, ScheduleKind,
-    StageCosts, StageIndex, Tie, check_memory, peak_bytes, simulate, verify,
+    AutoError, ComputeTimes, Costs, Dependencies, Edge, Endpoint, LinkCosts, RankIndex,
+    ScheduleKind, StageCosts, StageIndex, Tie, check_memory, peak_bytes, simulate, verify,
 };
 
-use super::bound::lower_bound;
 use super::evaluate::Evaluator;
-use super::paths::Paths;
+use super::paths::{Paths, lower_bound};
 use super::problem::{Lists, Problem};
-use super::{AutoError, AutoOptions, auto, greedy, search, variants};
+use super::{AutoOptions, auto, greedy, search, variants};
 
 /// A step to schedule.
 #[derive(Debug, Clone)]
