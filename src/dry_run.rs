@@ -24,13 +24,10 @@ pub fn dry_run<M: Module>(
 ) -> Result<LoadPlan, DryRunError> {
     let table = model.parameters();
     plan.check_model(table)?;
-    let ranks = held_by_ranks(plan, table).into_iter().map(|held| {
-        let held = held.into_iter();
-        held.map(|parameter| Request::of(table, parameter, &Device::flex()))
-            .collect()
-    });
-    let of_replica: Vec<Vec<Request>> = ranks.collect();
-    let ranks = vec![of_replica; plan.replica_count()].concat();
+    let request = |parameter| Request::of(table, parameter, &Device::flex());
+    let held = held_by_ranks(plan, table).into_iter();
+    let ranks = held.map(|held| held.into_iter().map(request).collect());
+    let ranks: Vec<Vec<Request>> = ranks.collect();
     source.check(table, &ranks.concat())?;
     Ok(source.dry_run(&ranks)?)
 }

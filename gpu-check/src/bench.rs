@@ -1,4 +1,6 @@
-//! The environment of the parts.
+//! The environment of the parts, and how they measure.
+
+use std::time::Instant;
 
 use anyhow::Result;
 use burn::module::Module;
@@ -26,4 +28,17 @@ pub fn settle<M: Module + Sync + 'static, B: Batch>(pipeline: &mut Pipeline<M, B
         None => Ok(()),
     })?;
     Ok(done.into_iter().collect::<Result<(), _>>()?)
+}
+
+/// Returns the result of some work, and its time in seconds.
+pub fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+    let begun = Instant::now();
+    let made = work()?;
+    Ok((made, begun.elapsed().as_secs_f64()))
+}
+
+/// Returns the median of some times, if there are any.
+pub fn median(mut seconds: Vec<f64>) -> Option<f64> {
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied()
 }

@@ -65,6 +65,12 @@ impl Flags {
         }
     }
 
+    /// Returns whether the runtime supports bf16: kernels in bf16 can't be linked for the CPU, although the device reports support
+    /// for the type.
+    pub fn computes_bf16(&self) -> bool {
+        self.runtime != Runtime::Cpu
+    }
+
     /// Returns whether a part is to be run.
     pub fn wants(&self, part: PartName) -> bool {
         self.only.is_empty() || self.only.contains(&part)

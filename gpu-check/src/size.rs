@@ -5,8 +5,6 @@ use crate::flags::Runtime;
 /// Sizes of all parts.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
-    /// Whether figures are compared with bounds: only figures of a GPU are.
-    pub measures: bool,
     /// Elements of each random tensor that is compared.
     pub bits_elements: usize,
     /// Number of regions that are compared.
@@ -23,8 +21,6 @@ pub struct Size {
     pub parity_width: usize,
     /// Number of training steps of the parity part.
     pub parity_steps: u64,
-    /// Whether the runtime supports bf16.
-    pub computes_bf16: bool,
     /// The language model.
     pub training: Training,
 }
@@ -55,7 +51,6 @@ impl Size {
     pub fn of(runtime: Runtime) -> Self {
         match runtime {
             Runtime::Cuda => Self {
-                measures: true,
                 bits_elements: 1 << 28,
                 bits_regions: 400,
                 memory_width: 8192,
@@ -64,7 +59,6 @@ impl Size {
                 checkpoint_width: 4096,
                 parity_width: 512,
                 parity_steps: 4,
-                computes_bf16: true,
                 training: Training {
                     vocabulary: 8192,
                     length: 512,
@@ -77,11 +71,10 @@ impl Size {
                 },
             },
             // Kernels with barriers take several milliseconds each there, because their threads wait for each
-            // other. Kernels in bf16 can't be linked there, although the device reports support for the type.
+            // other.
             Runtime::Cpu => Self {
                 parity_width: 8,
                 parity_steps: 1,
-                computes_bf16: false,
                 training: Training {
                     steps: 0,
                     ..TINY.training
@@ -94,7 +87,6 @@ impl Size {
 }
 
 const TINY: Size = Size {
-    measures: false,
     bits_elements: 1 << 16,
     bits_regions: 60,
     memory_width: 256,
@@ -103,7 +95,6 @@ const TINY: Size = Size {
     checkpoint_width: 64,
     parity_width: 16,
     parity_steps: 2,
-    computes_bf16: true,
     training: Training {
         vocabulary: 32,
         length: 16,

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use burn::module::Module;
-use tinderbox_checkpoint::ModuleTypes;
 use tinderbox_checkpoint::tools::{ExportOptions, Exported, export_tensors};
+use tinderbox_checkpoint::{ModuleTypes, SaveTensor};
 use tinderbox_pipeline::{Batch, Pipeline};
 
-use super::saved::{RankSnapshot, writes};
+use super::saved::snapshots;
 use crate::CheckpointsError;
 
 /// Writes the current parameters of a pipeline to files of another library in a new directory, as
@@ -62,22 +62,16 @@ pub fn export_pipeline<M: Module + Sync + 'static, B: Batch>(
     to: impl AsRef<Path>,
     options: &ExportOptions,
 ) -> Result<Exported, CheckpointsError> {
-    let to = to.as_ref();
-    let modules = match &options.modules {
-        Some(modules) => modules.clone(),
-        None => ModuleTypes::of(pipeline.model().parameters()),
-    };
+    let of_model = || ModuleTypes::of(pipeline.model().parameters());
     let options = ExportOptions {
-        modules: Some(modules),
+        modules: Some(options.modules.clone().unwrap_or_else(of_model)),
         ..options.clone()
     };
-    let writes = writes(pipeline);
-    let ranks = pipeline.on_ranks(move |rank, stages| {
-        RankSnapshot::of(&writes[rank.index()], stages).into_parameters()
-    })?;
-    let exported = export_tensors(&ranks.concat(), to, &options, &());
+    let ranks = snapshots(pipeline)?.into_iter();
+    let tensors: Vec<SaveTensor> = ranks.flat_map(|rank| rank.tensors).collect();
+    let exported = export_tensors(&tensors, to.as_ref(), &options, &());
     exported.map_err(|source| CheckpointsError::Export {
-        path: to.to_owned(),
+        path: to.as_ref().to_owned(),
         source: Box::new(source),
     })
 }

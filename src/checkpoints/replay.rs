@@ -4,8 +4,7 @@ use burn::module::Module;
 use tinderbox_checkpoint::{Checkpoint, LoadOptions};
 use tinderbox_pipeline::{Batch, PipelineBuilder, StepReplay};
 
-use super::scalars::{is_averaged, micro_batches_of, scale_of};
-use super::settings::warn_of_numerics;
+use super::settings::{AVERAGED, is_set, micro_batches_of, scale_of, warn_of_numerics};
 use crate::CheckpointsError;
 
 /// The name of the setting of a replay that has to be the same as in the run.
@@ -25,7 +24,7 @@ pub fn replay_step<M: Module + Sync + 'static, B: Batch>(
     builder: PipelineBuilder<M, B>,
     batch: B,
 ) -> Result<StepReplay, CheckpointsError> {
-    if is_averaged(&checkpoint) {
+    if is_set(&checkpoint, AVERAGED) {
         let path = checkpoint.dir().to_owned();
         return Err(CheckpointsError::Averaged { path });
     }
@@ -40,23 +39,17 @@ pub fn replay_step<M: Module + Sync + 'static, B: Batch>(
         return Err(CheckpointsError::Seed { expected, found });
     }
     let saved = checkpoint.manifest().settings();
-    if let Some(saved) = saved
-        .get(PRECISION)
-        .filter(|saved| **saved != replay.precision())
-    {
+    let differs = |saved: &&String| **saved != replay.precision();
+    if let Some(saved) = saved.get(PRECISION).filter(differs) {
         return Err(CheckpointsError::Precision {
             expected: saved.clone(),
             found: replay.precision().to_owned(),
         });
     }
     warn_of_numerics(&checkpoint);
-    match (
-        micro_batches_of(&checkpoint),
-        replay.most_micro_batches() as u64,
-    ) {
-        (Some(expected), found) if expected != found => {
-            Err(CheckpointsError::MicroBatches { expected, found })
-        }
-        _ => Ok(replay),
+    let found = replay.most_micro_batches() as u64;
+    match micro_batches_of(&checkpoint).filter(|expected| *expected != found) {
+        Some(expected) => Err(CheckpointsError::MicroBatches { expected, found }),
+        None => Ok(replay),
     }
 }

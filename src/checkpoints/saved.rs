@@ -4,76 +4,69 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
-use tinderbox_checkpoint::{
-    RankSave, Role, SaveError, SaveSize, SaveTensor, Scalar, assign_writers,
-};
+use tinderbox_checkpoint::{RankSave, Role, SaveError, SaveSize, SaveTensor, assign_writers};
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
 use tinderbox_fake::{Region, is_host};
-use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, Stage};
+use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, PipelineError, Plan, Stage};
 
-use super::scalars::to_saved;
+use super::settings::{Scalars, to_saved};
 
-/// Returns the parameters that each rank holds: its own, and copies of shared ones.
+/// Returns the parameters that each rank of each replica holds: its own, and copies of shared ones.
 pub(crate) fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
-    let mut ranks: Vec<Vec<&Parameter>> = Vec::new();
+    let mut ranks: Vec<Vec<&Parameter>> = vec![Vec::new(); plan.ranks()];
     for stage in plan.stages() {
-        let rank = stage.rank.index();
-        ranks.resize_with(ranks.len().max(rank + 1), Vec::new);
-        let paths: BTreeSet<&ParameterPath> =
-            stage.parameters.iter().chain(&stage.copies).collect();
-        let held = paths.into_iter().map(|path| table.get(path));
-        ranks[rank].extend(held.map(|held| held.expect("a plan is checked against its model")));
+        let paths = stage.parameters.iter().chain(&stage.copies);
+        let paths = paths.collect::<BTreeSet<_>>().into_iter();
+        let held = paths.map(|path| table.get(path));
+        let held = held.map(|held| held.expect("a plan is checked against its model"));
+        ranks[stage.rank.index()].extend(held);
     }
-    ranks
+    vec![ranks; plan.replica_count()].concat()
 }
 
-/// The parameters that each rank writes, each with its other paths. Copies of a shared parameter, and the copies of
-/// replicas, are equal between two steps, so one of them is written.
-type Writes = Vec<BTreeMap<ParameterPath, Vec<String>>>;
+/// The parameters that a rank writes, each with its other paths.
+type Writes = BTreeMap<ParameterPath, Vec<String>>;
 
-pub(super) fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Writes {
-    let table = pipeline.model().parameters();
-    let plan = pipeline.plan();
-    let held = held_by_ranks(plan, table);
-    let held = vec![held; plan.replica_count()].concat();
-    let ranks = held.iter().map(|held| {
-        let items = held
-            .iter()
-            .map(|parameter| (&parameter.path, parameter.bytes));
-        items.collect()
-    });
-    let ranks: Vec<Vec<(&ParameterPath, u64)>> = ranks.collect();
-    let tied = tied_paths(table);
-    let writes = assign_writers(&ranks).into_iter().zip(&ranks);
+/// Returns the parameters that each rank writes, each with its other paths. Copies of a shared parameter, and the copies of
+/// replicas, are equal between two steps, so one of them is written.
+fn writes<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Writes> {
+    let item = |parameter: &'a Parameter| (&parameter.path, parameter.bytes);
+    let held = held_by_ranks(plan, table).into_iter();
+    let held = held.map(|held| held.into_iter().map(item).collect());
+    let held: Vec<Vec<(&ParameterPath, u64)>> = held.collect();
+    let mut tied = BTreeMap::<&ParameterPath, Vec<String>>::new();
+    for parameter in table.iter() {
+        if let Some(first) = &parameter.clone_of {
+            tied.entry(first)
+                .or_default()
+                .push(parameter.path.to_string());
+        }
+    }
+    let with_tied = |path: &ParameterPath| {
+        let tied = tied.get(path).cloned().unwrap_or_default();
+        (path.clone(), tied)
+    };
+    let writes = assign_writers(&held).into_iter().zip(&held);
     let writes = writes.map(|(positions, held)| {
         let paths = positions.into_iter().map(|at| held[at].0);
-        paths
-            .map(|path| {
-                let tied = tied.get(path).cloned().unwrap_or_default();
-                (path.clone(), tied)
-            })
-            .collect()
+        paths.map(with_tied).collect()
     });
     writes.collect()
 }
 
-/// Returns the other paths of each parameter that has some.
-pub(super) fn tied_paths(table: &ParameterTable) -> BTreeMap<ParameterPath, Vec<String>> {
-    let mut tied: BTreeMap<ParameterPath, Vec<String>> = BTreeMap::new();
-    for parameter in table.iter() {
-        if let Some(first) = &parameter.clone_of {
-            let paths = tied.entry(first.clone()).or_default();
-            paths.push(parameter.path.as_str().to_owned());
-        }
-    }
-    tied
+/// Returns what the ranks of this process save.
+pub(super) fn snapshots<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &mut Pipeline<M, B>,
+) -> Result<Vec<RankSnapshot>, PipelineError> {
+    let writes = writes(pipeline.plan(), pipeline.model().parameters());
+    pipeline.on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))
 }
 
 /// The contents that the ranks save.
 pub(super) struct OfRanks {
     ranks: Vec<Mutex<Slot>>,
     /// Scalars of the run.
-    of_run: Vec<(String, Scalar)>,
+    of_run: Scalars,
 }
 
 /// The contents that one rank saves, from its snapshot to the copy on the host.
@@ -84,12 +77,10 @@ enum Slot {
 }
 
 impl OfRanks {
-    pub(super) fn new(ranks: Vec<RankSnapshot>, of_run: Vec<(String, Scalar)>) -> Self {
+    pub(super) fn new(ranks: Vec<RankSnapshot>, of_run: Scalars) -> Self {
         let slots = ranks.into_iter().map(Slot::Snapshot);
-        Self {
-            ranks: slots.map(Mutex::new).collect(),
-            of_run,
-        }
+        let ranks = slots.map(Mutex::new).collect();
+        Self { ranks, of_run }
     }
 
     /// Returns the size of the save, assuming two tensors of optimizer state for each parameter, as in Adam:
@@ -111,8 +102,9 @@ impl OfRanks {
             Slot::Copied(copied) => copied.take().expect("a rank is written once")?,
         };
         // The first rank saves contents that belong to no rank.
-        let of_run = self.of_run.iter().filter(|_| rank == 0);
-        save.scalars.extend(of_run.cloned());
+        if rank == 0 {
+            save.scalars.extend(self.of_run.iter().cloned());
+        }
         Ok(save)
     }
 
@@ -141,26 +133,24 @@ impl OfRanks {
 
 /// A snapshot of what a rank saves.
 pub(super) struct RankSnapshot {
-    tensors: Vec<SaveTensor>,
+    /// The parameters.
+    pub(super) tensors: Vec<SaveTensor>,
     optimizers: Vec<OptimizerSnapshot>,
     /// Whether all of it is in host memory.
     is_on_host: bool,
 }
 
 impl RankSnapshot {
-    pub(super) fn of(writes: &BTreeMap<ParameterPath, Vec<String>>, stages: &[Stage]) -> Self {
-        let held = stages.iter().flat_map(|stage| {
-            let owned = stage.parameters().values();
-            owned.chain(stage.copies().values())
-        });
+    fn of(writes: &Writes, stages: &[Stage]) -> Self {
+        let held = stages.iter();
+        let held = held.flat_map(|of| of.parameters().values().chain(of.copies().values()));
         // A rank with several stages may hold a parameter and its copy.
-        let tensors: BTreeMap<&ParameterPath, SaveTensor> = held
-            .filter_map(|(path, value)| {
-                let mut tensor = SaveTensor::whole(path.as_str(), Role::Model, value);
-                tensor.tied.clone_from(writes.get(path)?);
-                Some((path, tensor))
-            })
-            .collect();
+        let tensors = held.filter_map(|(path, value)| {
+            let mut tensor = SaveTensor::whole(path.as_str(), Role::Model, value);
+            tensor.tied.clone_from(writes.get(path)?);
+            Some((path, tensor))
+        });
+        let tensors: BTreeMap<&ParameterPath, SaveTensor> = tensors.collect();
         Self {
             tensors: tensors.into_values().collect(),
             optimizers: stages.iter().map(Stage::optimizer_snapshot).collect(),
@@ -170,26 +160,19 @@ impl RankSnapshot {
 
     /// Returns the size of what is saved, assuming two tensors of optimizer state for each parameter.
     pub(super) fn size(&self) -> SaveSize {
-        let mut size = SaveSize::default();
-        let tensors = self.tensors.iter();
-        let state = tensors.clone().flat_map(|parameter| {
-            let of = |field| SaveTensor {
-                name: format!("optimizer.{}.{field}", parameter.name),
-                role: Role::State,
-                ..parameter.clone()
-            };
-            [of("moment_1"), of("moment_2")]
-        });
-        size.add_rank(&RankSave {
-            tensors: state.chain(tensors.cloned()).collect(),
-            ..RankSave::default()
-        });
+        let (mut size, mut save) = (SaveSize::default(), RankSave::default());
+        save.tensors.clone_from(&self.tensors);
+        for parameter in &self.tensors {
+            for field in ["moment_1", "moment_2"] {
+                save.tensors.push(SaveTensor {
+                    name: format!("optimizer.{}.{field}", parameter.name),
+                    role: Role::State,
+                    ..parameter.clone()
+                });
+            }
+        }
+        size.add_rank(&save);
         size
-    }
-
-    /// Returns the parameters.
-    pub(super) fn into_parameters(self) -> Vec<SaveTensor> {
-        self.tensors
     }
 
     /// Returns the contents, with the optimizer's state on the host.
@@ -215,8 +198,8 @@ impl RankSnapshot {
                 save.tensors.push(tensor);
             }
             let scalars = state.scalars.into_iter();
-            save.scalars
-                .extend(scalars.map(|(name, value)| (name, to_saved(value))));
+            let scalars = scalars.map(|(name, value)| (name, to_saved(value)));
+            save.scalars.extend(scalars);
         }
         Ok(save)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
+use derive_more::Debug;
 
 use crate::EpochsError;
 
@@ -43,11 +44,14 @@ use crate::EpochsError;
 /// assert_eq!(rest[0].to_data(), all[1].to_data());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct Epochs<B> {
+    #[debug(skip)]
     loader: Arc<dyn DataLoader<B>>,
     place: Place,
     /// Where to resume.
     skip: Option<Place>,
+    #[debug(skip)]
     is_begun: bool,
 }
 
@@ -61,6 +65,12 @@ struct Place {
 }
 
 impl Place {
+    /// Returns the beginning of the next epoch.
+    const fn next(self) -> Self {
+        let epoch = self.epoch + 1;
+        Self { epoch, items: 0 }
+    }
+
     fn position(self, items_per_epoch: usize) -> u64 {
         self.epoch as u64 * items_per_epoch as u64 + self.items as u64
     }
@@ -126,10 +136,7 @@ impl<B> Epochs<B> {
         let workers = (!self.is_begun).then(worker_threads);
         self.is_begun = true;
         if self.place.items > 0 {
-            self.place = Place {
-                epoch: self.place.epoch + 1,
-                items: 0,
-            };
+            self.place = self.place.next();
         }
         let skip = self.skip.take();
         if let Some(skip) = skip {
@@ -163,23 +170,19 @@ impl<B> Epochs<B> {
     }
 }
 
-impl<B> std::fmt::Debug for Epochs<B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Epochs")
-            .field("place", &self.place)
-            .field("skip", &self.skip)
-            .finish_non_exhaustive()
-    }
-}
-
 /// The batches of an epoch.
+#[derive(Debug)]
 pub struct Epoch<'a, B> {
+    #[debug(skip)]
     batches: Box<dyn DataLoaderIterator<B> + 'a>,
     place: &'a mut Place,
     /// The items of an epoch.
+    #[debug(skip)]
     items: usize,
+    #[debug(skip)]
     is_ended: bool,
     /// In the first epoch, the number of threads that were workers before it, as long as there are no more.
+    #[debug(skip)]
     workers: Option<usize>,
 }
 
@@ -221,21 +224,10 @@ impl<B> Iterator for Epoch<'_, B> {
             Some(_) => self.place.items = self.batches.progress().items_processed,
             None => {
                 self.is_ended = true;
-                *self.place = Place {
-                    epoch: self.place.epoch + 1,
-                    items: 0,
-                };
+                *self.place = self.place.next();
             }
         }
         batch
-    }
-}
-
-impl<B> std::fmt::Debug for Epoch<'_, B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Epoch")
-            .field("place", &self.place)
-            .finish_non_exhaustive()
     }
 }
 
@@ -243,13 +235,9 @@ impl<B> std::fmt::Debug for Epoch<'_, B> {
 /// them; 0 on systems without this list.
 fn worker_threads() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
-    let names = threads.filter_map(|thread| {
-        let name = thread.ok()?.path().join("comm");
-        std::fs::read_to_string(name).ok()
+    let names = threads.flatten().filter_map(|thread| {
+        let name = std::fs::read_to_string(thread.path().join("comm")).ok()?;
+        Some(name.trim_end().strip_prefix("dataloader-")? != "0")
     });
-    let later = names.filter(|name| {
-        let number = name.trim_end().strip_prefix("dataloader-");
-        number.is_some_and(|number| number != "0")
-    });
-    later.count()
+    names.filter(|is_later| *is_later).count()
 }

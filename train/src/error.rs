@@ -97,9 +97,8 @@ pub enum StrategyError {
     },
     /// The checkpoint is of a run that was not trained by a strategy.
     #[error(
-        "{} was saved by another training loop, and its position in the data may be in another unit: continue with that \
-         loop, or save to another directory",
-        path.display()
+        "{path} was saved by another training loop, and its position in the data may be in another unit: continue with that \
+         loop, or save to another directory"
     )]
     OtherLoop {
         /// The checkpoint.

@@ -1,7 +1,6 @@
 //! A pipeline as a learning strategy of burn-train.
 
 use std::any::{type_name, type_name_of_val};
-use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -15,7 +14,9 @@ use burn_train::{
     LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
     TrainStep, TrainingComponents, TrainingError, TrainingItem, TrainingStrategy, ValidLoader,
 };
+use derive_more::Debug;
 use serde_json::{Value, json};
+use tinderbox::world::with_causes;
 use tinderbox::{Batch, Checkpoints, Pipeline};
 
 use crate::metrics::{Kind, StepMetric, Steps};
@@ -74,14 +75,20 @@ where
 /// Trains a pipeline under `SupervisedTraining` of burn-train; from [`learner`].
 ///
 /// Clones share the pipeline.
+#[derive(Debug)]
 pub struct PipelineStrategy<M: LearnerModel, B> {
+    #[debug(skip)]
     pipeline: Arc<Mutex<Pipeline<M, B>>>,
+    #[debug(skip)]
     convert: Arc<dyn Fn(Input<M>) -> B>,
     /// Whether the scheduler may have groups, of which a pipeline reports those that match nothing.
+    #[debug(skip)]
     may_have_groups: bool,
     checkpoints: Option<Arc<Checkpoints>>,
     gather: Option<Device>,
+    #[debug(skip)]
     signals: Option<Arc<EndSignals>>,
+    #[debug(skip)]
     steps: Steps,
 }
 
@@ -173,15 +180,6 @@ impl<M: LearnerModel, B> Clone for PipelineStrategy<M, B> {
     }
 }
 
-impl<M: LearnerModel, B> std::fmt::Debug for PipelineStrategy<M, B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PipelineStrategy")
-            .field("checkpoints", &self.checkpoints)
-            .field("gather", &self.gather)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<M, B> From<PipelineStrategy<M, B>> for TrainingStrategy<M>
 where
     M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
@@ -256,7 +254,24 @@ where
     }
 }
 
-impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
+/// Where a training begins.
+#[derive(Clone, Copy, Default)]
+struct Begin {
+    /// The position in the training data.
+    position: u64,
+    /// The number of epochs after which it was validated.
+    validated: usize,
+    /// The number of steps of the run so far.
+    step: u64,
+}
+
+impl<M, B> PipelineStrategy<M, B>
+where
+    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
+    <M as TrainStep>::Output: StepItem,
+    <M as InferenceStep>::Output: StepItem,
+    B: Batch,
+{
     /// Restores the newest checkpoint, and returns where the run continues.
     fn resume(
         &self,
@@ -276,38 +291,17 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
         let (Some(saved), Some(validated)) = (number(ITEMS), number(VALIDATED)) else {
             return Err(StrategyError::OtherLoop { path: resumed.dir });
         };
-        match saved == items {
-            true => Ok(Begin {
-                position: resumed.data_position,
-                validated: validated as usize,
-                step: resumed.step,
-            }),
-            false => Err(StrategyError::Items {
-                saved,
-                found: items,
-            }),
+        if saved != items {
+            let found = items;
+            return Err(StrategyError::Items { saved, found });
         }
+        Ok(Begin {
+            position: resumed.data_position,
+            validated: validated as usize,
+            step: resumed.step,
+        })
     }
-}
 
-/// Where a training begins.
-#[derive(Clone, Copy, Debug, Default)]
-struct Begin {
-    /// The position in the training data.
-    position: u64,
-    /// The number of epochs after which it was validated.
-    validated: usize,
-    /// The number of steps of the run so far.
-    step: u64,
-}
-
-impl<M, B> PipelineStrategy<M, B>
-where
-    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
-    <M as TrainStep>::Output: StepItem,
-    <M as InferenceStep>::Output: StepItem,
-    B: Batch,
-{
     /// Trains from a position in the training data; returns the model if it was gathered.
     fn run(
         &self,
@@ -555,13 +549,7 @@ fn fail(interrupter: &Interrupter, error: StrategyError) {
         StrategyError::Dataset(error) => return interrupter.fail(error),
         error => error,
     };
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        message.push_str(": ");
-        message.push_str(&error.to_string());
-        cause = error.source();
-    }
+    let message = with_causes(&error);
     let failure = WorkerFailure {
         device_id: 0,
         message,

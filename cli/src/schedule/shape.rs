@@ -66,9 +66,8 @@ impl Shape {
         for rank in stage_to_rank {
             *counts.entry(*rank).or_default() += 1;
         }
-        let stages = stage_to_rank
-            .iter()
-            .map(|rank| self.times.divided(counts[rank]));
+        let stages = stage_to_rank.iter().map(|rank| counts[rank]);
+        let stages = stages.map(|count| self.times.divided(count));
         let mut costs = Costs::of_stages(stages.collect::<anyhow::Result<_>>()?);
         costs.link = LinkCosts {
             latency: self.latency,
@@ -104,9 +103,8 @@ impl FromStr for Times {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let numbers: Result<Vec<u64>, _> =
-            text.split(',').map(|part| part.trim().parse()).collect();
-        match numbers.as_deref() {
+        let numbers = text.split(',').map(|part| part.trim().parse());
+        match numbers.collect::<Result<Vec<u64>, _>>().as_deref() {
             Ok(&[forward, input_gradient, weight_gradient]) => Ok(Self(ComputeTimes {
                 forward,
                 input_gradient,

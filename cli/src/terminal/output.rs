@@ -1,20 +1,25 @@
 //! The output of a command: standard output or a file, as text or JSON.
 
-use std::{
-    fs,
-    io::{self, BufWriter, IsTerminal, StdoutLock, Write},
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgAction, Args};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use tinderbox_deferred::Observer;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{Bar, say};
+use super::text::say;
+use crate::outcome::Outcome;
 
 /// The version of all JSON objects that are not files of the library.
 const SCHEMA: u32 = 1;
+
+/// The progress in bytes, their rate and an estimate of the time left.
+const BAR_STYLE: &str =
+    "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} left";
 
 /// Arguments of every command.
 #[derive(Args, Debug)]
@@ -57,8 +62,8 @@ pub(crate) struct Output {
     /// Whether the answer is JSON.
     pub(crate) json: bool,
     quiet: bool,
-    /// Whether another process writes the answer.
-    is_withheld: bool,
+    /// Whether another process of a launcher writes the answer.
+    pub(crate) is_withheld: bool,
 }
 
 #[derive(Debug)]
@@ -95,11 +100,6 @@ impl Output {
         }
     }
 
-    /// Writes no file, because another process of a launcher does.
-    pub(crate) fn withhold(&mut self) {
-        self.is_withheld = true;
-    }
-
     /// Returns the width of the terminal; `None` without one.
     pub(crate) fn width(&self) -> Option<usize> {
         let Target::Standard(_) = self.target else {
@@ -125,7 +125,14 @@ impl Output {
 
     /// Creates a progress bar for an operation.
     pub(crate) fn bar(&self, work: &'static str) -> Bar {
-        Bar::new(work, self.quiet)
+        // The template divides by the length, which is not known yet.
+        let bar = ProgressBar::new(0).with_message(work);
+        let style = ProgressStyle::with_template(BAR_STYLE);
+        bar.set_style(style.expect("the template is well-formed"));
+        if self.quiet {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Bar(bar)
     }
 
     /// Prints an answer as text, or as one JSON object, whose first field is its version.
@@ -133,10 +140,7 @@ impl Output {
         &mut self,
         answer: &impl Serialize,
         text: impl FnOnce(&mut Self) -> io::Result<()>,
-    ) -> anyhow::Result<()> {
-        if !self.json {
-            return Ok(text(self)?);
-        }
+    ) -> anyhow::Result<Outcome> {
         #[derive(Serialize)]
         struct Versioned<'a, T> {
             schema: u32,
@@ -144,8 +148,14 @@ impl Output {
             answer: &'a T,
         }
         let schema = SCHEMA;
-        let text = serde_json::to_string(&Versioned { schema, answer })?;
-        Ok(writeln!(self, "{text}")?)
+        match self.json {
+            true => {
+                let text = serde_json::to_string(&Versioned { schema, answer })?;
+                writeln!(self, "{text}")?;
+            }
+            false => text(self)?,
+        }
+        Ok(Outcome::Done)
     }
 }
 
@@ -171,4 +181,24 @@ fn unwritten(error: io::Error) -> io::Error {
         error.kind(),
         format!("can't write to standard output: {error}"),
     )
+}
+
+/// A progress bar over bytes on standard error; hidden without a terminal, and cleared on drop.
+#[derive(Debug)]
+pub(crate) struct Bar(ProgressBar);
+
+impl Observer for Bar {
+    fn begin(&self, _: usize, bytes: u64) {
+        self.0.inc_length(bytes);
+    }
+
+    fn advanced(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }

@@ -2,45 +2,45 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use comfy_table::{CellAlignment, Table};
 
-use super::{
-    Output,
-    text::{shorten, visible},
-};
+use super::output::Output;
+use super::text::{shorten, visible};
 
 /// Minimum width of a shortened name in characters.
 const SHORTEST_NAME: usize = 16;
 
-/// The columns of a table whose first column holds names.
-#[derive(Clone, Debug)]
-pub(crate) struct Columns {
-    header: Vec<&'static str>,
+/// Lines around a table and below its header, in the form of `comfy_table::presets`.
+const LINES: &str = "  ── ══      ──    ";
+
+/// A table whose first column holds names.
+#[derive(Debug)]
+pub(crate) struct Columns<'a> {
+    header: &'a [&'a str],
     /// Indices of the columns with numbers.
-    right: Vec<usize>,
+    right: &'a [usize],
     rows: Vec<Vec<String>>,
 }
 
-impl Columns {
-    /// Creates an empty table; columns at the indices `right` hold numbers.
-    pub(crate) fn new(header: &[&'static str], right: &[usize]) -> Self {
+impl<'a> Columns<'a> {
+    /// Creates a table of rows with one cell per column; columns at the indices `right` hold numbers.
+    pub(crate) fn new(
+        header: &'a [&'a str],
+        right: &'a [usize],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> Self {
+        let cells = |row: Vec<String>| row.iter().map(|cell| visible(cell).into()).collect();
+        let rows = rows.into_iter().map(cells).collect();
         Self {
-            header: header.to_vec(),
-            right: right.to_vec(),
-            rows: Vec::new(),
+            header,
+            right,
+            rows,
         }
-    }
-
-    /// Appends a row with one cell per column.
-    pub(crate) fn push(&mut self, cells: Vec<String>) {
-        let cells = cells.iter().map(|cell| visible(cell).into_owned());
-        self.rows.push(cells.collect());
     }
 
     /// Prints the table with at most the width of the terminal; without a terminal, names are not shortened.
     pub(crate) fn show(&self, out: &mut Output) -> io::Result<()> {
-        let table = self.fitted(out.width());
-        writeln!(out, "{table}")
+        writeln!(out, "{}", self.fitted(out.width()))
     }
 
     /// Formats the table with at most `width` characters, as far as names can be shortened.
@@ -49,32 +49,24 @@ impl Columns {
         let longest = names.max().unwrap_or(0);
         let whole = self.table(longest);
         let found = whole.lines().map(|line| line.chars().count()).max();
-        let excess = found
-            .unwrap_or(0)
-            .saturating_sub(width.unwrap_or(usize::MAX));
-        match excess {
+        let most = width.unwrap_or(usize::MAX);
+        match found.unwrap_or(0).saturating_sub(most) {
             0 => whole,
-            _ => self.table(longest.saturating_sub(excess).max(SHORTEST_NAME)),
+            excess => self.table(longest.saturating_sub(excess).max(SHORTEST_NAME)),
         }
     }
 
     /// Formats the table with names of at most `name_width` characters.
     fn table(&self, name_width: usize) -> String {
         let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        for between_rows in [
-            TableComponent::HorizontalLines,
-            TableComponent::MiddleIntersections,
-        ] {
-            table.remove_style(between_rows);
-        }
-        table.set_header(self.header.iter().copied());
+        table.load_preset(LINES);
+        table.set_header(self.header);
         for row in &self.rows {
-            let (name, rest) = (shorten(&row[0], name_width), &row[1..]);
-            let cells = std::iter::once(&*name).chain(rest.iter().map(|cell| &**cell));
-            table.add_row(cells);
+            let mut row = row.clone();
+            row[0] = shorten(&row[0], name_width).into_owned();
+            table.add_row(row);
         }
-        for at in &self.right {
+        for at in self.right {
             if let Some(column) = table.column_mut(*at) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
@@ -89,10 +81,10 @@ mod tests {
 
     #[test]
     fn a_table_fits() {
-        let mut columns = Columns::new(&["name", "bytes"], &[1]);
         let name = "blocks.11.attention.query.weight";
-        columns.push(vec![name.to_owned(), "1.00 KiB".to_owned()]);
-        columns.push(vec!["a\x1bb".to_owned(), "4 B".to_owned()]);
+        let rows = [[name, "1.00 KiB"], ["a\x1bb", "4 B"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        let columns = Columns::new(&["name", "bytes"], &[1], rows);
         let whole = columns.fitted(None);
         assert!(
             whole.contains(name) && whole.contains("a\\u{1b}b"),
@@ -107,7 +99,7 @@ mod tests {
         // A table that can't fit is not shortened further.
         assert!(columns.fitted(Some(5)).contains("blocks....weight"));
         assert!(
-            Columns::new(&["name"], &[])
+            Columns::new(&["name"], &[], [])
                 .fitted(Some(80))
                 .contains("name")
         );

@@ -124,7 +124,10 @@ fn what_is_shown_has_its_directory() {
     let (text, json) = quiet("ckpt ls {}", &run, &[], 0);
     assert_eq!(json["dir"], shown);
     assert_eq!(json["foreign"][0]["name"], "step-\u{fffd}");
-    check_contains(&text, &["step-\u{fffd}: it does not have the name of a step"]);
+    check_contains(
+        &text,
+        &["step-\u{fffd}: it does not have the name of a step"],
+    );
     check_contains(json["steps"][0]["error"].as_str().unwrap(), &[&shown]);
 
     let (text, json) = quiet("ckpt inspect {}", &run, &[], 0);

@@ -1,24 +1,95 @@
-//! `ckpt export`: writes plain files of the parameters.
+//! `ckpt cp`, `ckpt reshard` and `ckpt export`: write a checkpoint to another place, in another form.
 
-use std::{collections::BTreeMap, io::Write, path::PathBuf};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tinderbox_checkpoint::{
-    Regex,
-    tools::{ExportFormat, ExportLayout, ExportOptions, Exported, export},
+use tinderbox_checkpoint::tools::{
+    self, CopyOptions, Cut, ExportFormat, ExportLayout, ExportOptions, ReshardOptions,
 };
+use tinderbox_checkpoint::{Regex, Run};
 use tinderbox_deferred::human_bytes;
 
-use super::place::open;
-use crate::{
-    outcome::Outcome,
-    terminal::{Output, ShownPath, visible},
-};
+use super::place::{open, run_at};
+use crate::outcome::Outcome;
+use crate::terminal::{Output, ShownPath, visible};
+
+/// The run to save to.
+#[derive(Args, Debug)]
+pub(crate) struct Saved {
+    /// Run directory to save to, or its URL in a bucket
+    #[arg(long, value_name = "RUN_DIR")]
+    to: PathBuf,
+    /// Replace the step if it exists
+    #[arg(long)]
+    pub(crate) replace: bool,
+}
+
+impl Saved {
+    /// Opens the run.
+    pub(crate) fn run(&self) -> anyhow::Result<Run> {
+        run_at(&self.to)
+    }
+
+    /// Prints the directory of the new checkpoint.
+    pub(crate) fn print(&self, dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+        #[derive(Serialize)]
+        struct Answer {
+            dir: ShownPath,
+        }
+        let answer = Answer { dir: dir.into() };
+        out.answer(&answer, |out| writeln!(out, "{}", answer.dir))
+    }
+}
+
+/// Arguments of `cp`.
+#[derive(Args, Debug)]
+pub(crate) struct CpFlags {
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+    dir: PathBuf,
+    #[command(flatten)]
+    saved: Saved,
+}
+
+/// Copies the checkpoint.
+pub(super) fn cp(flags: &CpFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let replace = flags.saved.replace;
+    let (checkpoint, to) = (open(&flags.dir)?, flags.saved.run()?);
+    let dir = tools::copy(&checkpoint, &to, &CopyOptions { replace }, &out.bar("cp"))?;
+    flags.saved.print(&dir, out)
+}
+
+/// Arguments of `reshard`.
+#[derive(Args, Debug)]
+pub(crate) struct ReshardFlags {
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+    dir: PathBuf,
+    /// Number of ranks, 1 to 65536
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    ranks: u32,
+    /// Cut tensors with at least N rows into N boxes of rows, instead of assigning whole tensors to ranks
+    #[arg(long)]
+    rows: bool,
+    #[command(flatten)]
+    saved: Saved,
+}
+
+/// Reshards the checkpoint.
+pub(super) fn reshard(flags: &ReshardFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let (checkpoint, to) = (open(&flags.dir)?, flags.saved.run()?);
+    let options = ReshardOptions {
+        cut: if flags.rows { Cut::Rows } else { Cut::Whole },
+        replace: flags.saved.replace,
+    };
+    let dir = tools::reshard(&checkpoint, &to, flags.ranks, &options, &out.bar("reshard"))?;
+    flags.saved.print(&dir, out)
+}
 
 /// Arguments of `export`.
 #[derive(Args, Debug)]
-pub(crate) struct Flags {
+pub(crate) struct ExportFlags {
     /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     dir: PathBuf,
     /// Directory to create
@@ -118,7 +189,7 @@ struct Answer {
 }
 
 /// Exports the parameters.
-pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(super) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = open(&flags.dir)?;
     let options = ExportOptions {
         format: match flags.format {
@@ -133,31 +204,24 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         file_bytes: flags.max_file_bytes,
         ..ExportOptions::default()
     };
-    let exported = export(&checkpoint, &flags.to, &options, &out.bar("export"))?;
-    let Exported {
-        tensors,
-        files,
-        bytes,
-        tied,
-    } = exported;
+    let exported = tools::export(&checkpoint, &flags.to, &options, &out.bar("export"))?;
     let answer = Answer {
         dir: flags.to.as_path().into(),
-        tensors,
-        files,
-        bytes,
-        tied: tied.into_iter().collect(),
+        tensors: exported.tensors,
+        files: exported.files,
+        bytes: exported.bytes,
+        tied: exported.tied.into_iter().collect(),
     };
     out.answer(&answer, |out| {
-        let (dir, files, size) = (&answer.dir, answer.files.len(), human_bytes(bytes));
+        let (dir, tensors, files) = (&answer.dir, answer.tensors, answer.files.len());
+        let size = human_bytes(answer.bytes);
         writeln!(out, "{dir}: {tensors} tensor(s) in {files} file(s), {size}")?;
-        for (tied, name) in &answer.tied {
+        answer.tied.iter().try_for_each(|(tied, name)| {
             let (tied, name) = (visible(tied), visible(name));
             writeln!(
                 out,
                 "{tied} is tied to {name} and is written only under that name"
-            )?;
-        }
-        Ok(())
-    })?;
-    Ok(Outcome::Done)
+            )
+        })
+    })
 }
