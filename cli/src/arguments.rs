@@ -75,8 +75,9 @@ impl Arguments {
         read.map_err(|error| {
             let is_asked = !error.use_stderr();
             match error.kind() {
-                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => print(&error),
-                _ if is_asked => print(&error),
+                // A failure to print the help is ignored.
+                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => drop(error.print()),
+                _ if is_asked => drop(error.print()),
                 _ => say("error", &wrong(&error.to_string())),
             }
             if is_asked {
@@ -86,12 +87,6 @@ impl Arguments {
             }
         })
     }
-}
-
-/// Prints the help.
-fn print(help: &clap::Error) {
-    // A failure to print it is ignored.
-    let _ = help.print();
 }
 
 /// Examples of all commands, one per line.

@@ -66,30 +66,24 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
 
 fn show(machine: &Machine, threads: usize, out: &mut Output) -> io::Result<()> {
     let (ranks, rates, link) = (machine.ranks(), machine.rates, machine.link);
-    writeln!(
-        out,
-        "{ranks} rank(s) of {threads} thread(s), all running at once, each:"
-    )?;
+    write!(out, "{ranks} rank(s) of {threads} thread(s), ")?;
+    writeln!(out, "all running at once, each:")?;
     let giga = |rate: u64| rate as f64 / 1e9;
-    for (name, value, unit) in [
-        ("matrix products", giga(rates.flops_per_s), "GFLOP/s"),
-        ("memory", giga(rates.bytes_per_s), "GB/s"),
-    ] {
-        writeln!(out, "  {name:<20}  {value:>8.1} {unit}")?;
-    }
-    for (name, value, unit) in [
-        ("an operation", rates.operation_ns, "ns at least"),
-        (
-            "an action",
-            machine.action_ns,
-            "ns in addition to its program",
-        ),
-        ("a message", link.latency, "ns"),
-        ("1 MiB of a message", link.ticks_per_mib, "ns"),
-    ] {
-        writeln!(out, "  {name:<20}  {value:>8} {unit}")?;
-    }
     let mut row = |name: &str, value: String| writeln!(out, "  {name:<20}  {value}");
+    let (flops, bytes) = (giga(rates.flops_per_s), giga(rates.bytes_per_s));
+    row("matrix products", format!("{flops:>8.1} GFLOP/s"))?;
+    row("memory", format!("{bytes:>8.1} GB/s"))?;
+    row(
+        "an operation",
+        format!("{:>8} ns at least", rates.operation_ns),
+    )?;
+    let action = format!("{:>8} ns in addition to its program", machine.action_ns);
+    row("an action", action)?;
+    row("a message", format!("{:>8} ns", link.latency))?;
+    row(
+        "1 MiB of a message",
+        format!("{:>8} ns", link.ticks_per_mib),
+    )?;
     let disk = machine.disk.map(|disk| {
         let (rate, busy) = (giga(disk.bytes_per_s), disk.busy_permille / 10);
         format!("{rate:>8.1} GB/s, with {busy} % of the cores")

@@ -60,10 +60,8 @@ impl Show {
         let plan = load(&self.file)?;
         let stages = plan.stages.len();
         if let Some(stage) = self.stage.iter().find(|stage| **stage >= stages) {
-            bail!(
-                "the plan has no stage {stage}: its stages are 0 to {}",
-                stages.saturating_sub(1)
-            );
+            let last = stages.saturating_sub(1);
+            bail!("the plan has no stage {stage}: its stages are 0 to {last}");
         }
         let stages: Vec<StageIndex> = self.stage.iter().copied().map(StageIndex::new).collect();
         let text = match () {

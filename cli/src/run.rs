@@ -196,11 +196,7 @@ impl Found {
                 show_names(names, "", out)?;
             }
         }
-        match self.only_in_one {
-            0 => {}
-            count => writeln!(out, "{count} step(s) are in one of the files only")?,
-        }
-        show_numerics(&self.numerics, out)
+        show_rest(self.only_in_one, "step(s)", &self.numerics, out)
     }
 }
 
@@ -249,19 +245,13 @@ fn show_replays(found: &ReplayComparison, out: &mut Output) -> io::Result<()> {
         }
         Some(difference) => show_difference(difference, out)?,
     }
-    match found.only_in_one {
-        0 => {}
-        count => writeln!(out, "{count} micro-batch(es) are in one of the files only")?,
-    }
-    show_numerics(&found.numerics, out)
+    show_rest(found.only_in_one, "micro-batch(es)", &found.numerics, out)
 }
 
 fn show_difference(found: &ReplayDifference, out: &mut Output) -> io::Result<()> {
     let (step, micro_batch) = (&found.step, &found.micro_batch);
-    writeln!(
-        out,
-        "step {step} differs, first in micro-batch {micro_batch}"
-    )?;
+    write!(out, "step {step} differs, ")?;
+    writeln!(out, "first in micro-batch {micro_batch}")?;
     show_names(&found.inputs, "given another value: ", out)?;
     let text = match &found.operations {
         [Some(one), Some(other)] if (&one.name, &one.place) == (&other.name, &other.place) => {
@@ -335,6 +325,14 @@ fn fingerprint_in(path: &Path) -> anyhow::Result<NumericFingerprint> {
     let printed: Result<Printed, _> = serde_json::from_str(&read_text(path)?);
     let wrong = || format!("{} is not what `run numerics --json` prints", name_of(path));
     Ok(printed.with_context(wrong)?.numerics)
+}
+
+/// Prints what can't be compared, and what the processors compute differently.
+fn show_rest(count: usize, what: &str, numerics: &[String], out: &mut Output) -> io::Result<()> {
+    if count > 0 {
+        writeln!(out, "{count} {what} are in one of the files only")?;
+    }
+    show_numerics(numerics, out)
 }
 
 /// Names what the processors compute differently.

@@ -119,9 +119,8 @@ fn regions(bench: &Bench, part: &mut Part) -> Result<()> {
         let made = generate_on_device(device, &stream, distribution, &shape, &region, dtype)?;
         let expected = generate_region(&stream, distribution, &shape, &region, dtype)?;
         if difference(made.to_data()?.as_bytes(), expected.as_bytes()).is_some() {
-            wrong.push(format!(
-                "{dtype:?} {distribution:?}, {region:?} of {whole:?}"
-            ));
+            let text = format!("{dtype:?} {distribution:?}, {region:?} of {whole:?}");
+            wrong.push(text);
         }
     }
     let asked = format!("{count} regions of tensors match the CPU");

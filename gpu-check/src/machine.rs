@@ -25,9 +25,7 @@ pub fn describe(bench: &Bench) -> Vec<(String, String)> {
 
 /// Returns the used memory of the GPU in bytes, by all processes, as reported by its driver; `None` without
 /// such a driver.
-pub fn used_bytes(bench: &Bench) -> Option<u64> {
-    gpu::used_bytes(bench)
-}
+pub use gpu::used_bytes;
 
 fn date() -> String {
     date_of(UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()))
@@ -54,7 +52,7 @@ mod gpu {
         Vec::new()
     }
 
-    pub(super) fn used_bytes(_: &Bench) -> Option<u64> {
+    pub fn used_bytes(_: &Bench) -> Option<u64> {
         None
     }
 }
@@ -64,8 +62,7 @@ mod gpu {
     use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
     use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-    use crate::bench::Bench;
-    use crate::flags::Runtime;
+    use crate::bench::{Bench, Runtime};
 
     /// Returns the card by its bus id, because the driver's own indices may differ.
     fn card<'a>(bench: &Bench, nvml: &'a Nvml) -> Option<Device<'a>> {
@@ -81,7 +78,7 @@ mod gpu {
     }
 
     /// Uses NVML or, if a container has no NVML, the driver.
-    pub(super) fn used_bytes(bench: &Bench) -> Option<u64> {
+    pub fn used_bytes(bench: &Bench) -> Option<u64> {
         if bench.flags.runtime != Runtime::Cuda {
             return None;
         }

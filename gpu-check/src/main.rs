@@ -16,12 +16,10 @@
 mod bench;
 mod bits;
 mod checkpoint;
-mod flags;
 mod machine;
 mod memory;
 mod parity;
 mod report;
-mod size;
 mod speed;
 mod training;
 
@@ -37,10 +35,8 @@ use anyhow::{Context, Result, anyhow};
 use burn::tensor::Device;
 use clap::Parser;
 
-use bench::Bench;
-use flags::{Flags, PartName, Runtime};
+use bench::{Bench, Flags, PartName, Runtime, Size};
 use report::{Part, Report};
-use size::Size;
 
 /// The exit code of clap.
 const WRONG_ARGUMENTS: u8 = 2;

@@ -14,8 +14,7 @@ use tinderbox::{
     Plan, Streamed, Traceable,
 };
 
-use crate::bench::{Bench, median, timed};
-use crate::flags::Runtime;
+use crate::bench::{Bench, Runtime, median, timed};
 use crate::machine::used_bytes;
 use crate::report::Part;
 

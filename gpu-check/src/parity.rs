@@ -81,9 +81,8 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
             return Ok(());
         }
         if !is_supported {
-            part.note(format!(
-                "The runtime does not support {name}, so it was not run."
-            ));
+            let text = format!("The runtime does not support {name}, so it was not run.");
+            part.note(text);
             continue;
         }
         let mut options = RecordOptions::default();
@@ -152,10 +151,7 @@ fn pipelined(
     })?;
     for (path, gradient) in gradients.into_iter().flatten() {
         let other = computed.gradients.insert(path, numbers(&gradient)?);
-        ensure!(
-            other.is_none(),
-            "two ranks have a gradient of one parameter"
-        );
+        ensure!(other.is_none(), "a parameter has two gradients");
     }
     Ok(computed)
 }

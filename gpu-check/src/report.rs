@@ -118,14 +118,12 @@ impl fmt::Display for Report {
         writeln!(f, "# GPU check\n")?;
         let checks = self.parts.iter().flat_map(|part| &part.checks);
         let (all, seconds) = (checks.clone().count(), self.seconds);
-        match checks.filter(|check| !check.passed).count() {
-            0 if all == 0 => writeln!(f, "Nothing was checked, in {seconds:.0} s.\n")?,
-            0 => writeln!(f, "All {all} checks passed in {seconds:.0} s.\n")?,
-            failed => writeln!(
-                f,
-                "**{failed} of {all} checks failed**, in {seconds:.0} s.\n"
-            )?,
-        }
+        let result = match checks.filter(|check| !check.passed).count() {
+            0 if all == 0 => "Nothing was checked,".to_owned(),
+            0 => format!("All {all} checks passed"),
+            failed => format!("**{failed} of {all} checks failed**,"),
+        };
+        writeln!(f, "{result} in {seconds:.0} s.\n")?;
         writeln!(f, "| machine | |\n|---|---|")?;
         for (name, value) in &self.machine {
             writeln!(f, "| {name} | {} |", cell(value))?;

@@ -7,8 +7,7 @@ use burn::tensor::{DType, Distribution, Shape, Tensor};
 use tinderbox::random::{Domain, Seed, Stream, generate_on_device, words_only};
 use tinderbox::{DynTensor, Region};
 
-use crate::bench::{Bench, median, timed};
-use crate::flags::Runtime;
+use crate::bench::{Bench, Runtime, median, timed};
 use crate::report::Part;
 
 const TURNS: usize = 7;

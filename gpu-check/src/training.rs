@@ -9,10 +9,9 @@ use tinderbox::{
     split_batch,
 };
 
-use crate::bench::{Bench, median, settle, timed};
+use crate::bench::{Bench, Training, median, settle, timed};
 use crate::gpt::{Gpt, GptConfig};
 use crate::report::Part;
-use crate::size::Training;
 
 const LR: f64 = 3e-4;
 const STAGES: usize = 2;

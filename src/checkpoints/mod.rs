@@ -1,7 +1,5 @@
 //! Saving and resuming of a pipeline: connects `pipeline` and `checkpoint`.
 
-mod export;
-mod replay;
 mod resume;
 mod saved;
 mod settings;
@@ -20,11 +18,9 @@ use tinderbox_deferred::{Deferred, NumericFingerprint, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::World;
 
-pub use export::export_pipeline;
-pub use replay::replay_step;
-pub use resume::{Resumed, SkippedCheckpoint};
-pub(crate) use saved::held_by_ranks;
+pub use resume::{Resumed, SkippedCheckpoint, replay_step};
 use saved::{OfRanks, RankSnapshot, snapshots};
+pub use saved::{dry_run, export_pipeline};
 use settings::{Expected, Scalars, of_run};
 pub use working::WorkingDir;
 
@@ -145,8 +141,7 @@ impl Checkpoints {
     /// Returns an error if the save has failed, in which case nothing was published, or if it has written
     /// nothing within the [timeout](Self::timeout), in which case it may still be published.
     pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
-        let saving = self.saving().take();
-        let Some(saving) = saving else {
+        let Some(saving) = self.saving().take() else {
             return Ok(None);
         };
         let step = saving.step();
@@ -328,7 +323,6 @@ pub fn load_module<M: Module>(
     // Random values of the constructor that are not parameters depend on the run's seed.
     let seed = Seed::new(checkpoint.manifest().seed);
     let source = checkpoint.constructed_by(model.replay(seed));
-    model
-        .materialize(device, &source)
-        .map_err(|source| CheckpointsError::Materialize { source })
+    let module = model.materialize(device, &source);
+    module.map_err(|source| CheckpointsError::Materialize { source })
 }

@@ -1,18 +1,25 @@
-//! The contents of a pipeline's checkpoint by rank.
+//! The contents of a pipeline's checkpoint by rank: what each rank saves, exports and would read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
-use tinderbox_checkpoint::{RankSave, Role, SaveError, SaveSize, SaveTensor, assign_writers};
-use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use burn::tensor::Device;
+use tinderbox_checkpoint::tools::{ExportOptions, Exported, export_tensors};
+use tinderbox_checkpoint::{
+    CheckpointSource, LoadPlan, ModuleTypes, RankSave, Role, SaveError, SaveSize, SaveTensor,
+    assign_writers,
+};
+use tinderbox_deferred::{Deferred, Parameter, ParameterPath, ParameterTable, Request, Source};
 use tinderbox_fake::{Region, is_host};
 use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, PipelineError, Plan, Stage};
 
 use super::settings::{Scalars, to_saved};
+use crate::{CheckpointsError, DryRunError};
 
 /// Returns the parameters that each rank of each replica holds: its own, and copies of shared ones.
-pub(crate) fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
+fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
     let mut ranks: Vec<Vec<&Parameter>> = vec![Vec::new(); plan.ranks()];
     for stage in plan.stages() {
         let paths = stage.parameters.iter().chain(&stage.copies);
@@ -134,7 +141,7 @@ impl OfRanks {
 /// A snapshot of what a rank saves.
 pub(super) struct RankSnapshot {
     /// The parameters.
-    pub(super) tensors: Vec<SaveTensor>,
+    tensors: Vec<SaveTensor>,
     optimizers: Vec<OptimizerSnapshot>,
     /// Whether all of it is in host memory.
     is_on_host: bool,
@@ -177,10 +184,8 @@ impl RankSnapshot {
 
     /// Returns the contents, with the optimizer's state on the host.
     pub(super) fn to_save(&self) -> Result<RankSave, SaveError> {
-        let mut save = RankSave {
-            tensors: self.tensors.clone(),
-            ..RankSave::default()
-        };
+        let mut save = RankSave::default();
+        save.tensors.clone_from(&self.tensors);
         for optimizer in &self.optimizers {
             let state = optimizer.to_host().map_err(|source| SaveError::Optimizer {
                 source: Box::new(source),
@@ -203,4 +208,91 @@ impl RankSnapshot {
         }
         Ok(save)
     }
+}
+
+/// Writes the current parameters of a pipeline to files of another library in a new directory, as
+/// [`tools::export`](tinderbox_checkpoint::tools::export) does with the parameters of a checkpoint. The types of the modules
+/// are from the pipeline's model, unless the options contain others.
+///
+/// Memory: on the CPU no copy of the parameters; a host copy of one parameter that is on another device.
+///
+/// ```
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// use tinderbox::tools::{ExportLayout, ExportOptions};
+/// use tinderbox::{
+///     Deferred, LoadOptions, Machine, Outputs, Pipeline, Plan, Pretrained, Regex, Traceable,
+///     export_pipeline,
+/// };
+///
+/// # let device = Device::flex();
+/// # let dir = tempfile::tempdir()?;
+/// # let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+/// #     (0..2).map(|_| LinearConfig::new(8, 8).init(device)).collect()
+/// # })?;
+/// # let trace = model.trace_forward(&Tensor::<2>::ones([8, 8], &device), |layers: &Vec<Linear>, x| {
+/// #     Outputs::none().with("y", layers.iter().fold(x, |x, layer| layer.forward(x)))
+/// # })?;
+/// # let plan = Plan::auto(&trace, &Machine::local(2)?)?;
+/// let mut pipeline = Pipeline::new(&model, &trace, &plan).start()?;
+/// let options = ExportOptions {
+///     layout: ExportLayout::PyTorch,
+///     ..ExportOptions::default()
+/// };
+/// let options = options.rename(Regex::new("^")?, "layers.");
+/// let exported = export_pipeline(&mut pipeline, dir.path(), &options)?;
+/// assert_eq!(exported.files, ["model.safetensors"]);
+///
+/// // The way back.
+/// let options = LoadOptions::default()
+///     .rename(Regex::new(r"^layers\.")?, "")
+///     .pytorch(model.parameters());
+/// let source = Pretrained::open(dir.path())?.source(options)?;
+/// let pipeline = Pipeline::new(&model, &trace, &plan).source(source).start()?;
+/// # drop(pipeline);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Returns an error if the pipeline has stopped, or the export fails, see
+/// [`tools::export`](tinderbox_checkpoint::tools::export).
+pub fn export_pipeline<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &mut Pipeline<M, B>,
+    to: impl AsRef<Path>,
+    options: &ExportOptions,
+) -> Result<Exported, CheckpointsError> {
+    let of_model = || ModuleTypes::of(pipeline.model().parameters());
+    let mut options = options.clone();
+    options.modules.get_or_insert_with(of_model);
+    let ranks = snapshots(pipeline)?.into_iter();
+    let tensors: Vec<SaveTensor> = ranks.flat_map(|rank| rank.tensors).collect();
+    let exported = export_tensors(&tensors, to.as_ref(), &options, &());
+    exported.map_err(|source| CheckpointsError::Export {
+        path: to.as_ref().to_owned(),
+        source: Box::new(source),
+    })
+}
+
+/// Returns what each rank of a plan would read from a checkpoint or pretrained weights: bytes, files and peak
+/// memory. Reads no tensor and materializes nothing.
+///
+/// # Errors
+///
+/// Returns [`DryRunError::Plan`] if the plan is for another model; otherwise the errors of the load itself:
+/// [`SourceError::Mismatch`](tinderbox_deferred::SourceError::Mismatch) with all mismatches. Parameters that
+/// are allowed to be missing are omitted.
+pub fn dry_run<M: Module>(
+    model: &Deferred<M>,
+    plan: &Plan,
+    source: &CheckpointSource,
+) -> Result<LoadPlan, DryRunError> {
+    let table = model.parameters();
+    plan.check_model(table)?;
+    let request = |parameter| Request::of(table, parameter, &Device::flex());
+    let held = held_by_ranks(plan, table).into_iter();
+    let ranks = held.map(|held| held.into_iter().map(request).collect());
+    let ranks: Vec<Vec<Request>> = ranks.collect();
+    source.check(table, &ranks.concat())?;
+    Ok(source.dry_run(&ranks)?)
 }

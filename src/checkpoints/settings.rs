@@ -54,13 +54,12 @@ pub(super) fn of_base_rate(rate: f64) -> (String, Scalar) {
 }
 
 /// Returns what is saved of the learning rates that differ from the base.
-pub(super) fn of_other_rates(
-    rates: BTreeMap<ParameterPath, f64>,
-) -> impl Iterator<Item = (String, Scalar)> {
-    rates.into_iter().map(|(path, rate)| {
-        let name = format!("{LEARNING_RATE_OF}{path}");
-        (name, Scalar::Float(rate))
-    })
+pub(super) fn of_other_rates(rates: BTreeMap<ParameterPath, f64>) -> Scalars {
+    let named = rates.into_iter();
+    let named = named.map(|(path, rate)| (format!("{LEARNING_RATE_OF}{path}"), rate));
+    named
+        .map(|(name, rate)| (name, Scalar::Float(rate)))
+        .collect()
 }
 
 /// Returns the learning rates of the last step, if the checkpoint has them.

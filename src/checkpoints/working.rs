@@ -42,15 +42,11 @@ const KEEP: usize = 2;
 /// from the newest of them, if it has no parameters that are not trained.
 #[derive(Clone)]
 pub struct WorkingDir {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
     run: Run,
     /// Of the parameters that no checkpoint has.
     source: Arc<dyn Source>,
     modules: ModuleTypes,
-    state: Mutex<Progress>,
+    state: Arc<Mutex<Progress>>,
 }
 
 /// What is there, and what is being written.
@@ -142,18 +138,17 @@ impl WorkingDir {
             run.open(*step)
                 .is_ok_and(|saved| is_set(&saved, WORKING_DIR))
         };
+        let state = Progress {
+            own: run.steps()?.into_iter().filter(is_own).collect(),
+            current: latest.map(|latest| Arc::new(latest.checkpoint)),
+            damaged,
+            ..Progress::default()
+        };
         Ok(Self {
-            inner: Arc::new(Inner {
-                source: Arc::new(source),
-                modules: ModuleTypes::of(model.parameters()),
-                state: Mutex::new(Progress {
-                    own: run.steps()?.into_iter().filter(is_own).collect(),
-                    current: latest.map(|latest| Arc::new(latest.checkpoint)),
-                    damaged,
-                    ..Progress::default()
-                }),
-                run,
-            }),
+            run,
+            source: Arc::new(source),
+            modules: ModuleTypes::of(model.parameters()),
+            state: Arc::new(Mutex::new(state)),
         })
     }
 
@@ -162,7 +157,7 @@ impl WorkingDir {
     #[must_use]
     pub fn allow_changes<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> Self {
         let allowed = names.into_iter().map(S::into);
-        self.inner.lock().settings.allowed.extend(allowed);
+        self.lock().settings.allowed.extend(allowed);
         self
     }
 
@@ -170,19 +165,24 @@ impl WorkingDir {
     /// [`Checkpoints::describe_learning_rates`](crate::Checkpoints::describe_learning_rates).
     #[must_use]
     pub fn describe_learning_rates(self, schedule: impl Into<String>) -> Self {
-        self.inner.lock().settings.learning_rates = Some(schedule.into());
+        self.lock().settings.learning_rates = Some(schedule.into());
         self
     }
 
     /// Returns the checkpoint of the last step; `None` before the first one.
     pub fn checkpoint(&self) -> Option<Checkpoint> {
-        let current = self.inner.lock().current.clone();
+        let current = self.lock().current.clone();
         current.map(Arc::unwrap_or_clone)
     }
 
     /// Returns the learning rates of the last step; `None` before the first one, or if the checkpoint does not have them.
     pub fn learning_rates(&self) -> Option<StepRates> {
-        rates_of(&*self.inner.lock().current.clone()?)
+        rates_of(&*self.lock().current.clone()?)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        // A thread that panics leaves an attempt that the next start removes.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to write a step.
@@ -192,14 +192,7 @@ impl WorkingDir {
             replace: state.damaged.contains(&step),
             ..state.training()?.meta.clone()
         };
-        Writing::begin(&self.inner.run, meta)
-    }
-}
-
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        // A thread that panics leaves an attempt that the next start removes.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Writing::begin(&self.run, meta)
     }
 }
 
@@ -207,6 +200,37 @@ impl Progress {
     fn training(&self) -> Result<&Training, Failed> {
         let training = self.training.as_ref();
         training.ok_or_else(|| "the directory was not started".into())
+    }
+
+    /// Checks that training can continue with the current checkpoint.
+    fn check(&self, training: &StreamedTraining<'_>) -> Result<(), CheckpointsError> {
+        let Some(checkpoint) = self.current.as_deref() else {
+            return Ok(());
+        };
+        let (expected, found) = (checkpoint.manifest().seed, training.seed.value());
+        if expected != found {
+            return Err(CheckpointsError::Seed { expected, found });
+        }
+        let path = checkpoint.dir().to_owned();
+        if is_set(checkpoint, AVERAGED) {
+            return Err(CheckpointsError::Averaged { path });
+        }
+        // With a loss scale, all steps so far may have been skipped.
+        let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
+        if has_stepped && training.keeps_state && State::of(checkpoint.clone()).is_empty() {
+            return Err(CheckpointsError::NoOptimizerState { path });
+        }
+        let trained = training.trained.iter().flat_map(|(_, paths)| paths);
+        let trained: BTreeSet<&str> = trained.map(ParameterPath::as_str).collect();
+        let others = checkpoint.tensors(Role::Model);
+        let others = others.filter(|tensor| !trained.contains(&*tensor.name));
+        let names: Vec<String> = others.map(|tensor| tensor.name.clone()).collect();
+        if !names.is_empty() {
+            return Err(CheckpointsError::NotTrained { path, names });
+        }
+        self.settings.check(checkpoint, training.settings.clone())?;
+        warn_of_numerics(checkpoint);
+        Ok(())
     }
 }
 
@@ -233,44 +257,10 @@ impl Training {
     }
 }
 
-/// Checks that training can continue with a checkpoint.
-fn check(
-    checkpoint: &Checkpoint,
-    training: &StreamedTraining<'_>,
-    settings: &Expected,
-) -> Result<(), CheckpointsError> {
-    let (expected, found) = (checkpoint.manifest().seed, training.seed.value());
-    if expected != found {
-        return Err(CheckpointsError::Seed { expected, found });
-    }
-    let path = checkpoint.dir().to_owned();
-    if is_set(checkpoint, AVERAGED) {
-        return Err(CheckpointsError::Averaged { path });
-    }
-    // With a loss scale, all steps so far may have been skipped.
-    let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
-    if has_stepped && training.keeps_state && State::of(checkpoint.clone()).is_empty() {
-        return Err(CheckpointsError::NoOptimizerState { path });
-    }
-    let trained = training.trained.iter().flat_map(|(_, paths)| paths);
-    let trained: BTreeSet<&str> = trained.map(ParameterPath::as_str).collect();
-    let others = checkpoint.tensors(Role::Model);
-    let others = others.filter(|tensor| !trained.contains(&*tensor.name));
-    let names: Vec<String> = others.map(|tensor| tensor.name.clone()).collect();
-    if !names.is_empty() {
-        return Err(CheckpointsError::NotTrained { path, names });
-    }
-    settings.check(checkpoint, training.settings.clone())?;
-    warn_of_numerics(checkpoint);
-    Ok(())
-}
-
 impl StageStore for WorkingDir {
     fn start(&self, training: &StreamedTraining<'_>) -> Result<(), Failed> {
-        let mut state = self.inner.lock();
-        if let Some(current) = &state.current {
-            check(current, training, &state.settings)?;
-        }
+        let mut state = self.lock();
+        state.check(training)?;
         let trained = training.trained.iter();
         let stages: Vec<StageIndex> = trained.map(|(stage, _)| *stage).collect();
         let plan = serde_json::to_value(training.plan.file().without_programs());
@@ -283,7 +273,7 @@ impl StageStore for WorkingDir {
             meta: CheckpointMeta {
                 seed: training.seed.value(),
                 plan,
-                modules: self.inner.modules.clone(),
+                modules: self.modules.clone(),
                 settings: state.settings.of(training.settings.clone()),
                 numerics: NumericFingerprint::of_process().classes().clone(),
                 ..CheckpointMeta::new(0, stages.len().max(1) as u32)
@@ -299,7 +289,7 @@ impl StageStore for WorkingDir {
     }
 
     fn source(&self) -> Arc<dyn Source> {
-        let source = self.inner.source.clone();
+        let source = self.source.clone();
         match self.checkpoint() {
             Some(checkpoint) => Arc::new(checkpoint.or_else(source)),
             None => source,
@@ -317,12 +307,12 @@ impl StageStore for WorkingDir {
     }
 
     fn scratch_dir(&self) -> Option<PathBuf> {
-        Some(self.inner.run.place())
+        Some(self.run.place())
     }
 
     /// Returns when a thread writes it, and has written what was given before.
     fn write(&self, step: u64, updated: UpdatedStage) -> Result<(), Failed> {
-        let mut state = self.inner.lock();
+        let mut state = self.lock();
         let part = state.training()?.part(updated)?;
         if state.writing.as_ref().map(|writing| writing.step) != Some(step) {
             state.writing = Some(self.begin(&state, step)?);
@@ -335,7 +325,7 @@ impl StageStore for WorkingDir {
             return Ok(());
         }
         // The thread has ended with an error.
-        let mut state = self.inner.lock();
+        let mut state = self.lock();
         match &mut state.writing {
             Some(writing) => writing.finish().map(drop),
             None => Err("the directory was started again meanwhile".into()),
@@ -343,7 +333,7 @@ impl StageStore for WorkingDir {
     }
 
     fn commit(&self, step: u64) -> Result<(), Failed> {
-        let mut state = self.inner.lock();
+        let mut state = self.lock();
         let begun = state.writing.take();
         let mut writing = match begun.filter(|writing| writing.step == step) {
             Some(writing) => writing,
@@ -356,12 +346,12 @@ impl StageStore for WorkingDir {
             attempt.handle().write_rank(0, &[], &scalars)?;
         }
         attempt.publish(PARTS_TIMEOUT)?;
-        state.current = Some(Arc::new(self.inner.run.open(step)?));
+        state.current = Some(Arc::new(self.run.open(step)?));
         state.own.insert(step);
         while state.own.len() > KEEP
             && let Some(oldest) = state.own.pop_first()
         {
-            if let Err(error) = self.inner.run.remove(oldest) {
+            if let Err(error) = self.run.remove(oldest) {
                 tracing::warn!(step = oldest, %error, "an earlier step could not be removed");
             }
         }
@@ -372,7 +362,7 @@ impl StageStore for WorkingDir {
 impl fmt::Debug for WorkingDir {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkingDir")
-            .field("dir", &self.inner.run.place())
+            .field("dir", &self.run.place())
             .field("step", &self.step())
             .finish_non_exhaustive()
     }

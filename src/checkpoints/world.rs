@@ -109,10 +109,8 @@ impl Checkpoints {
             return Self::on(run);
         }
         // The first process removes what a killed run has left.
-        let cleaned = match world.is_first() {
-            true => run.clean().map(drop),
-            false => Ok(()),
-        };
+        let cleaned = world.is_first().then(|| run.clean().map(drop));
+        let cleaned = cleaned.unwrap_or(Ok(()));
         agree(world, cleaned, CheckpointsError::open(&run))?;
         check_shared(&run, world)?;
         Ok(Self::of(run, Some(world.clone())))
@@ -202,11 +200,8 @@ impl Checkpoints {
             Some(attempt) => attempt.publish(self.timeout.min(LISTED)).map(drop),
             None => Ok(()),
         })?;
-        let pruned = match world.is_first() {
-            true => self.prune(step),
-            false => Ok(()),
-        };
-        agree(world, pruned, |error| error)?;
+        let pruned = world.is_first().then(|| self.prune(step));
+        agree(world, pruned.unwrap_or(Ok(())), |error| error)?;
         Ok(self.run.step_place(step))
     }
 

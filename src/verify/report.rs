@@ -139,6 +139,26 @@ impl Verification {
         let LossComparison { plain, pipeline } = self.loss;
         relative((plain - pipeline).abs(), plain.abs()) <= self.tolerance
     }
+
+    fn row(&self, parameter: &ParameterComparison) -> [String; 5] {
+        let (verdict, _) = parameter.gradient.verdict(self.tolerance);
+        let (difference, relative) = match parameter.gradient {
+            GradientComparison::Both {
+                largest_difference: largest,
+                relative_difference: relative,
+                ..
+            } => (format!("{largest:.2e}"), format!("{relative:.2e}")),
+            _ => (String::new(), String::new()),
+        };
+        let dims: Vec<String> = parameter.shape.iter().map(u64::to_string).collect();
+        [
+            parameter.path.to_string(),
+            format!("[{}]", dims.join(", ")),
+            difference,
+            relative,
+            verdict.to_owned(),
+        ]
+    }
 }
 
 impl GradientComparison {
@@ -165,11 +185,8 @@ impl GradientComparison {
 
 /// Returns a difference relative to a size.
 fn relative(difference: f64, size: f64) -> f64 {
-    if difference == 0.0 {
-        0.0
-    } else {
-        difference / size
-    }
+    let quotient = difference / size;
+    if difference == 0.0 { 0.0 } else { quotient }
 }
 
 /// Returns the distance from 1 to the next number of a float type.
@@ -248,33 +265,10 @@ impl fmt::Display for Verification {
             "loss: plain Burn {plain:.9}, pipeline {pipeline:.9}, difference {difference:.2e}{}",
             if self.loss_agrees() { "" } else { ", differs" }
         )?;
+        let (all, tolerance) = (self.parameters.len(), self.tolerance);
         write!(
             f,
-            "gradients: {differing} of {} differ by more than {:.0e} of their largest element",
-            self.parameters.len(),
-            self.tolerance
+            "gradients: {differing} of {all} differ by more than {tolerance:.0e} of their largest element"
         )
-    }
-}
-
-impl Verification {
-    fn row(&self, parameter: &ParameterComparison) -> [String; 5] {
-        let (verdict, _) = parameter.gradient.verdict(self.tolerance);
-        let (difference, relative) = match parameter.gradient {
-            GradientComparison::Both {
-                largest_difference: largest,
-                relative_difference: relative,
-                ..
-            } => (format!("{largest:.2e}"), format!("{relative:.2e}")),
-            _ => (String::new(), String::new()),
-        };
-        let dims: Vec<String> = parameter.shape.iter().map(u64::to_string).collect();
-        [
-            parameter.path.to_string(),
-            format!("[{}]", dims.join(", ")),
-            difference,
-            relative,
-            verdict.to_owned(),
-        ]
     }
 }

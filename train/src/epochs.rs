@@ -48,15 +48,14 @@ use crate::EpochsError;
 pub struct Epochs<B> {
     #[debug(skip)]
     loader: Arc<dyn DataLoader<B>>,
+    /// Before the first epoch, where it begins.
     place: Place,
-    /// Where to resume.
-    skip: Option<Place>,
     #[debug(skip)]
     is_begun: bool,
 }
 
 /// A place in the epochs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Place {
     /// The number of epochs before.
     epoch: usize,
@@ -82,20 +81,18 @@ impl<B> Epochs<B> {
         Self {
             loader,
             place: Place::default(),
-            skip: None,
             is_begun: false,
         }
     }
 
     /// Returns the position: the number of items so far.
     pub fn position(&self) -> u64 {
-        let place = self.skip.unwrap_or(self.place);
-        place.position(self.loader.num_items())
+        self.place.position(self.loader.num_items())
     }
 
     /// Returns the number of epochs that have ended.
     pub fn ended(&self) -> usize {
-        self.skip.unwrap_or(self.place).epoch
+        self.place.epoch
     }
 
     /// Returns the number of items of an epoch.
@@ -118,11 +115,10 @@ impl<B> Epochs<B> {
             return Err(EpochsError::NoItems { position });
         }
         let epoch = position.checked_div(items).unwrap_or(0);
-        let place = Place {
+        self.place = Place {
             epoch: usize::try_from(epoch).map_err(|_| EpochsError::NoItems { position })?,
             items: (position - epoch * items) as usize,
         };
-        self.skip = (place != Place::default()).then_some(place);
         Ok(())
     }
 
@@ -134,18 +130,15 @@ impl<B> Epochs<B> {
     /// If the loader fails to return a batch that is skipped, or no batch ends at the position.
     pub fn next_epoch(&mut self) -> Result<Epoch<'_, B>, EpochsError> {
         let workers = (!self.is_begun).then(worker_threads);
-        self.is_begun = true;
-        if self.place.items > 0 {
+        if !self.is_begun {
+            // Every call shuffles.
+            (0..self.place.epoch).for_each(|_| drop(self.loader.iter()));
+        } else if self.place.items > 0 {
             self.place = self.place.next();
         }
-        let skip = self.skip.take();
-        if let Some(skip) = skip {
-            // Every call shuffles.
-            (0..skip.epoch).for_each(|_| drop(self.loader.iter()));
-            self.place = skip;
-        }
+        self.is_begun = true;
         let mut batches = self.loader.iter();
-        let (mut skipped, target) = (0, skip.map_or(0, |skip| skip.items));
+        let (mut skipped, target) = (0, self.place.items);
         while skipped < target {
             let position = self.place.position(self.loader.num_items());
             let not_there = EpochsError::BetweenBatches { position };
@@ -187,17 +180,6 @@ pub struct Epoch<'a, B> {
 }
 
 impl<B> Epoch<'_, B> {
-    /// Warns, once, if the loader has started several workers. All have run when an epoch ends.
-    fn warn_of_workers(&mut self) {
-        if self.workers.is_some_and(|before| before < worker_threads()) {
-            self.workers = None;
-            tracing::warn!(
-                "the data loader has more than one worker: the order of its batches depends on timing, so the run \
-                 can't be repeated or resumed exactly; use `num_workers(1)`"
-            );
-        }
-    }
-
     /// Returns the position after the last batch that was returned: the number of items of all epochs so far.
     pub fn position(&self) -> u64 {
         self.place.position(self.items)
@@ -217,8 +199,14 @@ impl<B> Iterator for Epoch<'_, B> {
             return None;
         }
         let batch = self.batches.next();
-        if self.place.items == 0 || batch.is_none() {
-            self.warn_of_workers();
+        // All workers have run when an epoch ends.
+        let is_edge = self.place.items == 0 || batch.is_none();
+        if is_edge && self.workers.is_some_and(|before| before < worker_threads()) {
+            self.workers = None;
+            tracing::warn!(
+                "the data loader has more than one worker: the order of its batches depends on timing, so the run \
+                 can't be repeated or resumed exactly; use `num_workers(1)`"
+            );
         }
         match &batch {
             Some(_) => self.place.items = self.batches.progress().items_processed,

@@ -15,7 +15,7 @@ pub enum SignalError {
     /// The name is not the name of a signal after which a training can end.
     #[error(
         "`{name}` is no signal that a program can end after: expected one of {}",
-        names(known)
+        known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]
     Unknown {
         /// The name.
@@ -31,11 +31,6 @@ pub enum SignalError {
         /// The reason.
         source: io::Error,
     },
-}
-
-fn names(signals: &[EndSignal]) -> String {
-    let names: Vec<String> = signals.iter().map(ToString::to_string).collect();
-    names.join(", ")
 }
 
 /// The reason why epochs can't be continued.

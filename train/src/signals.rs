@@ -54,15 +54,11 @@ impl EndSignal {
         Self::Usr2,
     ];
 
-    const fn number(self) -> i32 {
-        self as i32
-    }
-
     /// Returns the exit code of a program that it has ended, as shells report it: 128 plus its number.
     #[must_use]
     pub const fn exit_code(self) -> u8 {
         // At most 15.
-        128 + self.number() as u8
+        128 + self as u8
     }
 
     /// Whether a second one asks a program to end immediately. A scheduler only announces with the others, and a terminal that is
@@ -163,7 +159,7 @@ impl EndSignals {
 
     /// Receives a signal, which ends the program if it arrives `again`.
     fn add(&mut self, signal: EndSignal, again: Option<&Arc<AtomicBool>>) -> io::Result<()> {
-        let number = signal.number();
+        let number = signal as i32;
         let code = i32::from(signal.exit_code());
         let mut all = listeners();
         let of_signal = match all.entry(number) {
@@ -195,7 +191,7 @@ impl EndSignals {
     pub fn received(&self) -> Option<EndSignal> {
         let number = self.received.load(Ordering::SeqCst);
         let mut all = EndSignal::ALL.iter().copied();
-        all.find(|signal| signal.number() as usize == number)
+        all.find(|signal| *signal as usize == number)
     }
 
     /// Returns a signal that any of the pipeline's processes has received, the same in all of them: a signal reaches them in
@@ -225,7 +221,7 @@ impl EndSignals {
         }
         let mut all = listeners();
         for signal in &self.signals {
-            if let Some(of_signal) = all.get_mut(&signal.number()) {
+            if let Some(of_signal) = all.get_mut(&(*signal as i32)) {
                 of_signal.count -= 1;
                 let is_over = of_signal.count == 0;
                 of_signal.is_over.store(is_over, Ordering::SeqCst);
@@ -282,7 +278,7 @@ mod tests {
                 "dropped" => listening = None,
                 name => {
                     let signal: EndSignal = name.parse().unwrap();
-                    raise(signal.number()).unwrap();
+                    raise(signal as i32).unwrap();
                     assert_eq!(listening.as_ref().unwrap().received(), Some(signal));
                     println!("noted {signal}");
                 }

@@ -1,7 +1,7 @@
 //! `ckpt verify` and `ckpt diff`: check whether checkpoints are intact, and compare them.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -61,8 +61,7 @@ pub(super) fn verify(flags: &VerifyFlags, out: &mut Output) -> anyhow::Result<Ou
             }
         };
         for (dir, opened) in opened {
-            let (checked, outcome) = check(dir.as_path().into(), opened, out);
-            worst = worst.max(outcome);
+            let checked = check(&dir, opened, &mut worst, out);
             if !out.json {
                 checked.show(out)?;
             }
@@ -75,12 +74,13 @@ pub(super) fn verify(flags: &VerifyFlags, out: &mut Output) -> anyhow::Result<Ou
 
 /// Reads and checks all data of a checkpoint; prints an error that is not damage.
 fn check(
-    dir: ShownPath,
+    dir: &Path,
     opened: Result<Checkpoint, LoadError>,
+    worst: &mut Outcome,
     out: &Output,
-) -> (Checked, Outcome) {
+) -> Checked {
     let mut checked = Checked {
-        dir,
+        dir: dir.into(),
         ..Checked::default()
     };
     let found = match opened {
@@ -93,20 +93,19 @@ fn check(
         Err(error) => vec![error],
     };
     checked.intact = found.is_empty();
-    let mut outcome = Outcome::Done;
     for error in found {
         // Every error names its directory or file.
         let text = error.chain();
         if is_lost(&error) {
             checked.damage.push(text);
-            outcome = outcome.max(Outcome::No);
+            *worst = (*worst).max(Outcome::No);
         } else if checked.error.is_none() {
             say("error", &text);
-            outcome = outcome.max(Outcome::of(&error.into()));
+            *worst = (*worst).max(Outcome::of(&error.into()));
             checked.error = Some(text);
         }
     }
-    (checked, outcome)
+    checked
 }
 
 impl Checked {
@@ -168,14 +167,13 @@ fn show(found: &Diff, out: &mut Output) -> io::Result<()> {
         let name = visible(&scalar.name);
         writeln!(out, "scalar {name}: {first}, in the second {second}")?;
     }
-    writeln!(
+    let (tensors, scalars) = (found.tensors.len(), found.scalars.len());
+    write!(
         out,
-        "{} difference(s) of tensors, {} of scalars; {} tensor(s) and {} scalar(s) are equal",
-        found.tensors.len(),
-        found.scalars.len(),
-        found.equal_tensors,
-        found.equal_scalars
-    )
+        "{tensors} difference(s) of tensors, {scalars} of scalars; "
+    )?;
+    let (tensors, scalars) = (found.equal_tensors, found.equal_scalars);
+    writeln!(out, "{tensors} tensor(s) and {scalars} scalar(s) are equal")
 }
 
 /// Returns the names other than the reported one.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use tinderbox_checkpoint::tools::{
     self, CopyOptions, Cut, ExportFormat, ExportLayout, ExportOptions, ReshardOptions,
@@ -96,8 +97,8 @@ pub(crate) struct ExportFlags {
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
     /// Files to write: `safetensors` as in Hugging Face's directories, or one `model.bpk` for Burn
-    #[arg(long, value_enum, default_value_t = Format::Safetensors)]
-    format: Format,
+    #[arg(long, value_parser = formats(), default_value = "safetensors")]
+    format: ExportFormat,
     /// Write PyTorch's names and layouts: a linear weight as [out, in], `weight` and `bias` for a norm's `gamma` and
     /// `beta`. For checkpoints with the types of their modules, which pipelines save since version 1.2 of the format
     #[arg(long)]
@@ -118,9 +119,8 @@ pub(crate) struct ExportFlags {
 
 /// Parses a rename. The pattern ends at the first `=`, which it can contain as `\x3d`.
 pub(crate) fn rename(text: &str) -> Result<(Regex, String), String> {
-    let (pattern, replacement) = text
-        .split_once('=')
-        .ok_or("no `=` between pattern and replacement")?;
+    let parts = text.split_once('=');
+    let (pattern, replacement) = parts.ok_or("no `=` between pattern and replacement")?;
     // The error of a pattern has several lines.
     let pattern = Regex::new(pattern).map_err(|error| {
         let error = error.to_string();
@@ -128,7 +128,8 @@ pub(crate) fn rename(text: &str) -> Result<(Regex, String), String> {
         let reason = reason.trim_start_matches("error: ");
         format!("`{pattern}` is not a regular expression: {reason}")
     })?;
-    let unknown = groups_of(replacement).find(|group| match group.parse::<usize>() {
+    let mut groups = groups_of(replacement).into_iter();
+    let unknown = groups.find(|group| match group.parse::<usize>() {
         Ok(index) => index >= pattern.captures_len(),
         Err(_) => !pattern.capture_names().flatten().any(|name| name == *group),
     });
@@ -146,35 +147,21 @@ pub(crate) fn rename(text: &str) -> Result<(Regex, String), String> {
 }
 
 /// The groups that a replacement refers to, as the regular expressions read it.
-fn groups_of(replacement: &str) -> impl Iterator<Item = &str> {
-    let mut rest = replacement;
-    std::iter::from_fn(move || {
-        loop {
-            rest = rest.split_once('$')?.1;
-            if let Some(after) = rest.strip_prefix('$') {
-                rest = after;
-            } else if let Some(after) = rest.strip_prefix('{') {
-                let (group, after) = after.split_once('}')?;
-                rest = after;
-                return Some(group);
-            } else {
-                let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-                let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
-                if end > 0 {
-                    let (group, after) = rest.split_at(end);
-                    rest = after;
-                    return Some(group);
-                }
-            }
-        }
-    })
+fn groups_of(replacement: &str) -> Vec<&str> {
+    let reference = Regex::new(r"\$(?:\$|\{([^}]*)\}|([0-9A-Za-z_]+))");
+    let reference = reference.expect("the pattern is well-formed");
+    let found = reference.captures_iter(replacement);
+    let groups = found.filter_map(|found| found.get(1).or(found.get(2)));
+    groups.map(|group| group.as_str()).collect()
 }
 
-/// The files.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    Safetensors,
-    Burnpack,
+/// Returns the parser of the files.
+fn formats() -> impl TypedValueParser<Value = ExportFormat> {
+    let names = PossibleValuesParser::new(["safetensors", "burnpack"]);
+    names.map(|name| match &*name {
+        "burnpack" => ExportFormat::Burnpack,
+        _ => ExportFormat::Safetensors,
+    })
 }
 
 /// The answer: what was written.
@@ -192,10 +179,7 @@ struct Answer {
 pub(super) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = open(&flags.dir)?;
     let options = ExportOptions {
-        format: match flags.format {
-            Format::Safetensors => ExportFormat::Safetensors,
-            Format::Burnpack => ExportFormat::Burnpack,
-        },
+        format: flags.format,
         layout: match flags.pytorch {
             true => ExportLayout::PyTorch,
             false => ExportLayout::Burn,
@@ -218,10 +202,8 @@ pub(super) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Ou
         writeln!(out, "{dir}: {tensors} tensor(s) in {files} file(s), {size}")?;
         answer.tied.iter().try_for_each(|(tied, name)| {
             let (tied, name) = (visible(tied), visible(name));
-            writeln!(
-                out,
-                "{tied} is tied to {name} and is written only under that name"
-            )
+            let how = format!("is tied to {name} and is written only under that name");
+            writeln!(out, "{tied} {how}")
         })
     })
 }

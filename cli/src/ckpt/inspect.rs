@@ -55,6 +55,9 @@ pub(super) fn plan(flags: &PlanFlags, out: &mut Output) -> anyhow::Result<Outcom
     Ok(Outcome::Done)
 }
 
+/// What older checkpoints lack.
+const NOT_SAVED: &str = "not saved";
+
 /// The sizes of a checkpoint.
 #[derive(Serialize)]
 struct Sizes {
@@ -151,7 +154,7 @@ impl<'a> Contents<'a> {
     /// Compares what the processor computed with what this one computes.
     fn numerics_in_words(&self) -> String {
         if self.numerics.classes().is_empty() {
-            return not_saved();
+            return NOT_SAVED.to_owned();
         }
         let differing = NumericFingerprint::of_process().differences(&self.numerics);
         match &*differing.join(", ") {
@@ -175,7 +178,7 @@ impl<'a> Contents<'a> {
             ("scalars", sizes.scalars.to_string()),
             ("plan", if self.has_plan { "yes" } else { "no" }.to_owned()),
             ("metadata", self.metadata.to_string()),
-            ("learning rate", rate.unwrap_or_else(not_saved)),
+            ("learning rate", rate.unwrap_or(NOT_SAVED.to_owned())),
             ("numerics", self.numerics_in_words()),
         ] {
             writeln!(out, "{name:<14} {}", visible(&value))?;
@@ -202,10 +205,6 @@ impl<'a> Contents<'a> {
         }
         Ok(())
     }
-}
-
-fn not_saved() -> String {
-    "not saved".to_owned()
 }
 
 fn in_words(bytes: u64) -> String {

@@ -130,11 +130,9 @@ pub(super) fn open(dir: &Path) -> anyhow::Result<Checkpoint> {
     run.open(*newest).with_context(|| {
         let older = steps.iter().rev().nth(1).map(|step| run.step_place(*step));
         let older = older.map(|place| format!("; use {} for the previous step", place.display()));
-        format!(
-            "the newest step of {}, {newest}, can't be used{}",
-            run.place().display(),
-            older.unwrap_or_default()
-        )
+        let (place, older) = (run.place(), older.unwrap_or_default());
+        let place = place.display();
+        format!("the newest step of {place}, {newest}, can't be used{older}")
     })
 }
 

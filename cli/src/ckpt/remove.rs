@@ -37,19 +37,6 @@ pub(crate) struct GcFlags {
     yes: bool,
 }
 
-impl GcFlags {
-    /// Returns the retention rule; `None` to keep all checkpoints.
-    fn retention(&self) -> Option<Retention> {
-        match (self.keep_last, self.keep_every) {
-            (None, None) => None,
-            (last, every) => Some(Retention {
-                last: last.unwrap_or(1) as usize,
-                every,
-            }),
-        }
-    }
-}
-
 /// The answer: what is kept, and what is or would be removed, each with the reason.
 #[derive(Serialize)]
 struct Report {
@@ -86,7 +73,13 @@ pub(super) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     }
     let run = run_at(&flags.dir)?;
     let steps = run.steps()?;
-    let retention = flags.retention();
+    let retention = match (flags.keep_last, flags.keep_every) {
+        (None, None) => None,
+        (last, every) => Some(Retention {
+            last: last.unwrap_or(1) as usize,
+            every,
+        }),
+    };
     let expired = match retention {
         Some(retention) => run.expired(retention)?,
         None => Vec::new(),
@@ -113,13 +106,11 @@ pub(super) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let removed = removed.map(|dir| of_dir(dir, "remains of a save"));
     let mut remove: Vec<Entry> = removed.collect();
     for step in &expired {
-        let reason = match run.link_target(*step) {
-            Some(target) => format!(
-                "not kept by the rule; it is a symbolic link to {}, which is not removed",
-                one_line(&target.to_string_lossy())
-            ),
-            None => "not kept by the rule".to_owned(),
-        };
+        let mut reason = "not kept by the rule".to_owned();
+        if let Some(target) = run.link_target(*step) {
+            let target = one_line(&target.to_string_lossy());
+            reason += &format!("; it is a symbolic link to {target}, which is not removed");
+        }
         if flags.yes {
             run.remove(*step)?;
         }
@@ -140,10 +131,9 @@ impl Report {
         } else {
             "would remove"
         };
-        for Entry { what, reason } in &self.keep {
-            writeln!(out, "keep {what}: {reason}")?;
-        }
-        for Entry { what, reason } in &self.remove {
+        let keep = self.keep.iter().map(|entry| ("keep", entry));
+        let remove = self.remove.iter().map(|entry| (verb, entry));
+        for (verb, Entry { what, reason }) in keep.chain(remove) {
             writeln!(out, "{verb} {what}: {reason}")?;
         }
         match self.remove.is_empty() {
@@ -225,10 +215,9 @@ pub(super) fn rm(flags: &RmFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let run = run_at(parent)?;
     let in_bucket = url_of(dir).is_some();
     let unreadable = || format!("{} can't be read", dir.display());
-    let link = match !in_bucket && is_link(dir) {
-        true => Some(fs::read_link(parent.join(name)).with_context(unreadable)?),
-        false => None,
-    };
+    let is_link = !in_bucket && is_link(dir);
+    let link = is_link.then(|| fs::read_link(parent.join(name)));
+    let link = link.transpose().with_context(unreadable)?;
     let files = match in_bucket || link.is_some() {
         true => BTreeMap::new(),
         false => files_of(dir).with_context(unreadable)?,
@@ -252,10 +241,8 @@ impl Removal {
         writeln!(out, "{}", self.state)?;
         if let Some(target) = &self.link {
             let target = one_line(&target.to_string());
-            writeln!(
-                out,
-                "it is a symbolic link to {target}, which is not removed"
-            )?;
+            write!(out, "it is a symbolic link to {target}")?;
+            writeln!(out, ", which is not removed")?;
         }
         for (name, bytes) in &self.files {
             writeln!(out, "  {} ({})", one_line(name), human_bytes(*bytes))?;

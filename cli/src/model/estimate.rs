@@ -12,7 +12,7 @@ use tinderbox_deferred::{RecordedModel, human_bytes, human_bytes_distinct};
 use tinderbox_planner::{DiskRate, PlanFile, RankMemory, Step, StreamPrediction, UPDATE_VALUES};
 use tinderbox_schedule::ScheduleKind;
 
-use super::save::{FloatType, size};
+use super::save::{float_types, size};
 use crate::ckpt::open_weights;
 use crate::outcome::{No, Outcome};
 use crate::terminal::{Columns, Output, read_text, visible};
@@ -24,8 +24,8 @@ pub(crate) struct Flags {
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
     /// Float parameters have this dtype [default: their own]
-    #[arg(long, value_enum)]
-    dtype: Option<FloatType>,
+    #[arg(long, value_parser = float_types())]
+    dtype: Option<DType>,
     /// The optimizer: its state is a multiple of the trainable parameters [default: adam, or the optimizer of the plan]
     #[arg(long, value_enum)]
     optimizer: Option<Optimizer>,
@@ -186,8 +186,7 @@ struct Estimate {
 impl Estimate {
     fn of(parameters: &[Parameter], flags: &Flags) -> Self {
         let states = flags.optimizer.unwrap_or_default() as u64;
-        let dtype = flags.dtype.map(FloatType::burn);
-        let of = |parameter: &Parameter| Parts::of(parameter, dtype, states);
+        let of = |parameter: &Parameter| Parts::of(parameter, flags.dtype, states);
         let ranks = flags.ranks.unwrap_or(1);
         let mut sizes: Vec<Parts> = parameters.iter().map(of).collect();
         let all = sizes.iter().copied().fold(Parts::default(), Parts::plus);
@@ -221,10 +220,8 @@ impl Estimate {
 
     fn show(&self, out: &mut Output) -> io::Result<()> {
         let (parameters, tensors, ranks) = (self.parameters, self.tensors, self.ranks);
-        writeln!(
-            out,
-            "{parameters} parameters in {tensors} tensors, {ranks} rank(s)"
-        )?;
+        write!(out, "{parameters} parameters in {tensors} tensors, ")?;
+        writeln!(out, "{ranks} rank(s)")?;
         let header = match ranks {
             1 => vec!["", "bytes"],
             _ => vec!["", "all ranks", "largest rank"],
@@ -325,25 +322,22 @@ impl Planned {
             step: step.clone(),
             ..plan.clone()
         };
-        let streamed = flags.memory.map(|bytes| {
-            let predicted = other.streamed(bytes);
-            predicted.map_err(|error| {
-                let (least, limit) = (error.least_bytes, error.budget_bytes);
-                anyhow::Error::from(No(format!(
-                    "stage {} needs {} for values, and --memory is {}: raise it, or plan smaller stages (`Plan::streamed`)",
-                    error.visit,
-                    human_bytes_distinct(least, limit),
-                    human_bytes_distinct(limit, least),
-                )))
-            })
-        });
+        let streamed = flags.memory.map(|bytes| other.streamed(bytes)).transpose();
+        let streamed = streamed.map_err(|error| {
+            let (visit, least, limit) = (error.visit, error.least_bytes, error.budget_bytes);
+            let needs = human_bytes_distinct(least, limit);
+            let limit = human_bytes_distinct(limit, least);
+            No(format!(
+                "stage {visit} needs {needs} for values, and --memory is {limit}: raise it, or plan smaller stages (`Plan::streamed`)"
+            ))
+        })?;
         Ok(Self {
             schedule: step.schedule.to_string(),
             micro_batches: step.micro_batches,
             ranks: ranks.collect(),
             streamed_bytes: stages.max().unwrap_or(0),
             disk: plan.machine.disk,
-            streamed: streamed.transpose()?,
+            streamed,
         })
     }
 
@@ -366,10 +360,8 @@ impl Planned {
         };
         let sizes = [pass.read_bytes, pass.kept_bytes, pass.peak_bytes];
         let [read, kept, peak] = sizes.map(human_bytes);
-        writeln!(
-            out,
-            "a pass reads {read}, and {kept} stay; {peak} at its peak"
-        )?;
+        write!(out, "a pass reads {read}, and {kept} stay; ")?;
+        writeln!(out, "{peak} at its peak")?;
         let giga = |number: u64| number as f64 / 1e9;
         let [whole, compute, read] = [pass.pass_ns, pass.compute_ns, pass.read_ns].map(giga);
         match self.disk.map(|disk| giga(disk.bytes_per_s)) {

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn::tensor::DType;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tinderbox_checkpoint::tools::{self, ConvertOptions, Cut, SaveOptions};
 use tinderbox_checkpoint::{CheckpointMeta, ModuleTypes, Regex, SaveTensor};
 use tinderbox_deferred::{RecordedModel, random::Seed};
@@ -14,32 +15,23 @@ use crate::ckpt::{Saved, open_weights, rename};
 use crate::outcome::Outcome;
 use crate::terminal::Output;
 
-/// The dtypes of float parameters.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum FloatType {
-    F64,
-    F32,
-    F16,
-    Bf16,
-}
-
-impl FloatType {
-    pub(super) fn burn(self) -> DType {
-        match self {
-            Self::F64 => DType::F64,
-            Self::F32 => DType::F32,
-            Self::F16 => DType::F16,
-            Self::Bf16 => DType::BF16,
-        }
-    }
+/// Returns the parser of the dtypes of float parameters.
+pub(super) fn float_types() -> impl TypedValueParser<Value = DType> {
+    let names = PossibleValuesParser::new(["f64", "f32", "f16", "bf16"]);
+    names.map(|name| match &*name {
+        "f64" => DType::F64,
+        "f32" => DType::F32,
+        "f16" => DType::F16,
+        _ => DType::BF16,
+    })
 }
 
 /// How a model is saved.
 #[derive(Args, Debug)]
 struct SaveFlags {
     /// Cast float parameters to this dtype, rounded to nearest
-    #[arg(long, value_enum)]
-    dtype: Option<FloatType>,
+    #[arg(long, value_parser = float_types())]
+    dtype: Option<DType>,
     /// Number of ranks to balance whole tensors over, 1 to 65536
     #[arg(
         long,
@@ -101,7 +93,7 @@ pub(super) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcom
     let model = RecordedModel::load(&flags.model)?;
     let table = model.parameters();
     let source = Arc::new(model.replay(Seed::new(flags.seed)));
-    let dtype = flags.save.dtype.map(FloatType::burn);
+    let dtype = flags.save.dtype;
     let tensors = SaveTensor::of_source(table, source, |parameter| {
         dtype.filter(|_| parameter.dtype.is_float())
     });
@@ -139,7 +131,7 @@ pub(super) fn convert(flags: &ConvertFlags, out: &mut Output) -> anyhow::Result<
     let from = open_weights(&flags.from)?;
     let manifest = from.manifest();
     let options = ConvertOptions {
-        dtype: flags.save.dtype.map(FloatType::burn),
+        dtype: flags.save.dtype,
         renames: flags.rename.clone(),
         save: flags.save.options(),
     };

@@ -10,8 +10,7 @@ use tinderbox_schedule::{
     draw, peak_activations, simulate,
 };
 
-use super::given::{Given, chain};
-use super::shape::Shape;
+use super::given::{Given, Shape, chain};
 use crate::outcome::Outcome;
 use crate::terminal::{Columns, Output, one_line};
 
@@ -93,11 +92,8 @@ impl List {
         let schedule = self.shape.generate(kind, fixed_chunks)?;
         let chunks = schedule.stages / schedule.world_size();
         let costs = self.shape.costs(&schedule.stage_to_rank);
-        let timeline = simulate(
-            &schedule,
-            &chain(&schedule),
-            &costs.with_context(|| kind.name())?,
-        )?;
+        let costs = costs.with_context(|| kind.name())?;
+        let timeline = simulate(&schedule, &chain(&schedule), &costs)?;
         let peak = peak_activations(&schedule).into_iter().max().unwrap_or(0);
         Ok(Row {
             name: kind,
@@ -240,10 +236,8 @@ impl Auto {
                 None => "no named schedule fits".to_owned(),
             };
             let (name, ticks, least) = (&found.schedule.name, found.makespan, found.lower_bound);
-            writeln!(
-                out,
-                "{name}: {ticks} ticks, at least {least} for these stages; {named}"
-            )?;
+            let bound = format!("at least {least} for these stages");
+            writeln!(out, "{name}: {ticks} ticks, {bound}; {named}")?;
         }
         let lower = |schedule: &_| Ok(tinderbox_schedule::lower(schedule, &dependencies));
         self.form.print(found.schedule, &predicted, lower, out)
@@ -282,7 +276,7 @@ impl Form {
     /// Prints a schedule and its times; `lower` adds messages.
     fn print(
         &self,
-        schedule: Schedule,
+        mut schedule: Schedule,
         predicted: &Timeline,
         lower: impl FnOnce(&Schedule) -> anyhow::Result<Schedule>,
         out: &mut Output,
@@ -298,12 +292,10 @@ impl Form {
             () if self.svg => draw::svg(&[predicted], &draw::SvgOptions::default()),
             () if self.trace => draw::trace(&[predicted]),
             () => {
-                let printed = if self.lowered {
-                    lower(&schedule)?
-                } else {
-                    schedule
-                };
-                return out.answer(&printed, |out| writeln!(out, "{printed}"));
+                if self.lowered {
+                    schedule = lower(&schedule)?;
+                }
+                return out.answer(&schedule, |out| writeln!(out, "{schedule}"));
             }
         };
         out.write_all(text.as_bytes())?;

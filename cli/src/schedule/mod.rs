@@ -2,6 +2,5 @@
 
 mod command;
 mod given;
-mod shape;
 
 pub(crate) use command::Command;

@@ -1,11 +1,9 @@
 //! The terminal: output as text or JSON, escaped lines, tables that fit, and progress bars.
 
 mod output;
-mod table;
 mod text;
 
-pub(crate) use output::{Output, OutputFlags};
-pub(crate) use table::Columns;
+pub(crate) use output::{Columns, Output, OutputFlags};
 pub(crate) use text::{
     ShownPath, joined_while, name_of, one_line, read_text, say, say_error, visible,
 };
