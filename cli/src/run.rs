@@ -288,15 +288,14 @@ impl Numerics {
     fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         let own = NumericFingerprint::of_process();
         let other = self.other.as_deref().map(fingerprint_in).transpose()?;
-        if let Some(other) = &other {
-            let mut classes = own.classes().keys();
-            if !classes.any(|class| other.classes().contains_key(class)) {
-                bail!(
-                    "the other machine has none of the classes of operations of this version: use the same version on both"
-                );
-            }
+        let (numerics, mut classes) = (own.classes(), own.classes().keys());
+        if let Some(other) = &other
+            && !classes.any(|class| other.classes().contains_key(class))
+        {
+            bail!(
+                "the other machine has none of the classes of operations of this version: use the same version on both"
+            );
         }
-        let numerics = own.classes();
         let printed = Printed {
             numerics,
             differences: other.map(|other| owned(own.differences(&other))),

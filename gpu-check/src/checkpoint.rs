@@ -29,7 +29,7 @@ type Bits = Vec<(String, Vec<u8>)>;
 struct Saved {
     model: Deferred<Layers>,
     trace: Trace<Tensor<2>>,
-    batch: Tensor<2>,
+    data: Tensor<2>,
 }
 
 impl Saved {
@@ -49,8 +49,8 @@ impl Saved {
 pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     let (width, cpu) = (bench.size.checkpoint_width, Device::flex());
     let model = Deferred::new(move |device| Layers::new(width, LAYERS, device))?;
-    let batch = Tensor::<2>::ones([2, width], &cpu);
-    let trace = model.trace(&batch, |net: &Layers, x| Outputs::loss(net.loss(x)))?;
+    let data = Tensor::<2>::ones([2, width], &cpu);
+    let trace = model.trace(&data, |net: &Layers, x| Outputs::loss(net.loss(x)))?;
     let scratch = match &bench.flags.scratch {
         Some(dir) => tempfile::tempdir_in(dir),
         None => tempfile::tempdir(),
@@ -59,14 +59,10 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     let bytes = model.parameters().bytes();
     limits(bench, part, scratch.path(), bytes)?;
 
-    let saved = Saved {
-        model,
-        trace,
-        batch,
-    };
+    let saved = Saved { model, trace, data };
     let mut first = saved.start(SgdConfig::new(), &bench.device, 2)?;
     // The parameters then differ from the seed's.
-    first.step(0.1, saved.batch.clone())?;
+    first.step(0.1, saved.data.clone())?;
     let expected = bits(&first.gather(&cpu)?)?;
     let speed = |seconds: f64| bytes as f64 / seconds / 1e9;
 
@@ -108,7 +104,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
 fn background(bench: &Bench, part: &mut Part, saved: &Saved, scratch: &Path) -> Result<()> {
     let begin = || saved.start(AdamWConfig::new(), &bench.device, 2);
     let mut pipeline = begin()?;
-    pipeline.step(0.01, saved.batch.clone())?;
+    pipeline.step(0.01, saved.data.clone())?;
     settle(&mut pipeline)?;
     let expected = state(&mut pipeline)?;
     let saves = Checkpoints::open(scratch.join("background"))?.in_background();
@@ -116,7 +112,7 @@ fn background(bench: &Bench, part: &mut Part, saved: &Saved, scratch: &Path) -> 
     let name = "checkpoint.background_save_blocks";
     part.figure(name, blocked * 1e3, "ms");
     for _ in 0..2 {
-        pipeline.step(0.01, saved.batch.clone())?;
+        pipeline.step(0.01, saved.data.clone())?;
     }
     let differs = state(&mut pipeline)? != expected;
     saves.wait()?;

@@ -66,6 +66,16 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
             part.figure(format!("speed.{name}"), speed, "GB/s");
         }
     }
+    compare(bench, part, &speeds);
+    part.note(
+        "GB/s are bytes of the generated tensor; the copy computes a tensor times 1.5, which also reads as many bytes. The integer limit runs the generator \
+         and writes one word in 256. Medians of 7 rounds.",
+    );
+    Ok(())
+}
+
+/// Compares the speeds with the lower of the limits of memory and arithmetic.
+fn compare(bench: &Bench, part: &mut Part, speeds: &BTreeMap<&str, f64>) {
     if let (Some(fill), Some(integer)) = (speeds.get("fill"), speeds.get("integer_limit")) {
         let limit = fill.min(*integer);
         for (name, least) in [("uniform_f32", 0.8), ("normal_f32", 0.5)] {
@@ -81,9 +91,4 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
             }
         }
     }
-    part.note(
-        "GB/s are bytes of the generated tensor; the copy computes a tensor times 1.5, which also reads as many bytes. The integer limit runs the generator \
-         and writes one word in 256. Medians of 7 rounds.",
-    );
-    Ok(())
 }

@@ -70,8 +70,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     let mut module = model.materialize_with(&device, &model.replay(Seed::new(0)), options)?;
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
 
-    let mut seconds = [Vec::new(), Vec::new()];
-    let mut losses = [Vec::new(), Vec::new()];
+    let (mut seconds, mut losses) = (Pair::default(), Pair::default());
     for step in 0..WARM_UP + size.steps {
         let data = batch(&size, size.samples, &Device::flex());
         bench.device.sync()?;
@@ -93,20 +92,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         }
     }
     let tokens = (size.samples * size.length) as f64;
-    let [pipeline, plain] = seconds.map(median);
-    let (pipeline, plain) = pipeline.zip(plain).context("there are measured steps")?;
-    part.figure("training.pipeline", tokens / pipeline, "tokens/s");
-    part.figure("training.plain_burn", tokens / plain, "tokens/s");
-    part.figure("training.overhead", 100.0 * (pipeline / plain - 1.0), "%");
-    for (name, losses) in ["the pipeline", "plain Burn"].iter().zip(&losses) {
-        let (first, last) = (losses[0], losses[losses.len() - 1]);
-        let asked = format!("the loss of {name} falls");
-        part.check(asked, format!("{first:.4} to {last:.4}"), last < first);
-    }
-    let [first, of_plain] = [0, 1].map(|side| losses[side][0]);
-    let (apart, most) = ((first - of_plain).abs(), 0.01 * of_plain.abs());
-    let asked = "the first loss of both is the same within 1 %";
-    part.check(asked, format!("{apart:.5} apart"), apart <= most);
+    compare(part, tokens, seconds, &losses)?;
     part.note(format!(
         "{STAGES} stages on one device, {} micro-batches of {} samples of {} tokens, computed in {}; medians of {} alternating \
          steps. The pipeline has f32 parameters and optimizer state, plain Burn has them in the computation type.",
@@ -116,6 +102,28 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         if in_bf16 { "bf16" } else { "f32" },
         size.steps,
     ));
+    Ok(())
+}
+
+/// Numbers of the pipeline, and of plain Burn.
+type Pair = [Vec<f64>; 2];
+
+/// Compares the times and the losses of the pipeline and of plain Burn.
+fn compare(part: &mut Part, tokens: f64, seconds: Pair, losses: &Pair) -> Result<()> {
+    let [pipeline, plain] = seconds.map(median);
+    let (pipeline, plain) = pipeline.zip(plain).context("there are measured steps")?;
+    part.figure("training.pipeline", tokens / pipeline, "tokens/s");
+    part.figure("training.plain_burn", tokens / plain, "tokens/s");
+    part.figure("training.overhead", 100.0 * (pipeline / plain - 1.0), "%");
+    for (name, losses) in ["the pipeline", "plain Burn"].iter().zip(losses) {
+        let (first, last) = (losses[0], losses[losses.len() - 1]);
+        let asked = format!("the loss of {name} falls");
+        part.check(asked, format!("{first:.4} to {last:.4}"), last < first);
+    }
+    let [first, of_plain] = [0, 1].map(|side| losses[side][0]);
+    let (apart, most) = ((first - of_plain).abs(), 0.01 * of_plain.abs());
+    let asked = "the first loss of both is the same within 1 %";
+    part.check(asked, format!("{apart:.5} apart"), apart <= most);
     Ok(())
 }
 

@@ -102,9 +102,8 @@ pub(super) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let of_dir = |dir: &Path, reason| entry(What::Dir(dir.into()), reason);
     let kept = leftovers.kept.iter();
     keep.extend(kept.map(|(dir, reason)| of_dir(dir, *reason)));
-    let removed = leftovers.removed.iter();
-    let removed = removed.map(|dir| of_dir(dir, "remains of a save"));
-    let mut remove: Vec<Entry> = removed.collect();
+    let leftover = |dir: &PathBuf| of_dir(dir, "remains of a save");
+    let mut remove: Vec<Entry> = leftovers.removed.iter().map(leftover).collect();
     for step in &expired {
         let mut reason = "not kept by the rule".to_owned();
         if let Some(target) = run.link_target(*step) {

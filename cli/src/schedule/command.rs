@@ -152,18 +152,15 @@ impl Verify {
             LinkModel::Unbounded => String::new(),
             _ => format!(" with --link {link}"),
         };
-        let (ticks, reason, text) = match self.given.verify(&schedule) {
-            Ok(()) => {
-                let ticks = self.given.simulate(&schedule)?.makespan();
-                let text = format!("{name} can run{links}: a step takes {ticks} ticks");
-                (Some(ticks), None, text)
-            }
-            Err(fault) => {
-                let fault = one_line(&fault.to_string());
-                let text = format!("{name} can't run{links}: {fault}");
-                (None, Some(fault), text)
-            }
+        let (ticks, reason) = match self.given.verify(&schedule) {
+            Ok(()) => (Some(self.given.simulate(&schedule)?.makespan()), None),
+            Err(fault) => (None, Some(one_line(&fault.to_string()))),
         };
+        let mut text = format!("{name} can't run{links}: ");
+        text += reason.as_deref().unwrap_or_default();
+        if let Some(ticks) = ticks {
+            text = format!("{name} can run{links}: a step takes {ticks} ticks");
+        }
         let runs = reason.is_none();
         let answer = Answer {
             name,

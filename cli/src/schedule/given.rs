@@ -7,9 +7,8 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 use clap::Args;
 use tinderbox_schedule::{
-    Action, ChunkCounts, Compute, ComputeTimes, Costs, Dependencies, Edge, LinkCosts, LinkModel,
-    RankIndex, Schedule, ScheduleKind, StageCosts, Timeline, VerifyError, lower_over, simulate,
-    verify_over,
+    Action, ChunkCounts, Compute, ComputeTimes, Costs, Dependencies, Edge, LinkModel, RankIndex,
+    Schedule, ScheduleKind, StageCosts, Timeline, VerifyError, lower_over, simulate, verify_over,
 };
 
 use crate::terminal::{Output, name_of, read_text};
@@ -74,11 +73,7 @@ impl Shape {
         let stages = stage_to_rank.iter().map(|rank| counts[rank]);
         let stages = stages.map(|count| self.times.divided(count));
         let mut costs = Costs::of_stages(stages.collect::<anyhow::Result<_>>()?);
-        costs.link = LinkCosts {
-            latency: self.latency,
-            ticks_per_mib: 0,
-            ..LinkCosts::default()
-        };
+        costs.link.latency = self.latency;
         Ok(costs)
     }
 }

@@ -149,12 +149,11 @@ impl Output {
             answer: &'a T,
         }
         let schema = SCHEMA;
-        match self.json {
-            true => {
-                let text = serde_json::to_string(&Versioned { schema, answer })?;
-                writeln!(self, "{text}")?;
-            }
-            false => text(self)?,
+        if self.json {
+            let text = serde_json::to_string(&Versioned { schema, answer })?;
+            writeln!(self, "{text}")?;
+        } else {
+            text(self)?;
         }
         Ok(Outcome::Done)
     }
