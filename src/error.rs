@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use tinderbox_checkpoint::{LoadError, SaveError, tools::ToolError};
+use tinderbox_checkpoint::{LoadError, Run, SaveError, tools::ToolError};
 use tinderbox_deferred::{MaterializeError, SourceError};
 use tinderbox_fake::FakeError;
 use tinderbox_pipeline::schedule::RankIndex;
@@ -120,9 +120,8 @@ pub enum CheckpointsError {
     },
     /// Settings that decide the losses differ from those that the checkpoint was saved with.
     #[error(
-        "{} was saved with other settings, and the losses would differ from a training without an interruption: {}; \
+        "{path} was saved with other settings, and the losses would differ from a training without an interruption: {}; \
          continue with the saved ones, or name those that may differ in `allow_changes`",
-        path.display(),
         differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     )]
     OtherSettings {
@@ -144,9 +143,8 @@ pub enum CheckpointsError {
     },
     /// The pipeline's optimizer has state, but the checkpoint has none.
     #[error(
-        "checkpoint {} has no optimizer state, but the pipeline's optimizer requires it: resume with the optimizer that \
-         saved it, or start a new run with its parameters as the pipeline's source",
-        path.display()
+        "checkpoint {path} has no optimizer state, but the pipeline's optimizer requires it: resume with the optimizer that \
+         saved it, or start a new run with its parameters as the pipeline's source"
     )]
     NoOptimizerState {
         /// The checkpoint.
@@ -154,9 +152,8 @@ pub enum CheckpointsError {
     },
     /// The newest checkpoint of a [`WorkingDir`](crate::WorkingDir) has parameters that are not trained now.
     #[error(
-        "{} has parameters that are not trained now, and later steps would not have them, such as `{}` ({} in all): train them \
+        "{path} has parameters that are not trained now, and later steps would not have them, such as `{}` ({} in all): train them \
          too, or open another directory with this checkpoint as the source",
-        path.display(),
         names.first().map_or("", |name| name),
         names.len()
     )]
@@ -168,9 +165,8 @@ pub enum CheckpointsError {
     },
     /// The checkpoint was saved with averages in place of the parameters.
     #[error(
-        "{} has the averages of the parameters, without a state of the optimizer: training can't continue with it; resume \
-         from another checkpoint, or load it into a pipeline without an optimizer, or as initial values",
-        path.display()
+        "{path} has the averages of the parameters, without a state of the optimizer: training can't continue with it; resume \
+         from another checkpoint, or load it into a pipeline without an optimizer, or as initial values"
     )]
     Averaged {
         /// The checkpoint.
@@ -203,6 +199,25 @@ pub enum CheckpointsError {
     Pipeline(#[from] PipelineError),
 }
 
+impl CheckpointsError {
+    /// Returns how an error of the save of a step is reported.
+    pub(crate) fn save(step: u64) -> impl Fn(SaveError) -> Self + Copy {
+        move |source| Self::Save {
+            step,
+            source: Box::new(source),
+        }
+    }
+
+    /// Returns how an error of the start of a run is reported.
+    pub(crate) fn open(run: &Run) -> impl FnOnce(SaveError) -> Self {
+        let path = run.place();
+        move |source| Self::Open {
+            path,
+            source: Box::new(source),
+        }
+    }
+}
+
 /// A setting of a training that differs from the one that a checkpoint was saved with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingDifference {
@@ -225,22 +240,19 @@ impl fmt::Display for SettingDifference {
 /// fields.
 fn differing(saved: &str, given: &str) -> (String, String) {
     by_parts(saved, given, "; ", |saved, given| {
-        match (saved.rsplit_once(PARAMETERS), given.rsplit_once(PARAMETERS)) {
-            (Some((saved, paths)), Some((given, others))) if paths == others => {
-                let (saved, given) = by_parts(saved, given, ", ", pair);
-                pair(
-                    &format!("{saved}{PARAMETERS}{paths}"),
-                    &format!("{given}{PARAMETERS}{paths}"),
-                )
-            }
-            (None, None) => by_parts(saved, given, ", ", pair),
-            _ => pair(saved, given),
+        let (of_saved, of_given) = (split_parameters(saved), split_parameters(given));
+        if of_saved.1 != of_given.1 {
+            return pair(saved, given);
         }
+        let (saved, given) = by_parts(of_saved.0, of_given.0, ", ", pair);
+        (saved + of_saved.1, given + of_given.1)
     })
 }
 
-/// What a group of an optimizer has between its configuration and its parameters.
-const PARAMETERS: &str = " of ";
+/// Splits a group of an optimizer into its configuration and its parameters, if it has some.
+fn split_parameters(group: &str) -> (&str, &str) {
+    group.split_at(group.rfind(" of ").unwrap_or(group.len()))
+}
 
 fn pair(saved: &str, given: &str) -> (String, String) {
     (saved.to_owned(), given.to_owned())

@@ -242,7 +242,6 @@
 //!   modules: `record`, the executor, the runtime, the checkpoint's stores.
 
 mod checkpoints;
-mod dry_run;
 mod error;
 mod verify;
 /// The traits whose methods a program calls.
@@ -287,9 +286,9 @@ mod book {
 }
 
 pub use checkpoints::{
-    Checkpoints, Resumed, SkippedCheckpoint, WorkingDir, export_pipeline, load_module, replay_step,
+    Checkpoints, Resumed, SkippedCheckpoint, WorkingDir, dry_run, export_pipeline, load_module,
+    replay_step,
 };
-pub use dry_run::dry_run;
 pub use error::{CheckpointsError, DryRunError, SettingDifference, VerifyModelError};
 /// The format of checkpoints, and everything that reads and writes it.
 pub use tinderbox_checkpoint as checkpoint;

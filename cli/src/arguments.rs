@@ -1,7 +1,6 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
@@ -9,12 +8,9 @@ use clap_complete::Shell;
 
 #[cfg(unix)]
 use crate::launch;
-use crate::{
-    calibrate, ckpt, model,
-    outcome::{EXIT_CODES, Outcome},
-    plan, run, schedule,
-    terminal::{self, OutputFlags},
-};
+use crate::outcome::{EXIT_CODES, Outcome};
+use crate::terminal::{OutputFlags, joined_while, say};
+use crate::{calibrate, ckpt, model, plan, run, schedule};
 
 /// Tools for Tinderbox: Burn models built in pipeline stages, with sharded checkpoints
 #[derive(Parser, Debug)]
@@ -30,30 +26,20 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Group {
     /// List, show, verify, compare, copy and remove checkpoints
-    Ckpt {
-        #[command(subcommand)]
-        command: ckpt::Command,
-    },
+    #[command(subcommand)]
+    Ckpt(ckpt::Command),
     /// Make, convert and estimate models without their code
-    Model {
-        #[command(subcommand)]
-        command: model::Command,
-    },
+    #[command(subcommand)]
+    Model(model::Command),
     /// List, draw, verify and find pipeline schedules
-    Schedule {
-        #[command(subcommand)]
-        command: schedule::Command,
-    },
+    #[command(subcommand)]
+    Schedule(schedule::Command),
     /// Look at plan files and compare them
-    Plan {
-        #[command(subcommand)]
-        command: plan::Command,
-    },
+    #[command(subcommand)]
+    Plan(plan::Command),
     /// Compare training runs
-    Run {
-        #[command(subcommand)]
-        command: run::Command,
-    },
+    #[command(subcommand)]
+    Run(run::Command),
     /// Measure this machine, for plans that target it
     Calibrate(calibrate::Flags),
     /// Start a program as the ranks of a world, on this machine and others
@@ -80,27 +66,24 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// Returns the exit code, after printing the help or a one-line error.
+    /// Returns the outcome, after printing the help or a one-line error.
     pub(crate) fn read(
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
-    ) -> Result<Self, ExitCode> {
+    ) -> Result<Self, Outcome> {
         let matches = command().try_get_matches_from(arguments);
         let read = matches.and_then(|matches| Self::from_arg_matches(&matches));
-        read.map_err(|error| match error.kind() {
-            ErrorKind::DisplayHelp
-            | ErrorKind::DisplayVersion
-            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                let asked = !error.use_stderr();
+        read.map_err(|error| {
+            let is_asked = !error.use_stderr();
+            match error.kind() {
                 // A failure to print the help is ignored.
-                let _ = error.print();
-                match asked {
-                    true => Outcome::Done.into(),
-                    false => Outcome::WrongUse.into(),
-                }
+                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => drop(error.print()),
+                _ if is_asked => drop(error.print()),
+                _ => say("error", &wrong(&error.to_string())),
             }
-            _ => {
-                terminal::say("error", &wrong(&error.to_string()));
-                Outcome::WrongUse.into()
+            if is_asked {
+                Outcome::Done
+            } else {
+                Outcome::WrongUse
             }
         })
     }
@@ -121,28 +104,19 @@ fn with_help(command: Command, name: &str) -> Command {
         let lines: String = lines.map(|line| format!("\n  {line}")).collect();
         help = format!("Examples:{lines}\n\n{help}");
     }
-    let of_this = |c: Command| {
-        let name = format!("{name} {}", c.get_name());
-        with_help(c, &name)
-    };
-    command.after_help(help).mut_subcommands(of_this)
+    command.after_help(help).mut_subcommands(|inner| {
+        let name = format!("{name} {}", inner.get_name());
+        with_help(inner, &name)
+    })
 }
 
 /// Joins the lines of clap's error message.
 fn wrong(text: &str) -> String {
-    let tells =
-        |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .take_while(tells)
-        .filter(|line| !line.is_empty())
-        .collect();
-    let text = lines.join(" ");
-    format!(
-        "{} (see --help)",
-        text.strip_prefix("error: ").unwrap_or(&text)
-    )
+    let is_of_help =
+        |line: &str| line.starts_with("Usage:") || line.starts_with("For more information");
+    let text = joined_while(text, |line| !is_of_help(line));
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    format!("{text} (see --help)")
 }
 
 #[cfg(test)]

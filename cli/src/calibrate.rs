@@ -57,84 +57,55 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             busy_permille: rate.busy_permille,
         });
     }
-    match world.is_first() {
-        true => out.answer(&machine, |out| show(&machine, threads, out))?,
-        false => out.withhold(),
+    if !world.is_first() {
+        out.is_withheld = true;
+        return Ok(Outcome::Done);
     }
-    Ok(Outcome::Done)
+    out.answer(&machine, |out| show(&machine, threads, out))
 }
 
 fn show(machine: &Machine, threads: usize, out: &mut Output) -> io::Result<()> {
-    let ranks = machine.ranks();
-    let rates = machine.rates;
-    writeln!(
-        out,
-        "{ranks} rank(s) of {threads} thread(s), all running at once, each:"
-    )?;
-    let memory = machine
-        .rank_models()
-        .first()
-        .and_then(|rank| rank.memory_bytes);
+    let (ranks, rates, link) = (machine.ranks(), machine.rates, machine.link);
+    write!(out, "{ranks} rank(s) of {threads} thread(s), ")?;
+    writeln!(out, "all running at once, each:")?;
     let giga = |rate: u64| rate as f64 / 1e9;
-    let mib = |bytes: u64| format!("{:>8.0} MiB", bytes as f64 / (1 << 20) as f64);
-    let mut rows = vec![
-        (
-            "matrix products",
-            format!("{:>8.1} GFLOP/s", giga(rates.flops_per_s)),
-        ),
-        ("memory", format!("{:>8.1} GB/s", giga(rates.bytes_per_s))),
-        (
-            "an operation",
-            format!("{:>8} ns at least", rates.operation_ns),
-        ),
-        (
-            "an action",
-            format!("{:>8} ns in addition to its program", machine.action_ns),
-        ),
-        ("a message", format!("{:>8} ns", machine.link.latency)),
-        (
-            "1 MiB of a message",
-            format!("{:>8} ns", machine.link.ticks_per_mib),
-        ),
-        (
-            "disk",
-            machine.disk.map_or_else(
-                || " not measured: --disk DIR".to_owned(),
-                |disk| {
-                    format!(
-                        "{:>8.1} GB/s, with {} % of the cores",
-                        giga(disk.bytes_per_s),
-                        disk.busy_permille / 10
-                    )
-                },
-            ),
-        ),
-        (
-            "free memory",
-            memory.map_or_else(|| " unknown".to_owned(), mib),
-        ),
-    ];
+    let mut row = |name: &str, value: String| writeln!(out, "  {name:<20}  {value}");
+    let (flops, bytes) = (giga(rates.flops_per_s), giga(rates.bytes_per_s));
+    row("matrix products", format!("{flops:>8.1} GFLOP/s"))?;
+    row("memory", format!("{bytes:>8.1} GB/s"))?;
+    row(
+        "an operation",
+        format!("{:>8} ns at least", rates.operation_ns),
+    )?;
+    let action = format!("{:>8} ns in addition to its program", machine.action_ns);
+    row("an action", action)?;
+    row("a message", format!("{:>8} ns", link.latency))?;
+    row(
+        "1 MiB of a message",
+        format!("{:>8} ns", link.ticks_per_mib),
+    )?;
+    let disk = machine.disk.map(|disk| {
+        let (rate, busy) = (giga(disk.bytes_per_s), disk.busy_permille / 10);
+        format!("{rate:>8.1} GB/s, with {busy} % of the cores")
+    });
+    row("disk", disk.unwrap_or(" not measured: --disk DIR".into()))?;
+    let models = machine.rank_models();
+    let memory = models.first().and_then(|rank| rank.memory_bytes);
+    let memory = memory.map(|bytes| format!("{:>8.0} MiB", bytes as f64 / (1 << 20) as f64));
+    row("free memory", memory.unwrap_or(" unknown".into()))?;
     if let Some(network) = &machine.network {
-        let machines = network.machine_of.iter().max().map_or(1, |last| last + 1);
-        rows.push(("machines", format!("{machines:>8}")));
-        let link = network.link;
-        rows.push(("a message to another", format!("{:>8} ns", link.latency)));
-        rows.push(("1 MiB of it", format!("{:>8} ns", link.ticks_per_mib)));
+        let (machines, link) = (network.machine_of.iter().max(), network.link);
+        row(
+            "machines",
+            format!("{:>8}", machines.map_or(1, |last| last + 1)),
+        )?;
+        row("a message to another", format!("{:>8} ns", link.latency))?;
+        row("1 MiB of it", format!("{:>8} ns", link.ticks_per_mib))?;
     }
-    let speeds = machine.rank_models().iter().map(|rank| rank.speed_permille);
-    if let (Some(least), Some(most)) = (speeds.clone().min(), speeds.max())
-        && least != most
-    {
-        let percent = |permille: u64| permille as f64 / 10.0;
-        let speed = format!(
-            "{:>8.1} to {:.1} % of the first",
-            percent(least),
-            percent(most)
-        );
-        rows.push(("speed", speed));
+    let speeds = models.iter().map(|rank| rank.speed_permille as f64 / 10.0);
+    let (least, most) = (speeds.clone().reduce(f64::min), speeds.reduce(f64::max));
+    match least.zip(most).filter(|(least, most)| least != most) {
+        Some((least, most)) => row("speed", format!("{least:>8.1} to {most:.1} % of the first")),
+        None => Ok(()),
     }
-    for (name, value) in rows {
-        writeln!(out, "  {name:<20}  {value}")?;
-    }
-    Ok(())
 }

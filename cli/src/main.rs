@@ -30,25 +30,36 @@ use terminal::Output;
 fn main() -> ExitCode {
     // The limits of memory on the command line are limits of the process.
     tinderbox_pages::return_freed_blocks();
-    let arguments = match Arguments::read(std::env::args_os()) {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
+    let ended = match Arguments::read(std::env::args_os()) {
+        Ok(arguments) => run(arguments),
+        Err(outcome) => Ok(outcome),
     };
+    let outcome = ended.unwrap_or_else(|error| {
+        // The reader, such as `head`, has closed the pipe.
+        if !outcome::is_broken_pipe(&error) {
+            terminal::say_error(&error);
+        }
+        Outcome::of(&error)
+    });
+    outcome.into()
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<Outcome> {
     // The output of these two is the output of the ranks, whose threads write it.
     #[cfg(unix)]
     match &arguments.group {
-        Group::Launch(_) => return end(launch::launch()),
+        Group::Launch(_) => return launch::launch(),
         Group::Supervise { arguments } => return supervise(arguments),
         _ => {}
     }
     arguments.output.print_events();
     let mut out = Output::new(arguments.output);
     let outcome = match &arguments.group {
-        Group::Ckpt { command } => command.run(&mut out),
-        Group::Model { command } => command.run(&mut out),
-        Group::Schedule { command } => command.run(&mut out),
-        Group::Plan { command } => command.run(&mut out),
-        Group::Run { command } => command.run(&mut out),
+        Group::Ckpt(command) => command.run(&mut out),
+        Group::Model(command) => command.run(&mut out),
+        Group::Schedule(command) => command.run(&mut out),
+        Group::Plan(command) => command.run(&mut out),
+        Group::Run(command) => command.run(&mut out),
         Group::Calibrate(flags) => calibrate::run(flags, &mut out),
         #[cfg(unix)]
         Group::Launch(_) | Group::Supervise { .. } => Ok(Outcome::Done),
@@ -57,37 +68,21 @@ fn main() -> ExitCode {
         Group::Completions { shell } => complete(*shell, &mut out),
     };
     let finished = out.finish(outcome.is_err());
-    end(outcome.and_then(|outcome| finished.map(|()| outcome)))
+    outcome.and_then(|outcome| finished.map(|()| outcome))
 }
 
 /// Runs the ranks of a launcher with these arguments.
 #[cfg(unix)]
-fn supervise(arguments: &[OsString]) -> ExitCode {
+fn supervise(arguments: &[OsString]) -> anyhow::Result<Outcome> {
     let program = OsString::from("tinderbox");
-    let given = Arguments::read(iter::once(&program).chain(arguments));
-    match given {
-        Ok(given) => {
-            given.output.print_events();
-            match &given.group {
-                Group::Launch(flags) => end(launch::supervise(flags, given.output.json)),
-                _ => Outcome::WrongUse.into(),
-            }
-        }
-        Err(code) => code,
-    }
-}
-
-/// Prints an error, and returns the exit code.
-fn end(outcome: anyhow::Result<Outcome>) -> ExitCode {
-    match outcome {
-        Ok(outcome) => outcome.into(),
-        Err(error) => {
-            // The reader, such as `head`, has closed the pipe.
-            if !outcome::is_broken_pipe(&error) {
-                terminal::say_error(&error);
-            }
-            Outcome::of(&error).into()
-        }
+    let given = match Arguments::read(iter::once(&program).chain(arguments)) {
+        Ok(given) => given,
+        Err(outcome) => return Ok(outcome),
+    };
+    given.output.print_events();
+    match &given.group {
+        Group::Launch(flags) => launch::supervise(flags, given.output.json),
+        _ => Ok(Outcome::WrongUse),
     }
 }
 

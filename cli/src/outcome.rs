@@ -34,6 +34,11 @@ pub(crate) enum Outcome {
 pub(crate) struct No(pub(crate) String);
 
 impl Outcome {
+    /// Returns the outcome of a question.
+    pub(crate) fn of_answer(is_yes: bool) -> Self {
+        if is_yes { Self::Done } else { Self::No }
+    }
+
     /// Classifies an error by the first of its causes that is known.
     pub(crate) fn of(error: &anyhow::Error) -> Self {
         error.chain().find_map(of_cause).unwrap_or(Self::WrongUse)
@@ -45,7 +50,16 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Outcome> {
         return Some(Outcome::No);
     }
     if let Some(error) = cause.downcast_ref::<io::Error>() {
-        return Some(of_io(error.kind()));
+        use io::ErrorKind as Kind;
+        return Some(match error.kind() {
+            Kind::InvalidData
+            | Kind::InvalidInput
+            | Kind::IsADirectory
+            | Kind::NotADirectory
+            | Kind::AlreadyExists
+            | Kind::Unsupported => Outcome::WrongUse,
+            _ => Outcome::Machine,
+        });
     }
     // `ToolError` is transparent, so its cause is not in the chain.
     let load = match cause.downcast_ref::<ToolError>() {
@@ -58,19 +72,6 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Outcome> {
         (_, ErrorClass::Damaged) => Some(Outcome::No),
         (_, ErrorClass::Missing | ErrorClass::Transient) => Some(Outcome::Machine),
         _ => None,
-    }
-}
-
-fn of_io(kind: io::ErrorKind) -> Outcome {
-    use io::ErrorKind as Kind;
-    match kind {
-        Kind::InvalidData
-        | Kind::InvalidInput
-        | Kind::IsADirectory
-        | Kind::NotADirectory
-        | Kind::AlreadyExists
-        | Kind::Unsupported => Outcome::WrongUse,
-        _ => Outcome::Machine,
     }
 }
 

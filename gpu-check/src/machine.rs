@@ -1,57 +1,40 @@
 //! Description of the machine that the checks run on.
 
+use std::time::{Duration, UNIX_EPOCH};
+
+use humantime::format_rfc3339_seconds;
 use tinderbox::DeviceLabel;
 
 use crate::bench::Bench;
 
 /// Returns names and values that describe the machine.
 pub fn describe(bench: &Bench) -> Vec<(String, String)> {
-    let mut facts: Vec<(String, String)> = Vec::new();
-    let mut add = |name: &str, value: String| facts.push((name.into(), value));
-    add(
-        "program",
-        format!("gpu-check {}", env!("CARGO_PKG_VERSION")),
-    );
-    if let Some(commit) = &bench.flags.commit {
-        add("commit", commit.clone());
-    }
-    add("date (UTC)", date());
-    add("device", DeviceLabel::of(&bench.device).to_string());
+    let program = concat!("gpu-check ", env!("CARGO_PKG_VERSION"));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    add("CPU", format!("{} ({cores} threads)", cpu_model()));
-    for (name, value) in gpu::describe(bench) {
-        add(name, value);
-    }
+    let mut facts = vec![("program", program.to_owned())];
+    facts.extend(bench.flags.commit.clone().map(|commit| ("commit", commit)));
+    facts.push(("date (UTC)", date()));
+    facts.push(("device", DeviceLabel::of(&bench.device).to_string()));
+    facts.push(("CPU", format!("{} ({cores} threads)", cpu_model())));
+    facts.extend(gpu::describe(bench));
+    let facts = facts.into_iter();
     facts
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 /// Returns the used memory of the GPU in bytes, by all processes, as reported by its driver; `None` without
 /// such a driver.
-pub fn used_bytes(bench: &Bench) -> Option<u64> {
-    gpu::used_bytes(bench)
-}
+pub use gpu::used_bytes;
 
 fn date() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    date_of(now.map_or(0, |elapsed| elapsed.as_secs()))
+    date_of(UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()))
 }
 
 /// Converts seconds since 1970 to a date.
 fn date_of(seconds: u64) -> String {
-    let days = (seconds / 86_400) as i64 + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    let time = format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds)).to_string();
+    time.split('T').next().unwrap_or_default().to_owned()
 }
 
 fn cpu_model() -> String {
@@ -69,7 +52,7 @@ mod gpu {
         Vec::new()
     }
 
-    pub(super) fn used_bytes(_: &Bench) -> Option<u64> {
+    pub fn used_bytes(_: &Bench) -> Option<u64> {
         None
     }
 }
@@ -79,8 +62,7 @@ mod gpu {
     use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
     use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-    use crate::bench::Bench;
-    use crate::flags::Runtime;
+    use crate::bench::{Bench, Runtime};
 
     /// Returns the card by its bus id, because the driver's own indices may differ.
     fn card<'a>(bench: &Bench, nvml: &'a Nvml) -> Option<Device<'a>> {
@@ -96,7 +78,7 @@ mod gpu {
     }
 
     /// Uses NVML or, if a container has no NVML, the driver.
-    pub(super) fn used_bytes(bench: &Bench) -> Option<u64> {
+    pub fn used_bytes(bench: &Bench) -> Option<u64> {
         if bench.flags.runtime != Runtime::Cuda {
             return None;
         }

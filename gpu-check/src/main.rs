@@ -16,14 +16,11 @@
 mod bench;
 mod bits;
 mod checkpoint;
-mod flags;
 mod machine;
 mod memory;
 mod parity;
 mod report;
-mod size;
 mod speed;
-mod streamed;
 mod training;
 
 #[path = "../../examples/train_lm/model.rs"]
@@ -38,10 +35,8 @@ use anyhow::{Context, Result, anyhow};
 use burn::tensor::Device;
 use clap::Parser;
 
-use bench::Bench;
-use flags::{Flags, PartName, Runtime};
+use bench::{Bench, Flags, PartName, Runtime, Size};
 use report::{Part, Report};
-use size::Size;
 
 /// The exit code of clap.
 const WRONG_ARGUMENTS: u8 = 2;
@@ -50,24 +45,19 @@ const NO_DEVICE: u8 = 3;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    if flags.index != 0 && flags.runtime != Runtime::Cuda {
-        eprintln!(
-            "error: --index {}: only --runtime cuda has several devices",
-            flags.index
-        );
+    let index = flags.index;
+    if index != 0 && flags.runtime != Runtime::Cuda {
+        eprintln!("error: --index {index}: only --runtime cuda has several devices");
         return ExitCode::from(WRONG_ARGUMENTS);
     }
-    let device = match tinderbox::open_devices(&flags.device()) {
-        Ok(devices) => devices
-            .into_iter()
-            .next()
-            .expect("one device was requested"),
+    let mut devices = match tinderbox::open_devices(&flags.device()) {
+        Ok(devices) => devices,
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::from(NO_DEVICE);
         }
     };
-    match run(flags, device) {
+    match run(flags, devices.swap_remove(0)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -79,14 +69,14 @@ fn main() -> ExitCode {
 
 fn run(flags: Flags, device: Device) -> Result<bool> {
     type Run = fn(&Bench, &mut Part) -> Result<()>;
-    let parts: [(PartName, &str, Run); 7] = [
-        (PartName::Bits, "Bits", bits::run),
-        (PartName::Memory, "Memory", memory::run),
-        (PartName::Speed, "Speed", speed::run),
-        (PartName::Checkpoint, "Checkpoint", checkpoint::run),
-        (PartName::Parity, "Parity", parity::run),
-        (PartName::Streamed, "Streamed", streamed::run),
-        (PartName::Training, "Training", training::run),
+    let parts: [(PartName, Run); 7] = [
+        (PartName::Bits, bits::run),
+        (PartName::Memory, memory::run),
+        (PartName::Speed, speed::run),
+        (PartName::Checkpoint, checkpoint::run),
+        (PartName::Parity, parity::run),
+        (PartName::Streamed, memory::streamed),
+        (PartName::Training, training::run),
     ];
     let bench = Bench {
         size: Size::of(flags.runtime),
@@ -95,19 +85,18 @@ fn run(flags: Flags, device: Device) -> Result<bool> {
     };
     let begun = Instant::now();
     let mut report = Report::default();
-    let mut machine = Vec::new();
     let opened = guarded("Device", |_| {
-        machine = machine::describe(&bench);
+        report.machine = machine::describe(&bench);
         Ok(())
     });
-    report.machine = machine;
     if !opened.passed() {
         report.parts.push(opened);
     }
-    for (name, title, run) in parts {
+    for (name, run) in parts {
         if bench.flags.wants(name) {
+            let title = format!("{name:?}");
             eprintln!("{title} ...");
-            let part = guarded(title, |part| run(&bench, part));
+            let part = guarded(&title, |part| run(&bench, part));
             eprintln!("{title}: {} in {:.1} s", verdict(&part), part.seconds);
             report.parts.push(part);
             report.seconds = begun.elapsed().as_secs_f64();

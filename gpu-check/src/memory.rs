@@ -1,17 +1,20 @@
-//! Measures the device memory of a model whose stages are materialized one by one.
+//! Measures the device memory of a model whose stages are materialized one by one, and runs a model of which a fourth may be in the
+//! memory of the device, and another fourth in the memory of the host.
 
 use std::thread;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use tinderbox::planner::PlanStage;
 use tinderbox::random::Seed;
-use tinderbox::{Deferred, Machine, MaterializeOptions, Outputs, Plan, Traceable};
+use tinderbox::{
+    Deferred, DiskRate, Evaluation, Machine, MaterializeOptions, MemoryBudget, Outputs, Pipeline,
+    Plan, Streamed, Traceable,
+};
 
-use crate::bench::Bench;
-use crate::flags::Runtime;
+use crate::bench::{Bench, Runtime, median, timed};
 use crate::machine::used_bytes;
 use crate::report::Part;
 
@@ -43,17 +46,9 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     let example = Tensor::<2>::zeros([1, width], &Device::flex());
     let trace = model.trace(&example, |net: &Layers, x| Outputs::loss(net.loss(x)))?;
     let plan = Plan::auto(&trace, &Machine::local(4)?)?;
-    part.figure(
-        "memory.model",
-        model.parameters().bytes() as f64 / MIB,
-        "MiB",
-    );
-    let one = model
-        .parameters()
-        .iter()
-        .map(|p| p.bytes)
-        .max()
-        .unwrap_or(0);
+    let parameters = model.parameters();
+    part.figure("memory.model", parameters.bytes() as f64 / MIB, "MiB");
+    let one = parameters.iter().map(|p| p.bytes).max().unwrap_or(0);
     for stage in plan.stages() {
         // On a separate thread, as in a pipeline: its stream starts without memory.
         let materialized = thread::scope(|scope| {
@@ -67,11 +62,8 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
             "The allocator of the device reports no statistics, so bytes are those of the parameters only.",
         );
     } else if bench.flags.runtime == Runtime::Cuda && used_bytes(bench).is_none() {
-        part.check(
-            "the driver reports the used memory of the GPU",
-            "neither NVML nor the driver reports it",
-            false,
-        );
+        let asked = "the driver reports the used memory of the GPU";
+        part.check(asked, "neither NVML nor the driver reports it", false);
     }
     Ok(())
 }
@@ -93,43 +85,34 @@ fn materialize(
     let of_stage = MaterializeOptions::only(|p| stage.parameters.contains(&p.path));
     let made = model.materialize_parameters(&bench.device, &source, of_stage)?;
     bench.device.sync()?;
-    let asked = format!(
-        "rank {rank} materializes the {:.1} MiB of its stage",
-        mib(planned)
-    );
+    let (asked, found) = (mib(planned), mib(made.bytes()));
     part.check(
-        asked,
-        format!("{:.1} MiB", mib(made.bytes())),
+        format!("rank {rank} materializes the {asked:.1} MiB of its stage"),
+        format!("{found:.1} MiB"),
         made.bytes() == planned,
     );
     // Reserved memory is not released while a stage is materialized, so this is the peak.
     let after = (reserved_bytes(&bench.device), used_bytes(bench));
-    let beyond = |held: u64| {
-        format!(
-            "{:.1} MiB beyond the stage",
-            (held as f64 - planned as f64) / MIB
-        )
+    let mut within = |asked: String, held: u64, spare: u64| {
+        let beyond = (held as f64 - planned as f64) / MIB;
+        let found = format!("{beyond:.1} MiB beyond the stage");
+        let fits = (planned..=planned + one + spare).contains(&held);
+        part.check(asked, found, fits);
     };
     if let (Some(before), Some(after)) = (before.0, after.0) {
-        let held = after.saturating_sub(before);
         let asked = format!(
             "the allocator of rank {rank} reserves the stage and at most one tensor and 16 MiB more"
         );
-        let most = planned + one + (16 << 20);
-        part.check(asked, beyond(held), (planned..=most).contains(&held));
+        within(asked, after.saturating_sub(before), 16 << 20);
     }
     if let (Some(before), Some(after)) = (before.1, after.1) {
         let taken = after.saturating_sub(before);
-        part.figure(
-            format!("memory.rank_{rank}_taken_of_gpu"),
-            mib(taken),
-            "MiB",
-        );
         let asked = format!(
             "the GPU memory of rank {rank} is the stage and at most 5 % of it, one tensor and 64 MiB more"
         );
-        let most = planned + planned / 20 + one + (64 << 20);
-        part.check(asked, beyond(taken), (planned..=most).contains(&taken));
+        within(asked, taken, planned / 20 + (64 << 20));
+        let name = format!("memory.rank_{rank}_taken_of_gpu");
+        part.figure(name, mib(taken), "MiB");
     }
     drop(made);
     // Dropped memory is released after the queued work has completed.
@@ -142,4 +125,55 @@ fn materialize(
 /// Returns the bytes that the device's allocator holds, in use or cached.
 fn reserved_bytes(device: &Device) -> Option<u64> {
     Some(device.memory_pool_usage()?.bytes_reserved)
+}
+
+/// Passes, of which the first reads everything.
+const PASSES: usize = 4;
+const SEED: u64 = 1;
+
+pub fn streamed(bench: &Bench, part: &mut Part) -> Result<()> {
+    let (width, layers) = (bench.size.memory_width, bench.size.memory_layers);
+    let model = Deferred::new(move |device| Layers::new(width, layers, device))?;
+    let batch = Tensor::<2>::ones([4, width], &Device::flex());
+    let forward = |net: &Layers, x| Outputs::loss(net.loss(x));
+    let trace = model.trace_forward(&batch, forward)?;
+    let expected = {
+        let plan = Plan::manual(&trace, &[])?;
+        let pipeline = Pipeline::new(&model, &trace, &plan).seed(SEED);
+        let mut pipeline = pipeline.device(&bench.device).start()?;
+        bits(&pipeline.evaluate(batch.clone())?)
+    };
+    bench.device.sync()?;
+    bench.device.memory_cleanup();
+
+    let bytes = model.parameters().bytes();
+    // Beside the activations, which are small.
+    let budget = MemoryBudget::Values(bytes / 4 + (64 << 10));
+    let plan = Plan::streamed(&trace, budget)?;
+    let mut streamed = Streamed::new(&model, &trace, &plan)
+        .seed(SEED)
+        .device(&bench.device)
+        .memory(budget)
+        .host_memory(bytes / 4)
+        .start()?;
+    let (mut differ, mut seconds) = (0, Vec::new());
+    for _ in 0..PASSES {
+        let (pass, took) = timed(|| Ok(streamed.evaluate(batch.clone())?))?;
+        differ += usize::from(bits(&pass) != expected);
+        seconds.push(took);
+    }
+    let asked = "a pass has the bits of a pipeline that holds everything";
+    part.check(asked, format!("{differ} of {PASSES} differ"), differ == 0);
+    let pass = streamed.predict(DiskRate::new(1));
+    let pass = pass.context("it was traced for evaluation")?;
+    let read = pass.read_bytes as f64 / bytes as f64;
+    part.figure("streamed.read", read, "of the model");
+    let median = median(seconds).context("there are passes")?;
+    part.figure("streamed.pass", median, "s");
+    Ok(())
+}
+
+fn bits(evaluation: &Evaluation) -> Vec<u64> {
+    let losses = evaluation.micro_batch_losses.iter();
+    losses.map(|loss| loss.to_bits()).collect()
 }

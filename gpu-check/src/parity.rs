@@ -1,6 +1,8 @@
 //! Compares a pipeline with plain Burn on the same device.
 
-use anyhow::Result;
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{
@@ -29,19 +31,16 @@ type Batch = (Tensor<2>, Tensor<2>);
 
 impl Net {
     fn new(width: usize, device: &Device) -> Self {
+        let layer = LinearConfig::new(width, width);
         Self {
-            layers: (0..4)
-                .map(|_| LinearConfig::new(width, width).init(device))
-                .collect(),
+            layers: (0..4).map(|_| layer.init(device)).collect(),
             norm: LayerNormConfig::new(width).init(device),
         }
     }
 
     fn loss(&self, (x, y): Batch) -> Tensor<1> {
-        let x = self
-            .layers
-            .iter()
-            .fold(x, |x, layer| gelu(layer.forward(x)));
+        let layers = self.layers.iter();
+        let x = layers.fold(x, |x, layer| gelu(layer.forward(x)));
         let x = self.norm.forward(x);
         // Boolean masks: one that does not depend on the input, and one that differs for every micro-batch.
         let triangle = Tensor::<2, Bool>::tril_mask(x.dims(), 0, &x.device());
@@ -64,58 +63,49 @@ fn batch(width: usize, dtype: DType, device: &Device) -> Batch {
     (values(0), values(17))
 }
 
-/// The maximum difference for each dtype with a strict comparison: f64 verifies the arithmetic even if a GPU
-/// computes products of f32 in TF32.
-const BOUNDS: [(FloatDType, &str, f64); 2] = [
-    (FloatDType::F32, "f32", 1e-4),
-    (FloatDType::F64, "f64", 1e-9),
+/// The dtypes, each with the maximum difference: f64 verifies the arithmetic even if a GPU computes products of f32 in TF32.
+const BOUNDS: [(FloatDType, &str, f64, &str); 3] = [
+    (FloatDType::F32, "f32", 1e-4, "1e-4"),
+    (FloatDType::F64, "f64", 1e-9, "1e-9"),
+    (FloatDType::BF16, "bf16", 0.1, "0.1"),
 ];
 
 pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     let width = bench.size.parity_width;
     let forward = |net: &Net, batch: Batch| Outputs::loss(net.loss(batch));
-    for (float, name, bound) in BOUNDS {
-        if !bench.device.supports_dtype(float) {
-            part.note(format!(
-                "The runtime does not support {name}, so it was not run."
-            ));
+    for (float, name, bound, shown) in BOUNDS {
+        let is_mixed = float == FloatDType::BF16;
+        let is_supported = bench.device.supports_dtype(float);
+        if is_mixed && !(bench.flags.computes_bf16() && is_supported) {
+            part.note("The runtime does not support bf16, so mixed precision was not run.");
+            return Ok(());
+        }
+        if !is_supported {
+            let text = format!("The runtime does not support {name}, so it was not run.");
+            part.note(text);
             continue;
         }
-        let dtype = DType::from(float);
         let mut options = RecordOptions::default();
-        options.defaults.float = float;
+        // In mixed precision, the parameters are in f32.
+        options.defaults.float = if is_mixed { FloatDType::F32 } else { float };
+        let dtype = DType::from(options.defaults.float);
         let model = Deferred::with_options(options, move |device| Net::new(width, device))?;
-        let trace = model.trace(&batch(width, dtype, &Device::flex()), forward)?;
-        let expected = plain(bench, &model, dtype)?;
+        let example = batch(width, dtype, &Device::flex());
+        let trace = match is_mixed {
+            true => MixedPrecision::bf16(&model).trace(&example, forward),
+            false => model.trace(&example, forward),
+        }?;
+        let expected = plain(bench, &model, DType::from(float))?;
         for stages in [1, 2, 4] {
             let found = pipelined(bench, &model, &trace, dtype, stages)?;
             let difference = compare(&found, &expected);
-            part.figure(
-                format!("parity.{name}_{stages}_stages"),
-                difference,
-                "ratio",
-            );
+            let figure = format!("parity.{name}_{stages}_stages");
+            part.figure(figure, difference, "ratio");
             let asked = format!(
-                "{name}, {stages} stage(s): losses and gradients match plain Burn within {bound:e}"
+                "{name}, {stages} stage(s): losses and gradients match plain Burn within {shown}"
             );
             part.check(asked, format!("{difference:.2e}"), difference <= bound);
         }
-    }
-    if !bench.size.computes_bf16 || !bench.device.supports_dtype(FloatDType::BF16) {
-        part.note("The runtime does not support bf16, so mixed precision was not run.");
-        return Ok(());
-    }
-    let model = Deferred::new(move |device| Net::new(width, device))?;
-    let example = batch(width, DType::F32, &Device::flex());
-    let trace = MixedPrecision::bf16(&model).trace(&example, forward)?;
-    let expected = plain(bench, &model, DType::BF16)?;
-    for stages in [1, 2, 4] {
-        let found = pipelined(bench, &model, &trace, DType::F32, stages)?;
-        let difference = compare(&found, &expected);
-        part.figure(format!("parity.bf16_{stages}_stages"), difference, "ratio");
-        let asked =
-            format!("bf16, {stages} stage(s): losses and gradients match plain Burn within 0.1");
-        part.check(asked, format!("{difference:.2e}"), difference <= 0.1);
     }
     part.note(
         "Differences are the maximum over a tensor, relative to its largest element. In bf16, plain Burn runs on a cast module, \
@@ -129,7 +119,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
 #[derive(Default)]
 struct Computed {
     losses: Vec<f64>,
-    gradients: Vec<(ParameterPath, Vec<f64>)>,
+    gradients: BTreeMap<ParameterPath, Vec<f64>>,
 }
 
 fn pipelined(
@@ -151,20 +141,18 @@ fn pipelined(
     for _ in 0..bench.size.parity_steps {
         let batch = batch(bench.size.parity_width, dtype, &Device::flex());
         // The parameters are unchanged, so every step is the first.
-        computed
-            .losses
-            .extend(pipeline.step(0.0, batch)?.micro_batch_losses);
+        let losses = pipeline.step(0.0, batch)?.micro_batch_losses;
+        computed.losses.extend(losses);
     }
     let gradients = pipeline.on_ranks(|_, stages| {
         let gradients = stages.iter().flat_map(|stage| stage.gradients());
-        gradients
-            .map(|(path, value)| (path.clone(), value.clone()))
-            .collect::<Vec<_>>()
+        let gradients = gradients.map(|(path, value)| (path.clone(), value.clone()));
+        gradients.collect::<Vec<_>>()
     })?;
     for (path, gradient) in gradients.into_iter().flatten() {
-        computed.gradients.push((path, numbers(&gradient)?));
+        let other = computed.gradients.insert(path, numbers(&gradient)?);
+        ensure!(other.is_none(), "a parameter has two gradients");
     }
-    computed.gradients.sort_by(|one, other| one.0.cmp(&other.0));
     Ok(computed)
 }
 
@@ -179,13 +167,10 @@ impl ModuleVisitor for Collect<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(gradient) = param.val().grad(self.0) {
             let gradient = DynTensor::from(gradient);
-            let wide = gradient.dtype() == DType::F64;
-            let kept = if wide {
-                gradient
-            } else {
-                gradient.cast_float(DType::F32)
-            };
-            self.1.push(kept);
+            self.1.push(match gradient.dtype() {
+                DType::F64 => gradient,
+                _ => gradient.cast_float(DType::F32),
+            });
         }
     }
 }
@@ -200,11 +185,8 @@ fn plain(bench: &Bench, model: &Deferred<Net>, dtype: DType) -> Result<Computed>
     for step in 0..bench.size.parity_steps {
         let (x, y) = batch(bench.size.parity_width, DType::F32, &device);
         // Split here, independently of the code under test: equal numbers of samples in each micro-batch.
-        for (x, y) in x
-            .chunk(MICRO_BATCHES, 0)
-            .into_iter()
-            .zip(y.chunk(MICRO_BATCHES, 0))
-        {
+        let (x, y) = (x.chunk(MICRO_BATCHES, 0), y.chunk(MICRO_BATCHES, 0));
+        for (x, y) in x.into_iter().zip(y) {
             let loss = net.loss((x.cast(dtype), y.cast(dtype)));
             computed.losses.push(loss.clone().into_scalar::<f64>());
             let weighted = loss.mul_scalar(1.0 / MICRO_BATCHES as f64);
@@ -213,21 +195,17 @@ fn plain(bench: &Bench, model: &Deferred<Net>, dtype: DType) -> Result<Computed>
             }
             let mut collect = Collect(&weighted.backward(), Vec::new());
             net.visit(&mut collect);
-            sums = match sums.is_empty() {
-                true => collect.1,
-                false => sums
-                    .into_iter()
-                    .zip(collect.1)
-                    .map(|(sum, more)| sum + more)
-                    .collect(),
+            let pairs = sums.into_iter().zip(collect.1.clone());
+            sums = match pairs.len() {
+                0 => collect.1,
+                _ => pairs.map(|(sum, more)| sum + more).collect(),
             };
         }
     }
     let paths = parameter_values(&net).into_iter().map(|(path, _)| path);
     for (path, sum) in paths.zip(sums) {
-        computed.gradients.push((path, numbers(&sum)?));
+        computed.gradients.insert(path, numbers(&sum)?);
     }
-    computed.gradients.sort_by(|one, other| one.0.cmp(&other.0));
     Ok(computed)
 }
 
@@ -235,36 +213,22 @@ fn plain(bench: &Bench, model: &Deferred<Net>, dtype: DType) -> Result<Computed>
 /// infinite if a gradient exists on one side only, or a value is NaN.
 fn compare(found: &Computed, expected: &Computed) -> f64 {
     let relative = |found: &[f64], expected: &[f64]| {
-        let scale = expected
-            .iter()
-            .fold(f64::MIN_POSITIVE, |largest, x| largest.max(x.abs()));
+        let sizes = expected.iter().map(|x| x.abs());
+        let scale = sizes.fold(f64::MIN_POSITIVE, f64::max);
         let pairs = found.iter().zip(expected);
         let differences = pairs.map(|(one, other)| (one - other).abs() / scale);
-        let worst = |worst: f64, x: f64| {
-            if x.is_finite() {
-                worst.max(x)
-            } else {
-                f64::INFINITY
-            }
-        };
-        match found.len() == expected.len() && !expected.is_empty() {
-            true => differences.fold(0.0, worst),
+        let is_whole = found.len() == expected.len() && !expected.is_empty();
+        match is_whole && differences.clone().all(f64::is_finite) {
+            true => differences.fold(0.0, f64::max),
             false => f64::INFINITY,
         }
     };
-    let mut largest = relative(&found.losses, &expected.losses);
-    if found.gradients.len() != expected.gradients.len() || found.gradients.is_empty() {
+    if found.gradients.is_empty() || !found.gradients.keys().eq(expected.gradients.keys()) {
         return f64::INFINITY;
     }
-    for ((path, found), (of, expected)) in found.gradients.iter().zip(&expected.gradients) {
-        let difference = relative(found, expected);
-        largest = largest.max(if path == of {
-            difference
-        } else {
-            f64::INFINITY
-        });
-    }
-    largest
+    let pairs = found.gradients.values().zip(expected.gradients.values());
+    let differences = pairs.map(|(found, expected)| relative(found, expected));
+    differences.fold(relative(&found.losses, &expected.losses), f64::max)
 }
 
 #[cfg(test)]
@@ -274,7 +238,7 @@ mod tests {
     fn computed(losses: &[f64], gradient: &[f64]) -> Computed {
         Computed {
             losses: losses.to_vec(),
-            gradients: vec![(ParameterPath::new("weight"), gradient.to_vec())],
+            gradients: BTreeMap::from([(ParameterPath::new("weight"), gradient.to_vec())]),
         }
     }
 

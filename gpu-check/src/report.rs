@@ -69,6 +69,12 @@ impl Part {
         });
     }
 
+    /// Records whether every bit is as expected; `wrong` is empty if it is.
+    pub fn check_bits(&mut self, asked: impl Into<String>, wrong: &str) {
+        let found = if wrong.is_empty() { "every bit" } else { wrong };
+        self.check(asked, found, wrong.is_empty());
+    }
+
     /// Records a measurement.
     pub fn figure(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
         let name = name.into();
@@ -110,18 +116,14 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# GPU check\n")?;
-        let checks = || self.parts.iter().flat_map(|part| &part.checks);
-        let failed = checks().filter(|check| !check.passed).count();
-        let all = checks().count();
-        match failed {
-            0 if all == 0 => writeln!(f, "Nothing was checked, in {:.0} s.\n", self.seconds)?,
-            0 => writeln!(f, "All {all} checks passed in {:.0} s.\n", self.seconds)?,
-            _ => writeln!(
-                f,
-                "**{failed} of {all} checks failed**, in {:.0} s.\n",
-                self.seconds
-            )?,
-        }
+        let checks = self.parts.iter().flat_map(|part| &part.checks);
+        let (all, seconds) = (checks.clone().count(), self.seconds);
+        let result = match checks.filter(|check| !check.passed).count() {
+            0 if all == 0 => "Nothing was checked,".to_owned(),
+            0 => format!("All {all} checks passed"),
+            failed => format!("**{failed} of {all} checks failed**,"),
+        };
+        writeln!(f, "{result} in {seconds:.0} s.\n")?;
         writeln!(f, "| machine | |\n|---|---|")?;
         for (name, value) in &self.machine {
             writeln!(f, "| {name} | {} |", cell(value))?;
@@ -138,12 +140,8 @@ impl fmt::Display for Part {
         }
         for check in &self.checks {
             let mark = if check.passed { "pass" } else { "**FAIL**" };
-            writeln!(
-                f,
-                "| {mark} | {} | {} |",
-                cell(&check.asked),
-                cell(&check.found)
-            )?;
+            let (asked, found) = (cell(&check.asked), cell(&check.found));
+            writeln!(f, "| {mark} | {asked} | {found} |")?;
         }
         if !self.figures.is_empty() {
             writeln!(f, "\n| figure | value | unit |\n|---|---:|---|")?;

@@ -1,8 +1,6 @@
 //! Trains a language model in two stages on one device, compared with plain Burn.
 
-use std::time::Instant;
-
-use anyhow::Result;
+use anyhow::{Context, Result};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use tinderbox::random::Seed;
@@ -11,10 +9,9 @@ use tinderbox::{
     split_batch,
 };
 
-use crate::bench::{Bench, settle};
+use crate::bench::{Bench, Training, median, settle, timed};
 use crate::gpt::{Gpt, GptConfig};
 use crate::report::Part;
-use crate::size::Training;
 
 const LR: f64 = 3e-4;
 const STAGES: usize = 2;
@@ -53,7 +50,7 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     let model = Deferred::new(move |device| config.init(device))?;
     let parameters = model.parameters().bytes() / 4;
     part.figure("training.parameters", parameters as f64 / 1e6, "million");
-    let in_bf16 = bench.size.computes_bf16 && bench.device.supports_dtype(FloatDType::BF16);
+    let in_bf16 = bench.flags.computes_bf16() && bench.device.supports_dtype(FloatDType::BF16);
     let compute = if in_bf16 { DType::BF16 } else { DType::F32 };
 
     let example = batch(&size, size.samples / size.micro_batches, &Device::flex());
@@ -70,55 +67,32 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
         .start()?;
     let device = bench.device.clone().autodiff();
     let options = MaterializeOptions::default().dtype(|_| Some(compute));
-    let module = model.materialize_with(&device, &model.replay(Seed::new(0)), options)?;
-    let mut plain = Plain {
-        module: Some(module),
-        optimizer: AdamWConfig::new().init(),
-        size,
-    };
+    let mut module = model.materialize_with(&device, &model.replay(Seed::new(0)), options)?;
+    let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
 
-    let mut seconds = [Vec::new(), Vec::new()];
-    let mut losses = [Vec::new(), Vec::new()];
+    let (mut seconds, mut losses) = (Pair::default(), Pair::default());
     for step in 0..WARM_UP + size.steps {
         let data = batch(&size, size.samples, &Device::flex());
         bench.device.sync()?;
-        let begun = Instant::now();
-        let loss = pipeline.step(LR, data)?.loss;
-        settle(&mut pipeline)?;
-        let of_pipeline = begun.elapsed().as_secs_f64();
+        let of_pipeline = timed(|| {
+            let loss = pipeline.step(LR, data)?.loss;
+            settle(&mut pipeline)?;
+            Ok(loss)
+        })?;
         let data = batch(&size, size.samples, &device);
-        let begun = Instant::now();
-        let plain_loss = plain.step(data)?;
-        bench.device.sync()?;
-        let of_plain = begun.elapsed().as_secs_f64();
-        losses[0].push(loss);
-        losses[1].push(plain_loss);
-        if step >= WARM_UP {
-            seconds[0].push(of_pipeline);
-            seconds[1].push(of_plain);
+        let ((next, loss), took) = timed(|| {
+            let stepped = plain_step(module, &mut optimizer, &data, &size)?;
+            bench.device.sync()?;
+            Ok(stepped)
+        })?;
+        module = next;
+        for (side, (loss, took)) in [of_pipeline, (loss, took)].into_iter().enumerate() {
+            losses[side].push(loss);
+            seconds[side].extend((step >= WARM_UP).then_some(took));
         }
     }
     let tokens = (size.samples * size.length) as f64;
-    let medians = seconds.map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    });
-    let [pipeline, plain] = medians;
-    part.figure("training.pipeline", tokens / pipeline, "tokens/s");
-    part.figure("training.plain_burn", tokens / plain, "tokens/s");
-    part.figure("training.overhead", 100.0 * (pipeline / plain - 1.0), "%");
-    for (name, losses) in ["the pipeline", "plain Burn"].iter().zip(&losses) {
-        let (first, last) = (losses[0], losses[losses.len() - 1]);
-        let asked = format!("the loss of {name} falls");
-        part.check(asked, format!("{first:.4} to {last:.4}"), last < first);
-    }
-    let apart = (losses[0][0] - losses[1][0]).abs();
-    let asked = "the first loss of both is the same within 1 %";
-    part.check(
-        asked,
-        format!("{apart:.5} apart"),
-        apart <= 0.01 * losses[1][0].abs(),
-    );
+    compare(part, tokens, seconds, &losses)?;
     part.note(format!(
         "{STAGES} stages on one device, {} micro-batches of {} samples of {} tokens, computed in {}; medians of {} alternating \
          steps. The pipeline has f32 parameters and optimizer state, plain Burn has them in the computation type.",
@@ -131,31 +105,46 @@ pub fn run(bench: &Bench, part: &mut Part) -> Result<()> {
     Ok(())
 }
 
-/// Plain Burn's training.
-struct Plain {
-    module: Option<Gpt>,
-    optimizer: ModuleOptimizer,
-    size: Training,
+/// Numbers of the pipeline, and of plain Burn.
+type Pair = [Vec<f64>; 2];
+
+/// Compares the times and the losses of the pipeline and of plain Burn.
+fn compare(part: &mut Part, tokens: f64, seconds: Pair, losses: &Pair) -> Result<()> {
+    let [pipeline, plain] = seconds.map(median);
+    let (pipeline, plain) = pipeline.zip(plain).context("there are measured steps")?;
+    part.figure("training.pipeline", tokens / pipeline, "tokens/s");
+    part.figure("training.plain_burn", tokens / plain, "tokens/s");
+    part.figure("training.overhead", 100.0 * (pipeline / plain - 1.0), "%");
+    for (name, losses) in ["the pipeline", "plain Burn"].iter().zip(losses) {
+        let (first, last) = (losses[0], losses[losses.len() - 1]);
+        let asked = format!("the loss of {name} falls");
+        part.check(asked, format!("{first:.4} to {last:.4}"), last < first);
+    }
+    let [first, of_plain] = [0, 1].map(|side| losses[side][0]);
+    let (apart, most) = ((first - of_plain).abs(), 0.01 * of_plain.abs());
+    let asked = "the first loss of both is the same within 1 %";
+    part.check(asked, format!("{apart:.5} apart"), apart <= most);
+    Ok(())
 }
 
-impl Plain {
-    fn step(&mut self, data: Batch) -> Result<f64> {
-        let mut module = self.module.take().expect("the module is restored below");
-        let mut accumulator = GradientsAccumulator::new();
-        let mut losses = Vec::new();
-        for ((tokens, targets), samples) in split_batch(&data, self.size.micro_batches)? {
-            let share = samples as f32 / self.size.samples as f32;
-            let loss = module.loss(tokens, targets).0.mul_scalar(share);
-            losses.push(loss.clone());
-            let gradients = GradientsParams::from_grads(loss.backward(), &module);
-            accumulator.accumulate(&module, gradients);
-        }
-        module = self.optimizer.step(LR, module, accumulator.grads());
-        self.module = Some(module);
-        // Read at the end, as in the pipeline, because a read in between waits for the device.
-        let losses = losses
-            .into_iter()
-            .map(|loss| f64::from(loss.into_scalar::<f32>()));
-        Ok(losses.sum())
+/// Trains one step in plain Burn; returns the module and the loss.
+fn plain_step(
+    module: Gpt,
+    optimizer: &mut ModuleOptimizer,
+    data: &Batch,
+    size: &Training,
+) -> Result<(Gpt, f64)> {
+    let mut accumulator = GradientsAccumulator::new();
+    let mut losses = Vec::new();
+    for ((tokens, targets), samples) in split_batch(data, size.micro_batches)? {
+        let share = samples as f32 / size.samples as f32;
+        let loss = module.loss(tokens, targets).0.mul_scalar(share);
+        losses.push(loss.clone());
+        let gradients = GradientsParams::from_grads(loss.backward(), &module);
+        accumulator.accumulate(&module, gradients);
     }
+    let module = optimizer.step(LR, module, accumulator.grads());
+    // Read at the end, as in the pipeline, because a read in between waits for the device.
+    let losses = losses.into_iter().map(Tensor::into_scalar::<f32>);
+    Ok((module, losses.map(f64::from).sum()))
 }

@@ -1,11 +1,7 @@
 //! Saving and resuming of a pipeline: connects `pipeline` and `checkpoint`.
 
-mod export;
-mod replay;
-mod restored;
 mod resume;
 mod saved;
-mod scalars;
 mod settings;
 mod working;
 mod world;
@@ -22,12 +18,10 @@ use tinderbox_deferred::{Deferred, NumericFingerprint, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::World;
 
-pub use export::export_pipeline;
-pub use replay::replay_step;
-pub use restored::{Resumed, SkippedCheckpoint};
-pub(crate) use saved::held_by_ranks;
-use saved::{OfRanks, RankSnapshot, writes};
-use settings::Expected;
+pub use resume::{Resumed, SkippedCheckpoint, replay_step};
+use saved::{OfRanks, RankSnapshot, snapshots};
+pub use saved::{dry_run, export_pipeline};
+use settings::{Expected, Scalars, of_run};
 pub use working::WorkingDir;
 
 use crate::CheckpointsError;
@@ -65,22 +59,22 @@ impl Checkpoints {
     ///
     /// Returns an error if the remains can't be removed.
     pub fn on(run: Run) -> Result<Self, CheckpointsError> {
-        let place = run.place();
-        run.clean().map_err(|source| CheckpointsError::Open {
-            path: place.clone(),
-            source: Box::new(source),
-        })?;
-        Ok(Self {
+        run.clean().map_err(CheckpointsError::open(&run))?;
+        Ok(Self::of(run, None))
+    }
+
+    fn of(run: Run, world: Option<World>) -> Self {
+        Self {
+            place: run.place(),
             run,
-            place,
             every: None,
             keep: None,
             in_background: false,
             timeout: Duration::from_secs(600),
-            world: None,
-            saving: Mutex::new(None),
+            world,
+            saving: Mutex::default(),
             settings: Expected::default(),
-        })
+        }
     }
 
     /// Saves after every `steps` steps; see [`Checkpoints::after_step`]. 0 disables periodic saves.
@@ -147,26 +141,21 @@ impl Checkpoints {
     /// Returns an error if the save has failed, in which case nothing was published, or if it has written
     /// nothing within the [timeout](Self::timeout), in which case it may still be published.
     pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
-        let saving = self.saving().take();
-        let Some(saving) = saving else {
+        let Some(saving) = self.saving().take() else {
             return Ok(None);
         };
         let step = saving.step();
-        let dir = saving.wait().map_err(|source| CheckpointsError::Save {
-            step,
-            source: Box::new(source),
-        })?;
+        let dir = saving.wait().map_err(CheckpointsError::save(step))?;
         self.prune(step)?;
         Ok(Some(dir))
     }
 
     /// Returns the result of a background save that has ended, without waiting for one that is running.
     fn reap(&self) -> Result<(), CheckpointsError> {
-        let ended = self.saving().as_ref().is_some_and(Saving::is_done);
-        match ended {
-            true => self.wait().map(drop),
-            false => Ok(()),
+        if self.saving().as_ref().is_some_and(Saving::is_done) {
+            self.wait()?;
         }
+        Ok(())
     }
 
     fn saving(&self) -> MutexGuard<'_, Option<Saving>> {
@@ -205,8 +194,7 @@ impl Checkpoints {
     /// can't be used, or if a background save has failed since the last call.
     pub fn latest(&self) -> Result<Option<Checkpoint>, CheckpointsError> {
         self.reap()?;
-        let latest = self.run.latest()?;
-        Ok(latest.map(|latest| latest.checkpoint))
+        Ok(self.run.latest()?.map(|latest| latest.checkpoint))
     }
 
     /// Saves if the completed step is due. `data_position` is the position in the training data.
@@ -235,12 +223,12 @@ impl Checkpoints {
         data_position: u64,
         metadata: impl FnOnce() -> Value,
     ) -> Result<Option<PathBuf>, CheckpointsError> {
-        match self.every {
-            Some(every) if pipeline.steps().is_multiple_of(every) => self
-                .save_with(pipeline, data_position, metadata())
-                .map(Some),
-            _ => self.reap().map(|()| None),
+        let is_due = |every| pipeline.steps().is_multiple_of(every);
+        if !self.every.is_some_and(is_due) {
+            return self.reap().map(|()| None);
         }
+        let dir = self.save_with(pipeline, data_position, metadata())?;
+        Ok(Some(dir))
     }
 
     /// Saves parameters, optimizer state, step, seed, data position, plan, types of modules, loss scale, the learning rates of the
@@ -278,20 +266,8 @@ impl Checkpoints {
             return self.save_in_world(world, pipeline, data_position, metadata);
         }
         let step = pipeline.steps();
-        let failed = |source| CheckpointsError::Save {
-            step,
-            source: Box::new(source),
-        };
-        let writes = writes(pipeline);
-        let mut meta = self.meta_of(pipeline, writes.len(), data_position, metadata)?;
-        let of_run = scalars::of_run(
-            pipeline.loss_scale(),
-            pipeline.micro_batches(),
-            pipeline.is_averaged(),
-            pipeline.last_learning_rates(),
-        );
-        let ranks = pipeline
-            .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?;
+        let failed = CheckpointsError::save(step);
+        let (mut meta, of_run, ranks) = self.contents(pipeline, data_position, metadata)?;
         let ranks = OfRanks::new(ranks, of_run);
         meta.size = Some(ranks.size());
         let attempt = self.run.begin(meta).map_err(failed)?;
@@ -308,25 +284,28 @@ impl Checkpoints {
         Ok(dir)
     }
 
-    /// What a checkpoint says of its run.
-    fn meta_of<M: Module + Sync + 'static, B: Batch>(
+    /// Returns what a checkpoint contains: the description of its run, the scalars of the run, and what the ranks of this process
+    /// save.
+    fn contents<M: Module + Sync + 'static, B: Batch>(
         &self,
-        pipeline: &Pipeline<M, B>,
-        ranks: usize,
+        pipeline: &mut Pipeline<M, B>,
         data_position: u64,
         metadata: Value,
-    ) -> Result<CheckpointMeta, CheckpointsError> {
+    ) -> Result<(CheckpointMeta, Scalars, Vec<RankSnapshot>), CheckpointsError> {
         let step = pipeline.steps();
-        let mut meta = CheckpointMeta::new(step, ranks as u32);
-        meta.seed = pipeline.seed().value();
-        meta.data_position = data_position;
-        meta.metadata = metadata;
-        meta.plan = serde_json::to_value(pipeline.plan().file().without_programs())
-            .map_err(|source| CheckpointsError::Plan { step, source })?;
-        meta.modules = ModuleTypes::of(pipeline.model().parameters());
-        meta.settings = self.settings.of(pipeline.run_settings());
-        meta.numerics = NumericFingerprint::of_process().classes().clone();
-        Ok(meta)
+        let plan = serde_json::to_value(pipeline.plan().file().without_programs());
+        let writers = pipeline.plan().world_size();
+        let meta = CheckpointMeta {
+            seed: pipeline.seed().value(),
+            data_position,
+            metadata,
+            plan: plan.map_err(|source| CheckpointsError::Plan { step, source })?,
+            modules: ModuleTypes::of(pipeline.model().parameters()),
+            settings: self.settings.of(pipeline.run_settings()),
+            numerics: NumericFingerprint::of_process().classes().clone(),
+            ..CheckpointMeta::new(step, writers as u32)
+        };
+        Ok((meta, of_run(pipeline), snapshots(pipeline)?))
     }
 }
 
@@ -344,7 +323,6 @@ pub fn load_module<M: Module>(
     // Random values of the constructor that are not parameters depend on the run's seed.
     let seed = Seed::new(checkpoint.manifest().seed);
     let source = checkpoint.constructed_by(model.replay(seed));
-    model
-        .materialize(device, &source)
-        .map_err(|source| CheckpointsError::Materialize { source })
+    let module = model.materialize(device, &source);
+    module.map_err(|source| CheckpointsError::Materialize { source })
 }

@@ -1,11 +1,26 @@
-//! Resumes a run from its newest undamaged checkpoint.
+//! Resumes a run from its newest undamaged checkpoint, and runs the programs of the step after a checkpoint again.
+
+use std::error::Error;
+use std::path::PathBuf;
 
 use burn::module::Module;
-use tinderbox_checkpoint::{ErrorClass, Latest, LoadError, Skipped};
-use tinderbox_pipeline::{Batch, Pipeline};
+use burn::tensor::TensorData;
+use serde_json::Value;
+use tinderbox_checkpoint::{
+    Checkpoint, CheckpointSource, ErrorClass, Latest, LoadError, LoadOptions, Role, Skipped,
+    TensorEntry,
+};
+use tinderbox_deferred::{Observer, ParameterPath};
+use tinderbox_pipeline::{
+    Batch, Pipeline, PipelineBuilder, PipelineError, SavedOptimizer, StateError, StateFields,
+    StateTensor, StepRates, StepReplay,
+};
+use tinderbox_world::with_causes;
 
 use super::Checkpoints;
-use super::restored::{Resumed, SkippedCheckpoint, restore};
+use super::settings::{
+    AVERAGED, Expected, from_saved, is_set, micro_batches_of, rates_of, scale_of, warn_of_numerics,
+};
 use crate::CheckpointsError;
 
 impl Checkpoints {
@@ -49,13 +64,16 @@ impl Checkpoints {
         if LoadError::class_in(&failed) != Some(ErrorClass::Damaged) {
             return Err(mixed(failed));
         }
-        tracing::warn!(error = %chain(&failed), "a checkpoint is damaged: searching for an undamaged one");
+        tracing::warn!(
+            error = with_causes(&failed),
+            "a checkpoint is damaged: searching for an undamaged one"
+        );
         // Reads all data of each.
         match self.run.latest_verified() {
-            Ok(Some(latest)) => self
-                .restore_latest(pipeline, latest)
-                .map(Some)
-                .map_err(mixed),
+            Ok(Some(latest)) => {
+                let restored = self.restore_latest(pipeline, latest);
+                restored.map(Some).map_err(mixed)
+            }
             Ok(None) => Err(mixed(failed)),
             Err(error) => Err(mixed(error.into())),
         }
@@ -66,7 +84,8 @@ impl Checkpoints {
         pipeline: &mut Pipeline<M, B>,
         latest: Latest,
     ) -> Result<Resumed, CheckpointsError> {
-        let mut resumed = restore(pipeline, latest.checkpoint, &self.settings)?;
+        let prepared = prepare(pipeline, latest.checkpoint, &self.settings)?;
+        let mut resumed = prepared.restore(pipeline)?;
         // Only now, because until an older checkpoint is restored there is no other.
         let skipped = latest.skipped.into_iter();
         resumed.skipped = skipped.map(|skipped| self.set_aside(&skipped)).collect();
@@ -77,7 +96,7 @@ impl Checkpoints {
         let Skipped { step, dir, reason } = skipped;
         let moved = self.run.set_aside(*step).unwrap_or_else(|error| {
             tracing::warn!(
-                step, dir = %dir.display(), error = %chain(&error),
+                step, dir = %dir.display(), error = with_causes(&error),
                 "a damaged checkpoint could not be set aside: its step can't be saved again"
             );
             None
@@ -96,8 +115,262 @@ impl Checkpoints {
     }
 }
 
-/// Formats an error with all of its sources on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+/// The result of resuming a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resumed {
+    /// Number of completed training steps.
+    pub step: u64,
+    /// The position in the training data, in the caller's unit.
+    pub data_position: u64,
+    /// The metadata that [`Checkpoints::save_with`](crate::Checkpoints::save_with) saved; `null` without.
+    pub metadata: Value,
+    /// The learning rates of the last step, if the checkpoint has them.
+    pub learning_rates: Option<StepRates>,
+    /// The checkpoint.
+    pub dir: PathBuf,
+    /// The newer, damaged checkpoints, newest first.
+    pub skipped: Vec<SkippedCheckpoint>,
+}
+
+/// A damaged checkpoint that was skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkippedCheckpoint {
+    /// Its step, which can be saved again.
+    pub step: u64,
+    /// The reason, on one line.
+    pub reason: String,
+    /// The current location of its files, where they are neither used as a checkpoint nor removed
+    /// automatically. `None` if another process has removed them, or they could not be moved: then a
+    /// `tracing` warning has the reason, and the step can't be saved.
+    pub set_aside: Option<PathBuf>,
+}
+
+type Failed = Box<dyn Error + Send + Sync>;
+
+/// A checkpoint that was checked, and can be restored.
+pub(super) struct Prepared {
+    source: CheckpointSource,
+    state: State,
+    scale: Option<(f64, u64)>,
+    resumed: Resumed,
+}
+
+/// Checks that a checkpoint fits a pipeline, without reading values.
+pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &Pipeline<M, B>,
+    checkpoint: Checkpoint,
+    settings: &Expected,
+) -> Result<Prepared, CheckpointsError> {
+    let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
+    if expected != found {
+        return Err(CheckpointsError::Seed { expected, found });
+    }
+    if is_set(&checkpoint, AVERAGED) && pipeline.has_optimizer() {
+        let path = checkpoint.dir().to_owned();
+        return Err(CheckpointsError::Averaged { path });
+    }
+    let source = checkpoint.source(LoadOptions::default())?;
+    let parameters = pipeline.model().parameters().distinct();
+    let parameters = parameters.map(|p| (p.path.clone(), p.shape.clone(), p.dtype));
+    source.check_model(&parameters.collect::<Vec<_>>())?;
+    // Without an optimizer, nothing is trained.
+    if pipeline.has_optimizer() {
+        settings.check(&checkpoint, pipeline.run_settings())?;
+    }
+    warn_of_numerics(&checkpoint);
+    let scale = scale_of(&checkpoint);
+    let resumed = Resumed {
+        step: checkpoint.step(),
+        data_position: checkpoint.manifest().data_position,
+        metadata: checkpoint.manifest().metadata(),
+        learning_rates: rates_of(&checkpoint),
+        dir: checkpoint.dir().to_owned(),
+        skipped: Vec::new(),
+    };
+    let state = State(checkpoint);
+    // With a loss scale, all steps so far may have been skipped.
+    let has_stepped = resumed.step > 0 && scale.is_none();
+    if has_stepped && pipeline.keeps_optimizer_state() && state.is_empty() {
+        return Err(CheckpointsError::NoOptimizerState { path: resumed.dir });
+    }
+    Ok(Prepared {
+        source,
+        state,
+        scale,
+        resumed,
+    })
+}
+
+impl Prepared {
+    /// Restores the values in place.
+    pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
+        self,
+        pipeline: &mut Pipeline<M, B>,
+    ) -> Result<Resumed, CheckpointsError> {
+        let path = self.resumed.dir.clone();
+        let restored = pipeline.restore(self.source, self.state);
+        restored.map_err(|error| match error {
+            PipelineError::State(StateError::Restore { rank, source }) => {
+                let source = Box::new(source);
+                CheckpointsError::Fit { rank, path, source }
+            }
+            PipelineError::State(StateError::PartlyRestored { rank, source }) => {
+                let source = Box::new(source);
+                CheckpointsError::LoadRank { rank, path, source }
+            }
+            error => error.into(),
+        })?;
+        let resumed = self.resumed;
+        pipeline.resume_at(resumed.step);
+        if let Some(rates) = &resumed.learning_rates {
+            pipeline.resume_learning_rates(rates.clone());
+        }
+        if let Some((factor, steps)) = self.scale {
+            pipeline.resume_loss_scale(factor, steps);
+        }
+        Ok(resumed)
+    }
+}
+
+/// The optimizer's state in a checkpoint.
+pub(super) struct State(Checkpoint);
+
+impl State {
+    pub(super) fn of(checkpoint: Checkpoint) -> Self {
+        Self(checkpoint)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let scalars = self.0.scalars().range("optimizer.".to_owned()..).next();
+        let is_of_optimizer = |(name, _): (&String, _)| name.starts_with("optimizer.");
+        self.0.tensors(Role::State).next().is_none() && !scalars.is_some_and(is_of_optimizer)
+    }
+
+    fn prefix(path: &ParameterPath) -> String {
+        format!("optimizer.{path}.")
+    }
+
+    /// Whether a name of a parameter's state is its own: the path of another parameter may begin with this
+    /// one's, as the paths of LoRA adapters begin with the path of the weight.
+    fn is_own(&self, path: &ParameterPath, prefix: &str, name: &str) -> bool {
+        let fields = name.strip_prefix(prefix).unwrap_or_default();
+        let mut dots = fields.match_indices('.');
+        !dots.any(|(dot, _)| {
+            let longer = format!("{path}.{}", &fields[..dot]);
+            self.0.tensor(Role::Model, &longer).is_some()
+        })
+    }
+
+    /// The tensors of a parameter's state.
+    fn tensors<'a>(&'a self, path: &ParameterPath, prefix: &str) -> Vec<&'a TensorEntry> {
+        let is_own = |tensor: &&TensorEntry| self.is_own(path, prefix, &tensor.name);
+        self.0.state_under(prefix).filter(is_own).collect()
+    }
+
+    /// Reads the tensors of each parameter's state, all at a time.
+    fn read_each(
+        &self,
+        paths: &[&ParameterPath],
+        read: impl FnOnce(&[&String]) -> Result<Vec<TensorData>, LoadError>,
+    ) -> Result<Vec<Vec<TensorData>>, Failed> {
+        let tensors = |path: &&ParameterPath| self.tensors(path, &Self::prefix(path));
+        let tensors: Vec<Vec<&TensorEntry>> = paths.iter().map(tensors).collect();
+        let names = tensors.iter().flatten().map(|tensor| &tensor.name);
+        let mut values = read(&names.collect::<Vec<_>>())?.into_iter();
+        let of_each = tensors.iter().map(Vec::len);
+        Ok(of_each
+            .map(|count| values.by_ref().take(count).collect())
+            .collect())
+    }
+}
+
+impl SavedOptimizer for State {
+    fn fields(&self, path: &ParameterPath) -> StateFields {
+        let prefix = Self::prefix(path);
+        let tensors = self.tensors(path, &prefix).into_iter();
+        let tensors = tensors.map(|tensor| StateTensor {
+            name: tensor.name.clone(),
+            shape: tensor.shape.clone(),
+            dtype: tensor.dtype.burn(),
+        });
+        let scalars = self.0.scalars().range(prefix.clone()..);
+        let scalars = scalars.take_while(|(name, _)| name.starts_with(&prefix));
+        let scalars = scalars.filter(|(name, _)| self.is_own(path, &prefix, name));
+        let scalars = scalars.map(|(name, value)| (name.clone(), from_saved(*value)));
+        StateFields {
+            tensors: tensors.collect(),
+            scalars: scalars.collect(),
+        }
+    }
+
+    fn read(
+        &self,
+        path: &ParameterPath,
+        observer: &dyn Observer,
+    ) -> Result<Vec<TensorData>, Failed> {
+        Ok(self.read_all(&[path], observer)?.concat())
+    }
+
+    fn read_all(
+        &self,
+        paths: &[&ParameterPath],
+        observer: &dyn Observer,
+    ) -> Result<Vec<Vec<TensorData>>, Failed> {
+        self.read_each(paths, |names| self.0.state_with(names, observer))
+    }
+
+    fn read_uncached(
+        &self,
+        paths: &[&ParameterPath],
+        observer: &dyn Observer,
+    ) -> Result<Vec<Vec<TensorData>>, Failed> {
+        self.read_each(paths, |names| self.0.state_uncached(names, observer))
+    }
+}
+
+/// The name of the setting of a replay that has to be the same as in the run.
+const PRECISION: &str = "precision";
+
+/// Runs the programs of the step after a checkpoint again, alone, one after the other in this process, with the values that the
+/// run had: see [`PipelineBuilder::replay`]. Step, parameters and loss scale are the checkpoint's; seed, precision, number
+/// of micro-batches and batch have to be the run's; plan and number of replicas may be others. A stage is read before its
+/// programs, so the model does not have to fit memory.
+///
+/// # Errors
+///
+/// When the checkpoint has another seed, precision or number of micro-batches, is of another model, or has averages in place of parameters;
+/// as [`PipelineBuilder::replay`].
+pub fn replay_step<M: Module + Sync + 'static, B: Batch>(
+    checkpoint: Checkpoint,
+    builder: PipelineBuilder<M, B>,
+    batch: B,
+) -> Result<StepReplay, CheckpointsError> {
+    if is_set(&checkpoint, AVERAGED) {
+        let path = checkpoint.dir().to_owned();
+        return Err(CheckpointsError::Averaged { path });
+    }
+    let builder = match scale_of(&checkpoint) {
+        Some((factor, steps)) => builder.resume_loss_scale(factor, steps),
+        None => builder,
+    };
+    let source = checkpoint.source(LoadOptions::default())?;
+    let replay = builder.source(source).replay(checkpoint.step(), batch)?;
+    let (expected, found) = (checkpoint.manifest().seed, replay.seed().value());
+    if expected != found {
+        return Err(CheckpointsError::Seed { expected, found });
+    }
+    let saved = checkpoint.manifest().settings();
+    let differs = |saved: &&String| **saved != replay.precision();
+    if let Some(saved) = saved.get(PRECISION).filter(differs) {
+        return Err(CheckpointsError::Precision {
+            expected: saved.clone(),
+            found: replay.precision().to_owned(),
+        });
+    }
+    warn_of_numerics(&checkpoint);
+    let found = replay.most_micro_batches() as u64;
+    match micro_batches_of(&checkpoint).filter(|expected| *expected != found) {
+        Some(expected) => Err(CheckpointsError::MicroBatches { expected, found }),
+        None => Ok(replay),
+    }
 }

@@ -1,79 +1,79 @@
-//! The contents of a pipeline's checkpoint by rank.
+//! The contents of a pipeline's checkpoint by rank: what each rank saves, exports and would read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
+use burn::tensor::Device;
+use tinderbox_checkpoint::tools::{ExportOptions, Exported, export_tensors};
 use tinderbox_checkpoint::{
-    RankSave, Role, SaveError, SaveSize, SaveTensor, Scalar, assign_writers,
+    CheckpointSource, LoadPlan, ModuleTypes, RankSave, Role, SaveError, SaveSize, SaveTensor,
+    assign_writers,
 };
-use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_deferred::{Deferred, Parameter, ParameterPath, ParameterTable, Request, Source};
 use tinderbox_fake::{Region, is_host};
-use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, Plan, Stage};
+use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, PipelineError, Plan, Stage};
 
-use super::scalars::to_saved;
+use super::settings::{Scalars, to_saved};
+use crate::{CheckpointsError, DryRunError};
 
-/// Returns the parameters that each rank holds: its own, and copies of shared ones.
-pub(crate) fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
-    let mut ranks: Vec<Vec<&Parameter>> = Vec::new();
+/// Returns the parameters that each rank of each replica holds: its own, and copies of shared ones.
+fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
+    let mut ranks: Vec<Vec<&Parameter>> = vec![Vec::new(); plan.ranks()];
     for stage in plan.stages() {
-        let rank = stage.rank.index();
-        ranks.resize_with(ranks.len().max(rank + 1), Vec::new);
-        let paths: BTreeSet<&ParameterPath> =
-            stage.parameters.iter().chain(&stage.copies).collect();
-        let held = paths.into_iter().map(|path| table.get(path));
-        ranks[rank].extend(held.map(|held| held.expect("a plan is checked against its model")));
+        let paths = stage.parameters.iter().chain(&stage.copies);
+        let paths = paths.collect::<BTreeSet<_>>().into_iter();
+        let held = paths.map(|path| table.get(path));
+        let held = held.map(|held| held.expect("a plan is checked against its model"));
+        ranks[stage.rank.index()].extend(held);
     }
-    ranks
+    vec![ranks; plan.replica_count()].concat()
 }
 
-/// The parameters that each rank writes, each with its other paths. Copies of a shared parameter, and the copies of
-/// replicas, are equal between two steps, so one of them is written.
-type Writes = Vec<BTreeMap<ParameterPath, Vec<String>>>;
+/// The parameters that a rank writes, each with its other paths.
+type Writes = BTreeMap<ParameterPath, Vec<String>>;
 
-pub(super) fn writes<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Writes {
-    let table = pipeline.model().parameters();
-    let plan = pipeline.plan();
-    let held = held_by_ranks(plan, table);
-    let held = vec![held; plan.replica_count()].concat();
-    let ranks = held.iter().map(|held| {
-        let items = held
-            .iter()
-            .map(|parameter| (&parameter.path, parameter.bytes));
-        items.collect()
-    });
-    let ranks: Vec<Vec<(&ParameterPath, u64)>> = ranks.collect();
-    let tied = tied_paths(table);
-    let writes = assign_writers(&ranks).into_iter().zip(&ranks);
+/// Returns the parameters that each rank writes, each with its other paths. Copies of a shared parameter, and the copies of
+/// replicas, are equal between two steps, so one of them is written.
+fn writes<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Writes> {
+    let item = |parameter: &'a Parameter| (&parameter.path, parameter.bytes);
+    let held = held_by_ranks(plan, table).into_iter();
+    let held = held.map(|held| held.into_iter().map(item).collect());
+    let held: Vec<Vec<(&ParameterPath, u64)>> = held.collect();
+    let mut tied = BTreeMap::<&ParameterPath, Vec<String>>::new();
+    for parameter in table.iter() {
+        if let Some(first) = &parameter.clone_of {
+            tied.entry(first)
+                .or_default()
+                .push(parameter.path.to_string());
+        }
+    }
+    let with_tied = |path: &ParameterPath| {
+        let tied = tied.get(path).cloned().unwrap_or_default();
+        (path.clone(), tied)
+    };
+    let writes = assign_writers(&held).into_iter().zip(&held);
     let writes = writes.map(|(positions, held)| {
         let paths = positions.into_iter().map(|at| held[at].0);
-        paths
-            .map(|path| {
-                let tied = tied.get(path).cloned().unwrap_or_default();
-                (path.clone(), tied)
-            })
-            .collect()
+        paths.map(with_tied).collect()
     });
     writes.collect()
 }
 
-/// Returns the other paths of each parameter that has some.
-pub(super) fn tied_paths(table: &ParameterTable) -> BTreeMap<ParameterPath, Vec<String>> {
-    let mut tied: BTreeMap<ParameterPath, Vec<String>> = BTreeMap::new();
-    for parameter in table.iter() {
-        if let Some(first) = &parameter.clone_of {
-            let paths = tied.entry(first.clone()).or_default();
-            paths.push(parameter.path.as_str().to_owned());
-        }
-    }
-    tied
+/// Returns what the ranks of this process save.
+pub(super) fn snapshots<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &mut Pipeline<M, B>,
+) -> Result<Vec<RankSnapshot>, PipelineError> {
+    let writes = writes(pipeline.plan(), pipeline.model().parameters());
+    pipeline.on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))
 }
 
 /// The contents that the ranks save.
 pub(super) struct OfRanks {
     ranks: Vec<Mutex<Slot>>,
     /// Scalars of the run.
-    of_run: Vec<(String, Scalar)>,
+    of_run: Scalars,
 }
 
 /// The contents that one rank saves, from its snapshot to the copy on the host.
@@ -84,12 +84,10 @@ enum Slot {
 }
 
 impl OfRanks {
-    pub(super) fn new(ranks: Vec<RankSnapshot>, of_run: Vec<(String, Scalar)>) -> Self {
+    pub(super) fn new(ranks: Vec<RankSnapshot>, of_run: Scalars) -> Self {
         let slots = ranks.into_iter().map(Slot::Snapshot);
-        Self {
-            ranks: slots.map(Mutex::new).collect(),
-            of_run,
-        }
+        let ranks = slots.map(Mutex::new).collect();
+        Self { ranks, of_run }
     }
 
     /// Returns the size of the save, assuming two tensors of optimizer state for each parameter, as in Adam:
@@ -111,8 +109,9 @@ impl OfRanks {
             Slot::Copied(copied) => copied.take().expect("a rank is written once")?,
         };
         // The first rank saves contents that belong to no rank.
-        let of_run = self.of_run.iter().filter(|_| rank == 0);
-        save.scalars.extend(of_run.cloned());
+        if rank == 0 {
+            save.scalars.extend(self.of_run.iter().cloned());
+        }
         Ok(save)
     }
 
@@ -141,6 +140,7 @@ impl OfRanks {
 
 /// A snapshot of what a rank saves.
 pub(super) struct RankSnapshot {
+    /// The parameters.
     tensors: Vec<SaveTensor>,
     optimizers: Vec<OptimizerSnapshot>,
     /// Whether all of it is in host memory.
@@ -148,19 +148,16 @@ pub(super) struct RankSnapshot {
 }
 
 impl RankSnapshot {
-    pub(super) fn of(writes: &BTreeMap<ParameterPath, Vec<String>>, stages: &[Stage]) -> Self {
-        let held = stages.iter().flat_map(|stage| {
-            let owned = stage.parameters().values();
-            owned.chain(stage.copies().values())
-        });
+    fn of(writes: &Writes, stages: &[Stage]) -> Self {
+        let held = stages.iter();
+        let held = held.flat_map(|of| of.parameters().values().chain(of.copies().values()));
         // A rank with several stages may hold a parameter and its copy.
-        let tensors: BTreeMap<&ParameterPath, SaveTensor> = held
-            .filter_map(|(path, value)| {
-                let mut tensor = SaveTensor::whole(path.as_str(), Role::Model, value);
-                tensor.tied.clone_from(writes.get(path)?);
-                Some((path, tensor))
-            })
-            .collect();
+        let tensors = held.filter_map(|(path, value)| {
+            let mut tensor = SaveTensor::whole(path.as_str(), Role::Model, value);
+            tensor.tied.clone_from(writes.get(path)?);
+            Some((path, tensor))
+        });
+        let tensors: BTreeMap<&ParameterPath, SaveTensor> = tensors.collect();
         Self {
             tensors: tensors.into_values().collect(),
             optimizers: stages.iter().map(Stage::optimizer_snapshot).collect(),
@@ -170,34 +167,25 @@ impl RankSnapshot {
 
     /// Returns the size of what is saved, assuming two tensors of optimizer state for each parameter.
     pub(super) fn size(&self) -> SaveSize {
-        let mut size = SaveSize::default();
-        let tensors = self.tensors.iter();
-        let state = tensors.clone().flat_map(|parameter| {
-            let of = |field| SaveTensor {
-                name: format!("optimizer.{}.{field}", parameter.name),
-                role: Role::State,
-                ..parameter.clone()
-            };
-            [of("moment_1"), of("moment_2")]
-        });
-        size.add_rank(&RankSave {
-            tensors: state.chain(tensors.cloned()).collect(),
-            ..RankSave::default()
-        });
+        let (mut size, mut save) = (SaveSize::default(), RankSave::default());
+        save.tensors.clone_from(&self.tensors);
+        for parameter in &self.tensors {
+            for field in ["moment_1", "moment_2"] {
+                save.tensors.push(SaveTensor {
+                    name: format!("optimizer.{}.{field}", parameter.name),
+                    role: Role::State,
+                    ..parameter.clone()
+                });
+            }
+        }
+        size.add_rank(&save);
         size
-    }
-
-    /// Returns the parameters.
-    pub(super) fn into_parameters(self) -> Vec<SaveTensor> {
-        self.tensors
     }
 
     /// Returns the contents, with the optimizer's state on the host.
     pub(super) fn to_save(&self) -> Result<RankSave, SaveError> {
-        let mut save = RankSave {
-            tensors: self.tensors.clone(),
-            ..RankSave::default()
-        };
+        let mut save = RankSave::default();
+        save.tensors.clone_from(&self.tensors);
         for optimizer in &self.optimizers {
             let state = optimizer.to_host().map_err(|source| SaveError::Optimizer {
                 source: Box::new(source),
@@ -215,9 +203,96 @@ impl RankSnapshot {
                 save.tensors.push(tensor);
             }
             let scalars = state.scalars.into_iter();
-            save.scalars
-                .extend(scalars.map(|(name, value)| (name, to_saved(value))));
+            let scalars = scalars.map(|(name, value)| (name, to_saved(value)));
+            save.scalars.extend(scalars);
         }
         Ok(save)
     }
+}
+
+/// Writes the current parameters of a pipeline to files of another library in a new directory, as
+/// [`tools::export`](tinderbox_checkpoint::tools::export) does with the parameters of a checkpoint. The types of the modules
+/// are from the pipeline's model, unless the options contain others.
+///
+/// Memory: on the CPU no copy of the parameters; a host copy of one parameter that is on another device.
+///
+/// ```
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// use tinderbox::tools::{ExportLayout, ExportOptions};
+/// use tinderbox::{
+///     Deferred, LoadOptions, Machine, Outputs, Pipeline, Plan, Pretrained, Regex, Traceable,
+///     export_pipeline,
+/// };
+///
+/// # let device = Device::flex();
+/// # let dir = tempfile::tempdir()?;
+/// # let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+/// #     (0..2).map(|_| LinearConfig::new(8, 8).init(device)).collect()
+/// # })?;
+/// # let trace = model.trace_forward(&Tensor::<2>::ones([8, 8], &device), |layers: &Vec<Linear>, x| {
+/// #     Outputs::none().with("y", layers.iter().fold(x, |x, layer| layer.forward(x)))
+/// # })?;
+/// # let plan = Plan::auto(&trace, &Machine::local(2)?)?;
+/// let mut pipeline = Pipeline::new(&model, &trace, &plan).start()?;
+/// let options = ExportOptions {
+///     layout: ExportLayout::PyTorch,
+///     ..ExportOptions::default()
+/// };
+/// let options = options.rename(Regex::new("^")?, "layers.");
+/// let exported = export_pipeline(&mut pipeline, dir.path(), &options)?;
+/// assert_eq!(exported.files, ["model.safetensors"]);
+///
+/// // The way back.
+/// let options = LoadOptions::default()
+///     .rename(Regex::new(r"^layers\.")?, "")
+///     .pytorch(model.parameters());
+/// let source = Pretrained::open(dir.path())?.source(options)?;
+/// let pipeline = Pipeline::new(&model, &trace, &plan).source(source).start()?;
+/// # drop(pipeline);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Returns an error if the pipeline has stopped, or the export fails, see
+/// [`tools::export`](tinderbox_checkpoint::tools::export).
+pub fn export_pipeline<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &mut Pipeline<M, B>,
+    to: impl AsRef<Path>,
+    options: &ExportOptions,
+) -> Result<Exported, CheckpointsError> {
+    let of_model = || ModuleTypes::of(pipeline.model().parameters());
+    let mut options = options.clone();
+    options.modules.get_or_insert_with(of_model);
+    let ranks = snapshots(pipeline)?.into_iter();
+    let tensors: Vec<SaveTensor> = ranks.flat_map(|rank| rank.tensors).collect();
+    let exported = export_tensors(&tensors, to.as_ref(), &options, &());
+    exported.map_err(|source| CheckpointsError::Export {
+        path: to.as_ref().to_owned(),
+        source: Box::new(source),
+    })
+}
+
+/// Returns what each rank of a plan would read from a checkpoint or pretrained weights: bytes, files and peak
+/// memory. Reads no tensor and materializes nothing.
+///
+/// # Errors
+///
+/// Returns [`DryRunError::Plan`] if the plan is for another model; otherwise the errors of the load itself:
+/// [`SourceError::Mismatch`](tinderbox_deferred::SourceError::Mismatch) with all mismatches. Parameters that
+/// are allowed to be missing are omitted.
+pub fn dry_run<M: Module>(
+    model: &Deferred<M>,
+    plan: &Plan,
+    source: &CheckpointSource,
+) -> Result<LoadPlan, DryRunError> {
+    let table = model.parameters();
+    plan.check_model(table)?;
+    let request = |parameter| Request::of(table, parameter, &Device::flex());
+    let held = held_by_ranks(plan, table).into_iter();
+    let ranks = held.map(|held| held.into_iter().map(request).collect());
+    let ranks: Vec<Vec<Request>> = ranks.collect();
+    source.check(table, &ranks.concat())?;
+    Ok(source.dry_run(&ranks)?)
 }

@@ -1,17 +1,130 @@
-//! Compares the settings of a training with the settings of the checkpoint that it continues.
+//! What a checkpoint has of a run besides the values of its ranks: scalars, and the settings of the training, which are compared
+//! with the settings of a training that continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tinderbox_checkpoint::Checkpoint;
-use tinderbox_deferred::NumericFingerprint;
+use burn::module::Module;
+use burn_pack::Scalar as BurnScalar;
+use tinderbox_checkpoint::{Checkpoint, Scalar};
+use tinderbox_deferred::{NumericFingerprint, ParameterPath};
+use tinderbox_pipeline::{Batch, Pipeline, StepRates};
 
-use super::scalars::micro_batches_of;
 use crate::{CheckpointsError, SettingDifference};
+
+/// Names of the scalars of a loss scale.
+const SCALE_FACTOR: &str = "loss_scale.factor";
+const SCALE_STEPS: &str = "loss_scale.steps";
+
+/// The number of micro-batches of a step.
+const MICRO_BATCHES: &str = "micro_batches";
+
+/// The learning rate of the last step, and the prefix of the rates of parameters that have another one.
+const LEARNING_RATE: &str = "learning_rate";
+const LEARNING_RATE_OF: &str = "learning_rate.";
+
+/// Whether the parameters are averages.
+pub(super) const AVERAGED: &str = "averaged";
+
+/// Whether a streamed model has saved it while it was trained.
+pub(super) const WORKING_DIR: &str = "working_dir";
+
+/// Scalars with their names.
+pub(super) type Scalars = Vec<(String, Scalar)>;
+
+/// Returns what is saved of a run besides the values of its ranks.
+pub(super) fn of_run<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Scalars {
+    let mut scalars = vec![of_micro_batches(pipeline.micro_batches())];
+    if let Some(scale) = pipeline.loss_scale() {
+        scalars.push((SCALE_FACTOR.into(), Scalar::Float(scale.factor())));
+        scalars.push((SCALE_STEPS.into(), Scalar::Uint(scale.steps())));
+    }
+    if pipeline.is_averaged() {
+        scalars.push((AVERAGED.into(), Scalar::Bool(true)));
+    }
+    if let Some(StepRates { base, others }) = pipeline.last_learning_rates() {
+        scalars.push(of_base_rate(base));
+        scalars.extend(of_other_rates(others));
+    }
+    scalars
+}
+
+/// Returns what is saved of the base of the learning rates.
+pub(super) fn of_base_rate(rate: f64) -> (String, Scalar) {
+    (LEARNING_RATE.to_owned(), Scalar::Float(rate))
+}
+
+/// Returns what is saved of the learning rates that differ from the base.
+pub(super) fn of_other_rates(rates: BTreeMap<ParameterPath, f64>) -> Scalars {
+    let named = rates.into_iter();
+    let named = named.map(|(path, rate)| (format!("{LEARNING_RATE_OF}{path}"), rate));
+    named
+        .map(|(name, rate)| (name, Scalar::Float(rate)))
+        .collect()
+}
+
+/// Returns the learning rates of the last step, if the checkpoint has them.
+pub(super) fn rates_of(checkpoint: &Checkpoint) -> Option<StepRates> {
+    let rate = |scalar: &Scalar| match scalar {
+        Scalar::Float(rate) => Some(*rate),
+        _ => None,
+    };
+    let scalars = checkpoint.scalars();
+    let base = scalars.get(LEARNING_RATE).and_then(rate)?;
+    let others = scalars.iter().filter_map(|(name, scalar)| {
+        let path = name.strip_prefix(LEARNING_RATE_OF)?;
+        Some((ParameterPath::new(path), rate(scalar)?))
+    });
+    let others = others.collect();
+    Some(StepRates { base, others })
+}
+
+/// Returns what is saved of the number of micro-batches.
+pub(super) fn of_micro_batches(count: usize) -> (String, Scalar) {
+    (MICRO_BATCHES.to_owned(), Scalar::Uint(count as u64))
+}
+
+/// Returns the number of micro-batches of a step, if the checkpoint has it.
+pub(super) fn micro_batches_of(checkpoint: &Checkpoint) -> Option<u64> {
+    let Scalar::Uint(count) = checkpoint.scalars().get(MICRO_BATCHES)? else {
+        return None;
+    };
+    Some(*count)
+}
+
+/// Returns whether a checkpoint has a flag.
+pub(super) fn is_set(checkpoint: &Checkpoint, flag: &str) -> bool {
+    checkpoint.scalars().get(flag) == Some(&Scalar::Bool(true))
+}
+
+/// Returns factor and step count of the loss scale, if the checkpoint has them.
+pub(super) fn scale_of(checkpoint: &Checkpoint) -> Option<(f64, u64)> {
+    let scalars = checkpoint.scalars();
+    match (scalars.get(SCALE_FACTOR)?, scalars.get(SCALE_STEPS)?) {
+        (Scalar::Float(factor), Scalar::Uint(steps)) => Some((*factor, *steps)),
+        _ => None,
+    }
+}
+
+pub(super) fn to_saved(value: BurnScalar) -> Scalar {
+    match value {
+        BurnScalar::Int(value) => Scalar::Int(value),
+        BurnScalar::UInt(value) => Scalar::Uint(value),
+        BurnScalar::Float(value) => Scalar::Float(value),
+        BurnScalar::Bool(value) => Scalar::Bool(value),
+    }
+}
+
+pub(super) fn from_saved(value: Scalar) -> BurnScalar {
+    match value {
+        Scalar::Int(value) => BurnScalar::Int(value),
+        Scalar::Uint(value) => BurnScalar::UInt(value),
+        Scalar::Float(value) => BurnScalar::Float(value),
+        Scalar::Bool(value) => BurnScalar::Bool(value),
+    }
+}
 
 /// The name of the caller's description of the learning rates.
 const LEARNING_RATES: &str = "learning_rates";
-/// The setting that checkpoints without settings have as a number.
-const MICRO_BATCHES: &str = "micro_batches";
 
 /// What a caller says of the settings of a training.
 #[derive(Clone, Debug, Default)]
@@ -51,10 +164,9 @@ impl Expected {
             let count = micro_batches_of(checkpoint);
             saved.extend(count.map(|count| (MICRO_BATCHES.to_owned(), count.to_string())));
         }
-        let alone: Vec<&str> = { given.keys().filter(|name| !saved.contains_key(*name)) }
-            .chain(saved.keys().filter(|name| !given.contains_key(*name)))
-            .map(String::as_str)
-            .collect();
+        let ours = given.keys().filter(|name| !saved.contains_key(*name));
+        let theirs = saved.keys().filter(|name| !given.contains_key(*name));
+        let alone: Vec<&str> = ours.chain(theirs).map(String::as_str).collect();
         if !alone.is_empty() {
             tracing::warn!(
                 path = %path.display(),
@@ -72,13 +184,11 @@ impl Expected {
         for SettingDifference { name, saved, given } in allowed {
             tracing::info!(name, saved, given, "a setting changes, as allowed");
         }
-        match differences.is_empty() {
-            true => Ok(()),
-            false => Err(CheckpointsError::OtherSettings {
-                path: path.to_owned(),
-                differences,
-            }),
+        if !differences.is_empty() {
+            let path = path.to_owned();
+            return Err(CheckpointsError::OtherSettings { path, differences });
         }
+        Ok(())
     }
 }
 

@@ -18,12 +18,11 @@ use tinderbox_deferred::{Deferred, NumericFingerprint, ParameterPath, Request, S
 use tinderbox_pipeline::schedule::StageIndex;
 use tinderbox_pipeline::{SavedOptimizer, StageStore, StepRates, StreamedTraining, UpdatedStage};
 
-use super::restored::State;
-use super::scalars::{
-    is_averaged, is_of_working_dir, of_base_rate, of_other_rates, of_run, of_working_dir, rates_of,
-    scale_of, to_saved,
+use super::resume::State;
+use super::settings::{
+    AVERAGED, Expected, WORKING_DIR, is_set, of_base_rate, of_micro_batches, of_other_rates,
+    rates_of, scale_of, to_saved, warn_of_numerics,
 };
-use super::settings::{Expected, warn_of_numerics};
 use crate::CheckpointsError;
 
 type Failed = Box<dyn Error + Send + Sync>;
@@ -43,18 +42,15 @@ const KEEP: usize = 2;
 /// from the newest of them, if it has no parameters that are not trained.
 #[derive(Clone)]
 pub struct WorkingDir {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
     run: Run,
     /// Of the parameters that no checkpoint has.
     source: Arc<dyn Source>,
     modules: ModuleTypes,
-    state: Mutex<Progress>,
+    state: Arc<Mutex<Progress>>,
 }
 
 /// What is there, and what is being written.
+#[derive(Default)]
 struct Progress {
     current: Option<Arc<Checkpoint>>,
     /// The steps that streamed models have written.
@@ -78,46 +74,39 @@ struct Training {
 /// A step that is being written, by a thread of its own.
 struct Writing {
     step: u64,
-    /// `None` when all stages were given.
-    stages: Option<SyncSender<(u32, RankSave)>>,
-    /// Returns the ranks that were written.
-    thread: Option<JoinHandle<Result<BTreeSet<u32>, SaveError>>>,
-    /// Removes what was written when it is dropped.
-    attempt: Option<Attempt>,
+    /// Receives the stages. `None` when all stages were given.
+    writer: Option<(SyncSender<(u32, RankSave)>, Writer)>,
 }
+
+/// Returns the ranks that were written, and the attempt, which removes what was written when it is dropped.
+type Writer = JoinHandle<Result<(BTreeSet<u32>, Attempt), SaveError>>;
 
 impl Writing {
     /// Begins a step, with a thread that writes one stage at a time.
     fn begin(run: &Run, meta: CheckpointMeta) -> Result<Self, Failed> {
         let step = meta.step;
         let attempt = run.begin(meta)?;
-        let handle = attempt.handle();
         let (stages, updated) = sync_channel::<(u32, RankSave)>(0);
         let thread = thread::Builder::new().name("writer".into());
         let thread = thread.spawn(move || {
-            let mut written = BTreeSet::new();
+            let (mut written, handle) = (BTreeSet::new(), attempt.handle());
             for (rank, RankSave { tensors, scalars }) in updated {
                 handle.write_rank(rank, &tensors, &scalars)?;
                 written.insert(rank);
             }
-            Ok(written)
+            Ok((written, attempt))
         })?;
-        Ok(Self {
-            step,
-            stages: Some(stages),
-            thread: Some(thread),
-            attempt: Some(attempt),
-        })
+        let writer = Some((stages, thread));
+        Ok(Self { step, writer })
     }
 
     /// Waits until everything is written.
-    fn finish(&mut self) -> Result<BTreeSet<u32>, Failed> {
-        self.stages = None;
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(written)) => Ok(written?),
-            Some(Err(_)) => Err("the thread that writes has panicked".into()),
-            None => Err("an earlier stage could not be written".into()),
-        }
+    fn finish(&mut self) -> Result<(BTreeSet<u32>, Attempt), Failed> {
+        let writer = self.writer.take();
+        let (stages, thread) = writer.ok_or("an earlier stage could not be written")?;
+        drop(stages);
+        let written = thread.join();
+        Ok(written.map_err(|_| "the thread that writes has panicked")??)
     }
 }
 
@@ -141,28 +130,25 @@ impl WorkingDir {
         source: impl Source + 'static,
     ) -> Result<Self, CheckpointsError> {
         let run = Run::local(dir.into());
-        run.clean().map_err(|source| CheckpointsError::Open {
-            path: run.place(),
-            source: Box::new(source),
-        })?;
+        run.clean().map_err(CheckpointsError::open(&run))?;
         let latest = run.latest()?;
         let skipped = latest.iter().flat_map(|latest| &latest.skipped);
         let damaged = skipped.map(|skipped| skipped.step).collect();
-        let is_own = |step: &u64| run.open(*step).is_ok_and(|saved| is_of_working_dir(&saved));
+        let is_own = |step: &u64| {
+            run.open(*step)
+                .is_ok_and(|saved| is_set(&saved, WORKING_DIR))
+        };
+        let state = Progress {
+            own: run.steps()?.into_iter().filter(is_own).collect(),
+            current: latest.map(|latest| Arc::new(latest.checkpoint)),
+            damaged,
+            ..Progress::default()
+        };
         Ok(Self {
-            inner: Arc::new(Inner {
-                source: Arc::new(source),
-                modules: ModuleTypes::of(model.parameters()),
-                state: Mutex::new(Progress {
-                    own: run.steps()?.into_iter().filter(is_own).collect(),
-                    current: latest.map(|latest| Arc::new(latest.checkpoint)),
-                    damaged,
-                    settings: Expected::default(),
-                    training: None,
-                    writing: None,
-                }),
-                run,
-            }),
+            run,
+            source: Arc::new(source),
+            modules: ModuleTypes::of(model.parameters()),
+            state: Arc::new(Mutex::new(state)),
         })
     }
 
@@ -171,7 +157,7 @@ impl WorkingDir {
     #[must_use]
     pub fn allow_changes<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> Self {
         let allowed = names.into_iter().map(S::into);
-        self.inner.lock().settings.allowed.extend(allowed);
+        self.lock().settings.allowed.extend(allowed);
         self
     }
 
@@ -179,19 +165,24 @@ impl WorkingDir {
     /// [`Checkpoints::describe_learning_rates`](crate::Checkpoints::describe_learning_rates).
     #[must_use]
     pub fn describe_learning_rates(self, schedule: impl Into<String>) -> Self {
-        self.inner.lock().settings.learning_rates = Some(schedule.into());
+        self.lock().settings.learning_rates = Some(schedule.into());
         self
     }
 
     /// Returns the checkpoint of the last step; `None` before the first one.
     pub fn checkpoint(&self) -> Option<Checkpoint> {
-        let current = self.inner.lock().current.clone();
+        let current = self.lock().current.clone();
         current.map(Arc::unwrap_or_clone)
     }
 
     /// Returns the learning rates of the last step; `None` before the first one, or if the checkpoint does not have them.
     pub fn learning_rates(&self) -> Option<StepRates> {
-        rates_of(&*self.inner.lock().current.clone()?)
+        rates_of(&*self.lock().current.clone()?)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        // A thread that panics leaves an attempt that the next start removes.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to write a step.
@@ -201,14 +192,7 @@ impl WorkingDir {
             replace: state.damaged.contains(&step),
             ..state.training()?.meta.clone()
         };
-        Writing::begin(&self.inner.run, meta)
-    }
-}
-
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        // A thread that panics leaves an attempt that the next start removes.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Writing::begin(&self.run, meta)
     }
 }
 
@@ -216,6 +200,37 @@ impl Progress {
     fn training(&self) -> Result<&Training, Failed> {
         let training = self.training.as_ref();
         training.ok_or_else(|| "the directory was not started".into())
+    }
+
+    /// Checks that training can continue with the current checkpoint.
+    fn check(&self, training: &StreamedTraining<'_>) -> Result<(), CheckpointsError> {
+        let Some(checkpoint) = self.current.as_deref() else {
+            return Ok(());
+        };
+        let (expected, found) = (checkpoint.manifest().seed, training.seed.value());
+        if expected != found {
+            return Err(CheckpointsError::Seed { expected, found });
+        }
+        let path = checkpoint.dir().to_owned();
+        if is_set(checkpoint, AVERAGED) {
+            return Err(CheckpointsError::Averaged { path });
+        }
+        // With a loss scale, all steps so far may have been skipped.
+        let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
+        if has_stepped && training.keeps_state && State::of(checkpoint.clone()).is_empty() {
+            return Err(CheckpointsError::NoOptimizerState { path });
+        }
+        let trained = training.trained.iter().flat_map(|(_, paths)| paths);
+        let trained: BTreeSet<&str> = trained.map(ParameterPath::as_str).collect();
+        let others = checkpoint.tensors(Role::Model);
+        let others = others.filter(|tensor| !trained.contains(&*tensor.name));
+        let names: Vec<String> = others.map(|tensor| tensor.name.clone()).collect();
+        if !names.is_empty() {
+            return Err(CheckpointsError::NotTrained { path, names });
+        }
+        self.settings.check(checkpoint, training.settings.clone())?;
+        warn_of_numerics(checkpoint);
+        Ok(())
     }
 }
 
@@ -231,8 +246,7 @@ impl Training {
         let states = states.map(|(name, data)| SaveTensor::whole(name, Role::State, data));
         let scalars = updated.optimizer.scalars.into_iter();
         let scalars = scalars.map(|(name, value)| (name, to_saved(value)));
-        let of_run = self.scalars.iter().filter(|_| rank == 0);
-        let of_run = of_run.map(|(name, value)| (name.clone(), *value));
+        let of_run = self.scalars.clone().into_iter().filter(|_| rank == 0);
         let base = (rank == 0).then(|| of_base_rate(updated.rates.base));
         let rates = base.into_iter().chain(of_other_rates(updated.rates.others));
         let part = RankSave {
@@ -243,62 +257,29 @@ impl Training {
     }
 }
 
-/// Checks that training can continue with a checkpoint.
-fn check(
-    checkpoint: &Checkpoint,
-    training: &StreamedTraining<'_>,
-    settings: &Expected,
-) -> Result<(), CheckpointsError> {
-    let (expected, found) = (checkpoint.manifest().seed, training.seed.value());
-    if expected != found {
-        return Err(CheckpointsError::Seed { expected, found });
-    }
-    let path = checkpoint.dir().to_owned();
-    if is_averaged(checkpoint) {
-        return Err(CheckpointsError::Averaged { path });
-    }
-    // With a loss scale, all steps so far may have been skipped.
-    let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
-    if has_stepped && training.keeps_state && State::of(checkpoint.clone()).is_empty() {
-        return Err(CheckpointsError::NoOptimizerState { path });
-    }
-    let trained = training.trained.iter().flat_map(|(_, paths)| paths);
-    let trained: BTreeSet<&str> = trained.map(ParameterPath::as_str).collect();
-    let names = checkpoint.tensors(Role::Model);
-    let names = names.map(|tensor| tensor.name.clone());
-    let names: Vec<String> = names.filter(|name| !trained.contains(&**name)).collect();
-    if !names.is_empty() {
-        return Err(CheckpointsError::NotTrained { path, names });
-    }
-    settings.check(checkpoint, training.settings.clone())?;
-    warn_of_numerics(checkpoint);
-    Ok(())
-}
-
 impl StageStore for WorkingDir {
     fn start(&self, training: &StreamedTraining<'_>) -> Result<(), Failed> {
-        let mut state = self.inner.lock();
-        if let Some(current) = &state.current {
-            check(current, training, &state.settings)?;
-        }
+        let mut state = self.lock();
+        state.check(training)?;
         let trained = training.trained.iter();
         let stages: Vec<StageIndex> = trained.map(|(stage, _)| *stage).collect();
         let plan = serde_json::to_value(training.plan.file().without_programs());
         let plan = plan.map_err(|source| CheckpointsError::Plan { step: 0, source })?;
-        let scalars = of_run(None, training.micro_batches, false, None).into_iter();
+        let is_streamed = (WORKING_DIR.to_owned(), Scalar::Bool(true));
+        let scalars = [of_micro_batches(training.micro_batches), is_streamed];
         // What an earlier start has left is removed.
         state.writing = None;
         state.training = Some(Training {
             meta: CheckpointMeta {
                 seed: training.seed.value(),
                 plan,
-                modules: self.inner.modules.clone(),
+                modules: self.modules.clone(),
                 settings: state.settings.of(training.settings.clone()),
                 numerics: NumericFingerprint::of_process().classes().clone(),
                 ..CheckpointMeta::new(0, stages.len().max(1) as u32)
             },
             stages,
-            scalars: scalars.chain([of_working_dir()]).collect(),
+            scalars: scalars.into(),
         });
         Ok(())
     }
@@ -308,7 +289,7 @@ impl StageStore for WorkingDir {
     }
 
     fn source(&self) -> Arc<dyn Source> {
-        let source = self.inner.source.clone();
+        let source = self.source.clone();
         match self.checkpoint() {
             Some(checkpoint) => Arc::new(checkpoint.or_else(source)),
             None => source,
@@ -326,26 +307,25 @@ impl StageStore for WorkingDir {
     }
 
     fn scratch_dir(&self) -> Option<PathBuf> {
-        Some(self.inner.run.place())
+        Some(self.run.place())
     }
 
     /// Returns when a thread writes it, and has written what was given before.
     fn write(&self, step: u64, updated: UpdatedStage) -> Result<(), Failed> {
-        let mut state = self.inner.lock();
+        let mut state = self.lock();
         let part = state.training()?.part(updated)?;
-        let is_begun = |writing: &Writing| writing.step == step;
-        if !state.writing.as_ref().is_some_and(is_begun) {
+        if state.writing.as_ref().map(|writing| writing.step) != Some(step) {
             state.writing = Some(self.begin(&state, step)?);
         }
-        let writing = state.writing.as_ref();
-        let stages = writing.and_then(|writing| writing.stages.clone());
+        let writer = state.writing.as_ref().and_then(|of| of.writer.as_ref());
+        let stages = writer.map(|(stages, _)| stages.clone());
         // What is read meanwhile needs the lock.
         drop(state);
         if let Some(Ok(())) = stages.map(|stages| stages.send(part)) {
             return Ok(());
         }
         // The thread has ended with an error.
-        let mut state = self.inner.lock();
+        let mut state = self.lock();
         match &mut state.writing {
             Some(writing) => writing.finish().map(drop),
             None => Err("the directory was started again meanwhile".into()),
@@ -353,26 +333,25 @@ impl StageStore for WorkingDir {
     }
 
     fn commit(&self, step: u64) -> Result<(), Failed> {
-        let mut state = self.inner.lock();
+        let mut state = self.lock();
         let begun = state.writing.take();
         let mut writing = match begun.filter(|writing| writing.step == step) {
             Some(writing) => writing,
             // Nothing is trained.
             None => self.begin(&state, step)?,
         };
-        let written = writing.finish()?;
-        let attempt = writing.attempt.take().expect("it is published once");
+        let (written, attempt) = writing.finish()?;
         if written.is_empty() {
             let scalars = state.training()?.scalars.clone();
             attempt.handle().write_rank(0, &[], &scalars)?;
         }
         attempt.publish(PARTS_TIMEOUT)?;
-        state.current = Some(Arc::new(self.inner.run.open(step)?));
+        state.current = Some(Arc::new(self.run.open(step)?));
         state.own.insert(step);
         while state.own.len() > KEEP
             && let Some(oldest) = state.own.pop_first()
         {
-            if let Err(error) = self.inner.run.remove(oldest) {
+            if let Err(error) = self.run.remove(oldest) {
                 tracing::warn!(step = oldest, %error, "an earlier step could not be removed");
             }
         }
@@ -383,7 +362,7 @@ impl StageStore for WorkingDir {
 impl fmt::Debug for WorkingDir {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkingDir")
-            .field("dir", &self.inner.run.place())
+            .field("dir", &self.run.place())
             .field("step", &self.step())
             .finish_non_exhaustive()
     }

@@ -8,16 +8,14 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use serde_json::Value;
 use tinderbox_checkpoint::{
-    Attempt, AttemptHandle, AttemptId, Checkpoint, CheckpointMeta, LoadError, Run, SaveError,
-    SaveSize, Skipped,
+    Attempt, AttemptHandle, AttemptId, CheckpointMeta, Latest, LoadError, Run, SaveError, SaveSize,
 };
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::{World, WorldError, with_causes};
 
-use super::restored::{Resumed, SkippedCheckpoint, prepare};
-use super::saved::{RankSnapshot, writes};
-use super::settings::Expected;
-use super::{Checkpoints, scalars};
+use super::Checkpoints;
+use super::resume::{Resumed, SkippedCheckpoint, prepare};
+use super::saved::RankSnapshot;
 use crate::CheckpointsError;
 
 /// Returns what this process has made, if all have made theirs. What it could not make because another process failed is
@@ -31,10 +29,8 @@ fn agree<T, E: std::error::Error>(
     match (own, agreed) {
         (own, Err(error @ WorldError::Failed(_))) => {
             if let Err(own) = own {
-                tracing::warn!(
-                    error = with_causes(&own),
-                    "this process could not continue either"
-                );
+                let error = with_causes(&own);
+                tracing::warn!(error, "this process could not continue either");
             }
             Err(error.into())
         }
@@ -66,10 +62,7 @@ fn check_shared(run: &Run, world: &World) -> Result<(), CheckpointsError> {
     };
     let seen = joined.map_err(|source| match source {
         SaveError::NoAttempt { .. } => CheckpointsError::NotShared { path: run.place() },
-        source => CheckpointsError::Open {
-            path: run.place(),
-            source: Box::new(source),
-        },
+        source => CheckpointsError::open(run)(source),
     });
     agree(world, seen, |error| error)
 }
@@ -85,19 +78,17 @@ fn join(
     const LOOK: Duration = Duration::from_millis(100);
     let started = Instant::now();
     loop {
-        match run.join_attempt(step, id, LOOK) {
-            Err(SaveError::NoAttempt { step, path, .. }) => {
-                let waited = started.elapsed();
-                if waited >= timeout || world.failure().is_some() {
-                    let waited_ms = waited.as_millis();
-                    return Err(SaveError::NoAttempt {
-                        step,
-                        path,
-                        waited_ms,
-                    });
-                }
-            }
+        let path = match run.join_attempt(step, id, LOOK) {
+            Err(SaveError::NoAttempt { path, .. }) => path,
             joined => return joined,
+        };
+        let waited = started.elapsed();
+        if waited >= timeout || world.failure().is_some() {
+            return Err(SaveError::NoAttempt {
+                step,
+                path,
+                waited_ms: waited.as_millis(),
+            });
         }
     }
 }
@@ -117,29 +108,12 @@ impl Checkpoints {
         if world.size() == 1 {
             return Self::on(run);
         }
-        let place = run.place();
         // The first process removes what a killed run has left.
-        let cleaned = match world.is_first() {
-            true => run.clean().map(drop),
-            false => Ok(()),
-        };
-        let not_open = |source| CheckpointsError::Open {
-            path: place.clone(),
-            source: Box::new(source),
-        };
-        agree(world, cleaned, not_open)?;
+        let cleaned = world.is_first().then(|| run.clean().map(drop));
+        let cleaned = cleaned.unwrap_or(Ok(()));
+        agree(world, cleaned, CheckpointsError::open(&run))?;
         check_shared(&run, world)?;
-        Ok(Self {
-            run,
-            place,
-            every: None,
-            keep: None,
-            in_background: false,
-            timeout: Duration::from_secs(600),
-            world: Some(world.clone()),
-            saving: Mutex::new(None),
-            settings: Expected::default(),
-        })
+        Ok(Self::of(run, Some(world.clone())))
     }
 
     /// The same, for a call that may be repeated.
@@ -148,7 +122,7 @@ impl Checkpoints {
             run: self.run.clone(),
             place: self.place.clone(),
             world: self.world.clone(),
-            saving: Mutex::new(None),
+            saving: Mutex::default(),
             settings: self.settings.clone(),
             ..*self
         })
@@ -188,26 +162,13 @@ impl Checkpoints {
         metadata: Value,
     ) -> Result<PathBuf, CheckpointsError> {
         let step = pipeline.steps();
-        let failed = |source| CheckpointsError::Save {
-            step,
-            source: Box::new(source),
-        };
-        let writes = writes(pipeline);
-        let ranks = writes.len();
-        let mut meta = self.meta_of(pipeline, writes.len(), data_position, metadata)?;
-        let of_run = scalars::of_run(
-            pipeline.loss_scale(),
-            pipeline.micro_batches(),
-            pipeline.is_averaged(),
-            pipeline.last_learning_rates(),
-        );
-        let own = pipeline
-            .on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))?
-            .pop();
-        let sizes = world.all_gather(
-            own.as_ref()
-                .map_or_else(SaveSize::default, RankSnapshot::size),
-        )?;
+        let (mut meta, of_run, own) = self.contents(pipeline, data_position, metadata)?;
+        // The ranks after these have no stage.
+        let writers = meta.world_size as usize;
+        // A process that waits has no rank.
+        let own = own.first();
+        let size = own.map_or_else(SaveSize::default, RankSnapshot::size);
+        let sizes = world.all_gather(size)?;
         let mut size = SaveSize::default();
         sizes.into_iter().for_each(|of_rank| size.add_size(of_rank));
         meta.size = Some(size);
@@ -222,28 +183,25 @@ impl Checkpoints {
                 Some(attempt) => attempt.handle(),
                 None => join(&self.run, world, step, id, self.timeout)?,
             };
-            if world.rank().index() >= ranks {
-                // It has no stage.
+            if world.rank().index() >= writers {
                 return Ok(());
             }
-            let mut save = own.map_or_else(|| Ok(Default::default()), |own| own.to_save())?;
+            let save = own.map(RankSnapshot::to_save).transpose()?;
+            let mut save = save.unwrap_or_default();
             if world.is_first() {
                 save.scalars.extend(of_run);
             }
             handle.write_rank(world.rank().index() as u32, &save.tensors, &save.scalars)
         };
         // Without the agreement of all, the attempt of the first is dropped, which removes its files.
-        agree(world, write(), failed)?;
+        agree(world, write(), CheckpointsError::save(step))?;
         // Without the directory: a path that is not UTF-8 can't be sent.
         world.from_first(|| match attempt {
             Some(attempt) => attempt.publish(self.timeout.min(LISTED)).map(drop),
             None => Ok(()),
         })?;
-        let pruned = match world.is_first() {
-            true => self.prune(step),
-            false => Ok(()),
-        };
-        agree(world, pruned, |error| error)?;
+        let pruned = world.is_first().then(|| self.prune(step));
+        agree(world, pruned.unwrap_or(Ok(())), |error| error)?;
         Ok(self.run.step_place(step))
     }
 
@@ -263,27 +221,23 @@ impl Checkpoints {
         world: &World,
         pipeline: &mut Pipeline<M, B>,
     ) -> Result<Option<Resumed>, CheckpointsError> {
-        let mut chosen: Option<(Checkpoint, Vec<Skipped>)> = None;
+        let mut chosen: Option<Latest> = None;
         let step = world.from_first(|| {
-            let latest = self.run.latest()?;
-            chosen = latest.map(|latest| (latest.checkpoint, latest.skipped));
-            Ok::<_, LoadError>(chosen.as_ref().map(|(checkpoint, _)| checkpoint.step()))
+            chosen = self.run.latest()?;
+            let step = chosen.as_ref().map(|latest| latest.checkpoint.step());
+            Ok::<_, LoadError>(step)
         })?;
         let Some(step) = step else {
             return Ok(None);
         };
         let opened = match chosen {
-            Some(chosen) => Ok(chosen),
-            None => self
-                .run
-                .open(step)
-                .map(|checkpoint| (checkpoint, Vec::new())),
+            Some(latest) => Ok((latest.checkpoint, latest.skipped)),
+            None => self.run.open(step).map(|opened| (opened, Vec::new())),
         };
-        let prepared = opened
-            .map_err(CheckpointsError::from)
-            .and_then(|(checkpoint, skipped)| {
-                Ok((prepare(pipeline, checkpoint, &self.settings)?, skipped))
-            });
+        let prepared = opened.map_err(CheckpointsError::from);
+        let prepared = prepared.and_then(|(checkpoint, skipped)| {
+            Ok((prepare(pipeline, checkpoint, &self.settings)?, skipped))
+        });
         // Before anything is changed.
         let (prepared, skipped) = agree(world, prepared, |error| error)?;
         let mut resumed = prepared.restore(pipeline)?;
@@ -297,13 +251,12 @@ impl Checkpoints {
             });
             Ok::<Vec<_>, WorldError>(parts.collect())
         })?;
-        let skipped = skipped
-            .into_iter()
-            .map(|(step, reason, name)| SkippedCheckpoint {
-                step,
-                reason,
-                set_aside: name.map(|name| self.place.join(name)),
-            });
+        let skipped = skipped.into_iter();
+        let skipped = skipped.map(|(step, reason, name)| SkippedCheckpoint {
+            step,
+            reason,
+            set_aside: name.map(|name| self.place.join(name)),
+        });
         resumed.skipped = skipped.collect();
         Ok(Some(resumed))
     }

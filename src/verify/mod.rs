@@ -194,10 +194,8 @@ fn plain_step<M: Module, B: Batch>(
         found: Ok(BTreeMap::new()),
     };
     module.visit(&mut collect);
-    Ok(Step {
-        loss: value,
-        gradients: collect.found?,
-    })
+    let (loss, gradients) = (value, collect.found?);
+    Ok(Step { loss, gradients })
 }
 
 fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
@@ -218,7 +216,7 @@ fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
         builder = builder.schedule(schedule.clone());
     }
     let mut pipeline = builder.start()?;
-    let output = pipeline.step(0.0, batch)?;
+    let loss = pipeline.step(0.0, batch)?.loss;
     let gradients = pipeline.on_ranks(|_, stages| {
         let gradients = stages.iter().flat_map(|stage| stage.gradients());
         let gradients = gradients.map(|(path, gradient)| (path.to_string(), gradient.clone()));
@@ -229,13 +227,10 @@ fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
     for (path, gradient) in gradients.into_iter().flatten() {
         parts.entry(path).or_default().push(gradient);
     }
-    let gradients = parts
-        .into_iter()
-        .map(|(path, parts)| Ok((path, DynTensor::joined(parts).to_data()?)));
-    Ok(Step {
-        loss: output.loss,
-        gradients: gradients.collect::<Result<_, VerifyModelError>>()?,
-    })
+    let joined = |(path, parts)| Ok((path, DynTensor::joined(parts).to_data()?));
+    let gradients = parts.into_iter().map(joined);
+    let gradients = gradients.collect::<Result<_, VerifyModelError>>()?;
+    Ok(Step { loss, gradients })
 }
 
 /// Collects the gradients of a module by path.

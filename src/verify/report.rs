@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use burn::tensor::{DType, TensorData};
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
 
 /// Number of roundings of the largest element of all gradients below which a difference is insignificant.
 const ROUNDINGS: f64 = 8.0;
+
+/// Lines around the table and below its header, in the form of `comfy_table::presets`.
+const LINES: &str = "  ── ══      ──    ";
 
 /// The results of a step.
 pub(super) struct Step {
@@ -129,35 +132,61 @@ impl Verification {
     /// the steps.
     pub fn differing(&self) -> impl Iterator<Item = &ParameterComparison> {
         let parameters = self.parameters.iter();
-        parameters.filter(|parameter| !parameter.gradient.agrees(self.tolerance))
+        parameters.filter(|parameter| !parameter.gradient.verdict(self.tolerance).1)
     }
 
     fn loss_agrees(&self) -> bool {
         let LossComparison { plain, pipeline } = self.loss;
         relative((plain - pipeline).abs(), plain.abs()) <= self.tolerance
     }
+
+    fn row(&self, parameter: &ParameterComparison) -> [String; 5] {
+        let (verdict, _) = parameter.gradient.verdict(self.tolerance);
+        let (difference, relative) = match parameter.gradient {
+            GradientComparison::Both {
+                largest_difference: largest,
+                relative_difference: relative,
+                ..
+            } => (format!("{largest:.2e}"), format!("{relative:.2e}")),
+            _ => (String::new(), String::new()),
+        };
+        let dims: Vec<String> = parameter.shape.iter().map(u64::to_string).collect();
+        [
+            parameter.path.to_string(),
+            format!("[{}]", dims.join(", ")),
+            difference,
+            relative,
+            verdict.to_owned(),
+        ]
+    }
 }
 
 impl GradientComparison {
-    fn agrees(self, tolerance: f64) -> bool {
+    /// Returns the verdict in words, and whether it is an agreement.
+    fn verdict(self, tolerance: f64) -> (&'static str, bool) {
         match self {
             Self::Both {
                 relative_difference,
                 is_rounding,
+                is_bit_equal,
                 ..
-            } => relative_difference <= tolerance || is_rounding,
-            Self::Neither => true,
-            Self::MissingInPipeline | Self::MissingInPlain => false,
+            } => match is_bit_equal {
+                true => ("equal bits", true),
+                false if relative_difference <= tolerance => ("agrees", true),
+                false if is_rounding => ("rounding", true),
+                false => ("differs", false),
+            },
+            Self::MissingInPipeline => ("missing in the pipeline", false),
+            Self::MissingInPlain => ("missing in plain Burn", false),
+            Self::Neither => ("none", true),
         }
     }
 }
 
 /// Returns a difference relative to a size.
 fn relative(difference: f64, size: f64) -> f64 {
-    match difference == 0.0 {
-        true => 0.0,
-        false => difference / size,
-    }
+    let quotient = difference / size;
+    if difference == 0.0 { 0.0 } else { quotient }
 }
 
 /// Returns the distance from 1 to the next number of a float type.
@@ -187,11 +216,8 @@ fn compared(plain: &TensorData, pipeline: &TensorData, largest_of_all: f64) -> G
     }
     let (mut largest, size) = (0.0_f64, size(plain));
     for (a, b) in plain.iter::<f64>().zip(pipeline.iter::<f64>()) {
-        let difference = match a == b {
-            // Includes infinities.
-            true => 0.0,
-            false => (a - b).abs(),
-        };
+        // Infinities can be equal.
+        let difference = if a == b { 0.0 } else { (a - b).abs() };
         largest = match difference.is_nan() {
             true => f64::INFINITY,
             false => largest.max(difference),
@@ -220,13 +246,7 @@ impl fmt::Display for Verification {
             )?;
         }
         let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        for between_rows in [
-            TableComponent::HorizontalLines,
-            TableComponent::MiddleIntersections,
-        ] {
-            table.remove_style(between_rows);
-        }
+        table.load_preset(LINES);
         table.set_header(["parameter", "shape", "difference", "relative", "gradient"]);
         for parameter in &self.parameters {
             table.add_row(self.row(parameter));
@@ -245,51 +265,10 @@ impl fmt::Display for Verification {
             "loss: plain Burn {plain:.9}, pipeline {pipeline:.9}, difference {difference:.2e}{}",
             if self.loss_agrees() { "" } else { ", differs" }
         )?;
+        let (all, tolerance) = (self.parameters.len(), self.tolerance);
         write!(
             f,
-            "gradients: {differing} of {} differ by more than {:.0e} of their largest element",
-            self.parameters.len(),
-            self.tolerance
+            "gradients: {differing} of {all} differ by more than {tolerance:.0e} of their largest element"
         )
-    }
-}
-
-impl Verification {
-    fn row(&self, parameter: &ParameterComparison) -> [String; 5] {
-        let verdict = match parameter.gradient {
-            GradientComparison::Both {
-                is_bit_equal: true, ..
-            } => "equal bits",
-            GradientComparison::Both {
-                relative_difference,
-                ..
-            } if relative_difference <= self.tolerance => "agrees",
-            GradientComparison::Both {
-                is_rounding: true, ..
-            } => "rounding",
-            GradientComparison::Both { .. } => "differs",
-            GradientComparison::MissingInPipeline => "missing in the pipeline",
-            GradientComparison::MissingInPlain => "missing in plain Burn",
-            GradientComparison::Neither => "none",
-        };
-        let (difference, relative) = match parameter.gradient {
-            GradientComparison::Both {
-                largest_difference,
-                relative_difference,
-                ..
-            } => (
-                format!("{largest_difference:.2e}"),
-                format!("{relative_difference:.2e}"),
-            ),
-            _ => (String::new(), String::new()),
-        };
-        let dims: Vec<String> = parameter.shape.iter().map(u64::to_string).collect();
-        [
-            parameter.path.to_string(),
-            format!("[{}]", dims.join(", ")),
-            difference,
-            relative,
-            verdict.to_owned(),
-        ]
     }
 }

@@ -35,7 +35,9 @@ pub struct Crate {
 /// Returns the folders of the crates of the workspace; the last one is the root.
 pub fn crates() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let (_, after) = manifest.split_once("members = [").expect("a list of members");
+    let (_, after) = manifest
+        .split_once("members = [")
+        .expect("a list of members");
     let (members, _) = after.split_once(']').unwrap();
     let members = members.split(',').map(|name| name.trim().trim_matches('"'));
     let members = members.filter(|name| !name.is_empty()).map(str::to_owned);

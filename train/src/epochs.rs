@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
+use derive_more::Debug;
 
 use crate::EpochsError;
 
@@ -43,16 +44,18 @@ use crate::EpochsError;
 /// assert_eq!(rest[0].to_data(), all[1].to_data());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct Epochs<B> {
+    #[debug(skip)]
     loader: Arc<dyn DataLoader<B>>,
+    /// Before the first epoch, where it begins.
     place: Place,
-    /// Where to resume.
-    skip: Option<Place>,
+    #[debug(skip)]
     is_begun: bool,
 }
 
 /// A place in the epochs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Place {
     /// The number of epochs before.
     epoch: usize,
@@ -61,6 +64,12 @@ struct Place {
 }
 
 impl Place {
+    /// Returns the beginning of the next epoch.
+    const fn next(self) -> Self {
+        let epoch = self.epoch + 1;
+        Self { epoch, items: 0 }
+    }
+
     fn position(self, items_per_epoch: usize) -> u64 {
         self.epoch as u64 * items_per_epoch as u64 + self.items as u64
     }
@@ -72,20 +81,18 @@ impl<B> Epochs<B> {
         Self {
             loader,
             place: Place::default(),
-            skip: None,
             is_begun: false,
         }
     }
 
     /// Returns the position: the number of items so far.
     pub fn position(&self) -> u64 {
-        let place = self.skip.unwrap_or(self.place);
-        place.position(self.loader.num_items())
+        self.place.position(self.loader.num_items())
     }
 
     /// Returns the number of epochs that have ended.
     pub fn ended(&self) -> usize {
-        self.skip.unwrap_or(self.place).epoch
+        self.place.epoch
     }
 
     /// Returns the number of items of an epoch.
@@ -108,11 +115,10 @@ impl<B> Epochs<B> {
             return Err(EpochsError::NoItems { position });
         }
         let epoch = position.checked_div(items).unwrap_or(0);
-        let place = Place {
+        self.place = Place {
             epoch: usize::try_from(epoch).map_err(|_| EpochsError::NoItems { position })?,
             items: (position - epoch * items) as usize,
         };
-        self.skip = (place != Place::default()).then_some(place);
         Ok(())
     }
 
@@ -124,21 +130,15 @@ impl<B> Epochs<B> {
     /// If the loader fails to return a batch that is skipped, or no batch ends at the position.
     pub fn next_epoch(&mut self) -> Result<Epoch<'_, B>, EpochsError> {
         let workers = (!self.is_begun).then(worker_threads);
-        self.is_begun = true;
-        if self.place.items > 0 {
-            self.place = Place {
-                epoch: self.place.epoch + 1,
-                items: 0,
-            };
-        }
-        let skip = self.skip.take();
-        if let Some(skip) = skip {
+        if !self.is_begun {
             // Every call shuffles.
-            (0..skip.epoch).for_each(|_| drop(self.loader.iter()));
-            self.place = skip;
+            (0..self.place.epoch).for_each(|_| drop(self.loader.iter()));
+        } else if self.place.items > 0 {
+            self.place = self.place.next();
         }
+        self.is_begun = true;
         let mut batches = self.loader.iter();
-        let (mut skipped, target) = (0, skip.map_or(0, |skip| skip.items));
+        let (mut skipped, target) = (0, self.place.items);
         while skipped < target {
             let position = self.place.position(self.loader.num_items());
             let not_there = EpochsError::BetweenBatches { position };
@@ -163,38 +163,23 @@ impl<B> Epochs<B> {
     }
 }
 
-impl<B> std::fmt::Debug for Epochs<B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Epochs")
-            .field("place", &self.place)
-            .field("skip", &self.skip)
-            .finish_non_exhaustive()
-    }
-}
-
 /// The batches of an epoch.
+#[derive(Debug)]
 pub struct Epoch<'a, B> {
+    #[debug(skip)]
     batches: Box<dyn DataLoaderIterator<B> + 'a>,
     place: &'a mut Place,
     /// The items of an epoch.
+    #[debug(skip)]
     items: usize,
+    #[debug(skip)]
     is_ended: bool,
     /// In the first epoch, the number of threads that were workers before it, as long as there are no more.
+    #[debug(skip)]
     workers: Option<usize>,
 }
 
 impl<B> Epoch<'_, B> {
-    /// Warns, once, if the loader has started several workers. All have run when an epoch ends.
-    fn warn_of_workers(&mut self) {
-        if self.workers.is_some_and(|before| before < worker_threads()) {
-            self.workers = None;
-            tracing::warn!(
-                "the data loader has more than one worker: the order of its batches depends on timing, so the run \
-                 can't be repeated or resumed exactly; use `num_workers(1)`"
-            );
-        }
-    }
-
     /// Returns the position after the last batch that was returned: the number of items of all epochs so far.
     pub fn position(&self) -> u64 {
         self.place.position(self.items)
@@ -214,28 +199,23 @@ impl<B> Iterator for Epoch<'_, B> {
             return None;
         }
         let batch = self.batches.next();
-        if self.place.items == 0 || batch.is_none() {
-            self.warn_of_workers();
+        // All workers have run when an epoch ends.
+        let is_edge = self.place.items == 0 || batch.is_none();
+        if is_edge && self.workers.is_some_and(|before| before < worker_threads()) {
+            self.workers = None;
+            tracing::warn!(
+                "the data loader has more than one worker: the order of its batches depends on timing, so the run \
+                 can't be repeated or resumed exactly; use `num_workers(1)`"
+            );
         }
         match &batch {
             Some(_) => self.place.items = self.batches.progress().items_processed,
             None => {
                 self.is_ended = true;
-                *self.place = Place {
-                    epoch: self.place.epoch + 1,
-                    items: 0,
-                };
+                *self.place = self.place.next();
             }
         }
         batch
-    }
-}
-
-impl<B> std::fmt::Debug for Epoch<'_, B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Epoch")
-            .field("place", &self.place)
-            .finish_non_exhaustive()
     }
 }
 
@@ -243,13 +223,9 @@ impl<B> std::fmt::Debug for Epoch<'_, B> {
 /// them; 0 on systems without this list.
 fn worker_threads() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
-    let names = threads.filter_map(|thread| {
-        let name = thread.ok()?.path().join("comm");
-        std::fs::read_to_string(name).ok()
+    let names = threads.flatten().filter_map(|thread| {
+        let name = std::fs::read_to_string(thread.path().join("comm")).ok()?;
+        Some(name.trim_end().strip_prefix("dataloader-")? != "0")
     });
-    let later = names.filter(|name| {
-        let number = name.trim_end().strip_prefix("dataloader-");
-        number.is_some_and(|number| number != "0")
-    });
-    later.count()
+    names.filter(|is_later| *is_later).count()
 }

@@ -15,7 +15,7 @@ pub enum SignalError {
     /// The name is not the name of a signal after which a training can end.
     #[error(
         "`{name}` is no signal that a program can end after: expected one of {}",
-        names(known)
+        known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]
     Unknown {
         /// The name.
@@ -31,11 +31,6 @@ pub enum SignalError {
         /// The reason.
         source: io::Error,
     },
-}
-
-fn names(signals: &[EndSignal]) -> String {
-    let names: Vec<String> = signals.iter().map(ToString::to_string).collect();
-    names.join(", ")
 }
 
 /// The reason why epochs can't be continued.
@@ -97,9 +92,8 @@ pub enum StrategyError {
     },
     /// The checkpoint is of a run that was not trained by a strategy.
     #[error(
-        "{} was saved by another training loop, and its position in the data may be in another unit: continue with that \
-         loop, or save to another directory",
-        path.display()
+        "{path} was saved by another training loop, and its position in the data may be in another unit: continue with that \
+         loop, or save to another directory"
     )]
     OtherLoop {
         /// The checkpoint.

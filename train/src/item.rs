@@ -90,14 +90,12 @@ impl StepItem for SequenceOutput {
     }
 
     fn from_outputs(step: &Evaluation) -> Result<Self, OutputError> {
-        let has_predictions = step.output("predictions").is_some();
+        let predictions = step.output("predictions");
+        let predictions = predictions.map(|_| step.tensor_of("predictions"));
         Ok(Self {
             loss: loss_of(step),
             logits: step.tensor("logits")?,
-            predictions: match has_predictions {
-                true => Some(step.tensor_of("predictions")?),
-                false => None,
-            },
+            predictions: predictions.transpose()?,
             targets: step.tensor_of("targets")?,
         })
     }

@@ -9,6 +9,7 @@ use burn_train::metric::{
     Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
     SerializedEntry,
 };
+use derive_more::Debug;
 use tinderbox::StepOutput;
 use tinderbox::planner::{PlanFile, Rates};
 
@@ -25,17 +26,9 @@ pub struct StepMetric {
     steps: Steps,
     /// Whether the last step had a value.
     is_known: bool,
-    state: State,
-}
-
-/// burn-train's state has no `Debug`.
-#[derive(Clone)]
-struct State(NumericMetricState);
-
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.0.final_value())
-    }
+    /// burn-train's state has no `Debug`.
+    #[debug("{:?}", state.final_value())]
+    state: NumericMetricState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +111,7 @@ impl Steps {
             name: Arc::new(kind.name().to_owned()),
             steps: self.clone(),
             is_known: false,
-            state: State(NumericMetricState::new()),
+            state: NumericMetricState::new(),
         }
     }
 }
@@ -126,10 +119,7 @@ impl Steps {
 /// The floating-point operations of a micro-batch as it was traced, without those that recomputation repeats.
 fn model_flops(plan: &PlanFile) -> f64 {
     let stages = plan.stages.iter().map(|stage| {
-        let again = match stage.recompute {
-            true => stage.forward_flops,
-            false => 0,
-        };
+        let again = u64::from(stage.recompute) * stage.forward_flops;
         let backward = stage.backward_flops.saturating_sub(again);
         stage.forward_flops as f64 + backward as f64
     });
@@ -140,10 +130,8 @@ fn model_flops(plan: &PlanFile) -> f64 {
 fn flops_per_s(plan: &PlanFile) -> Option<f64> {
     let machine = &plan.machine;
     let is_calibrated = machine.rates.flops_per_s != Rates::default().flops_per_s;
-    let speeds = machine
-        .rank_models()
-        .iter()
-        .map(|rank| rank.speed_permille as f64 / 1000.0);
+    let ranks = machine.rank_models().iter();
+    let speeds = ranks.map(|rank| rank.speed_permille as f64 / 1000.0);
     // The machine is one replica's.
     let replicas = plan.step.replicas.max(1) as f64;
     is_calibrated.then(|| machine.rates.flops_per_s as f64 * speeds.sum::<f64>() * replicas)
@@ -206,14 +194,11 @@ impl Metric for StepMetric {
         let Some(value) = value else {
             return Ok(SerializedEntry::not_available(self.kind.unit()));
         };
-        self.state.0.update(value, 1);
-        let mut entry = self.state.0.compute_update(self.format());
+        self.state.update(value, 1);
+        let mut entry = self.state.compute_update(self.format());
         if self.kind == Kind::PeakBytes {
-            let ranks = step
-                .peak_bytes
-                .iter()
-                .map(|bytes| format!("{:.1}", mib(bytes)));
-            let ranks: Vec<String> = ranks.collect();
+            let ranks = step.peak_bytes.iter();
+            let ranks: Vec<String> = ranks.map(|bytes| format!("{:.1}", mib(bytes))).collect();
             entry.formatted = format!("{} MiB, rank by rank", ranks.join(" "));
         }
         Ok(entry)
@@ -221,27 +206,27 @@ impl Metric for StepMetric {
 
     fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
         Ok(match self.is_known {
-            true => self.state.0.compute_final(self.format()),
+            true => self.state.compute_final(self.format()),
             false => SerializedEntry::not_available(self.kind.unit()),
         })
     }
 
     fn clear(&mut self) {
-        self.state.0.reset();
+        self.state.reset();
         self.is_known = false;
     }
 }
 
 impl Numeric for StepMetric {
     fn value(&self) -> Option<NumericEntry> {
-        self.is_known.then(|| self.state.0.current_value())
+        self.is_known.then(|| self.state.current_value())
     }
 
     fn running_value(&self) -> Option<NumericEntry> {
-        self.is_known.then(|| self.state.0.running_value())
+        self.is_known.then(|| self.state.running_value())
     }
 
     fn final_value(&self) -> NumericEntry {
-        self.state.0.final_value()
+        self.state.final_value()
     }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::io;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{fmt, io};
 
 use burn::module::Module;
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use signal_hook::low_level::unregister;
 use signal_hook::{SigId, consts, flag};
@@ -16,25 +17,27 @@ use tinderbox::{Batch, Pipeline, PipelineError};
 use crate::SignalError;
 
 /// A signal that ends a training. Its text is its name without `SIG`, such as `USR1`; with it, it is read too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[display(rename_all = "UPPERCASE")]
 #[non_exhaustive]
+#[repr(i32)]
 pub enum EndSignal {
     /// Ctrl-C.
-    Int,
+    Int = consts::SIGINT,
     /// What `kill` and schedulers send.
-    Term,
+    Term = consts::SIGTERM,
     /// A terminal that is closed.
     #[cfg(unix)]
-    Hup,
+    Hup = consts::SIGHUP,
     /// Ctrl-\.
     #[cfg(unix)]
-    Quit,
+    Quit = consts::SIGQUIT,
     /// For programs to use: Slurm sends it some time before it ends a job, with `sbatch --signal=USR1@60`.
     #[cfg(unix)]
-    Usr1,
+    Usr1 = consts::SIGUSR1,
     /// For programs to use.
     #[cfg(unix)]
-    Usr2,
+    Usr2 = consts::SIGUSR2,
 }
 
 impl EndSignal {
@@ -51,44 +54,21 @@ impl EndSignal {
         Self::Usr2,
     ];
 
-    const fn name_and_number(self) -> (&'static str, i32) {
-        match self {
-            Self::Int => ("INT", consts::SIGINT),
-            Self::Term => ("TERM", consts::SIGTERM),
-            #[cfg(unix)]
-            Self::Hup => ("HUP", consts::SIGHUP),
-            #[cfg(unix)]
-            Self::Quit => ("QUIT", consts::SIGQUIT),
-            #[cfg(unix)]
-            Self::Usr1 => ("USR1", consts::SIGUSR1),
-            #[cfg(unix)]
-            Self::Usr2 => ("USR2", consts::SIGUSR2),
-        }
-    }
-
     /// Returns the exit code of a program that it has ended, as shells report it: 128 plus its number.
     #[must_use]
     pub const fn exit_code(self) -> u8 {
         // At most 15.
-        128 + self.name_and_number().1 as u8
+        128 + self as u8
     }
 
-    /// Whether a second one asks a program to end immediately. A scheduler only announces with the others.
+    /// Whether a second one asks a program to end immediately. A scheduler only announces with the others, and a terminal that is
+    /// closed sends HUP more than once.
     const fn may_insist(self) -> bool {
         match self {
             Self::Int | Self::Term => true,
             #[cfg(unix)]
-            Self::Quit => true,
-            // A terminal that is closed sends it more than once.
-            #[cfg(unix)]
-            Self::Hup | Self::Usr1 | Self::Usr2 => false,
+            other => matches!(other, Self::Quit),
         }
-    }
-}
-
-impl fmt::Display for EndSignal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name_and_number().0)
     }
 }
 
@@ -97,7 +77,7 @@ impl FromStr for EndSignal {
 
     fn from_str(text: &str) -> Result<Self, SignalError> {
         let name = text.strip_prefix("SIG").unwrap_or(text);
-        let found = Self::ALL.iter().find(|one| one.name_and_number().0 == name);
+        let found = Self::ALL.iter().find(|one| one.to_string() == name);
         found.copied().ok_or_else(|| SignalError::Unknown {
             name: text.to_owned(),
             known: Self::ALL.to_vec(),
@@ -134,7 +114,7 @@ impl FromStr for EndSignal {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct EndSignals {
     signals: Vec<EndSignal>,
     /// What is done on a signal.
@@ -167,12 +147,7 @@ impl EndSignals {
     pub fn listen(signals: impl IntoIterator<Item = EndSignal>) -> Result<Self, SignalError> {
         // `tinderbox launch` sets it, and ends its ranks after a second signal.
         let is_launched = std::env::var_os("TINDERBOX_RESTARTS").is_some();
-        let mut listening = Self {
-            signals: Vec::new(),
-            handlers: Vec::new(),
-            received: Arc::default(),
-            has_ended: AtomicBool::new(false),
-        };
+        let mut listening = Self::default();
         let again = Arc::<AtomicBool>::default();
         for signal in signals {
             let again = (signal.may_insist() && !is_launched).then_some(&again);
@@ -184,7 +159,7 @@ impl EndSignals {
 
     /// Receives a signal, which ends the program if it arrives `again`.
     fn add(&mut self, signal: EndSignal, again: Option<&Arc<AtomicBool>>) -> io::Result<()> {
-        let (_, number) = signal.name_and_number();
+        let number = signal as i32;
         let code = i32::from(signal.exit_code());
         let mut all = listeners();
         let of_signal = match all.entry(number) {
@@ -215,9 +190,8 @@ impl EndSignals {
     #[must_use]
     pub fn received(&self) -> Option<EndSignal> {
         let number = self.received.load(Ordering::SeqCst);
-        let all = EndSignal::ALL.iter().copied();
-        let mut all = all.filter(|signal| signal.name_and_number().1 as usize == number);
-        all.next()
+        let mut all = EndSignal::ALL.iter().copied();
+        all.find(|signal| *signal as usize == number)
     }
 
     /// Returns a signal that any of the pipeline's processes has received, the same in all of them: a signal reaches them in
@@ -247,8 +221,7 @@ impl EndSignals {
         }
         let mut all = listeners();
         for signal in &self.signals {
-            let (_, number) = signal.name_and_number();
-            if let Some(of_signal) = all.get_mut(&number) {
+            if let Some(of_signal) = all.get_mut(&(*signal as i32)) {
                 of_signal.count -= 1;
                 let is_over = of_signal.count == 0;
                 of_signal.is_over.store(is_over, Ordering::SeqCst);
@@ -305,7 +278,7 @@ mod tests {
                 "dropped" => listening = None,
                 name => {
                     let signal: EndSignal = name.parse().unwrap();
-                    raise(signal.name_and_number().1).unwrap();
+                    raise(signal as i32).unwrap();
                     assert_eq!(listening.as_ref().unwrap().received(), Some(signal));
                     println!("noted {signal}");
                 }

@@ -1,7 +1,6 @@
 //! A pipeline as a learning strategy of burn-train.
 
 use std::any::{type_name, type_name_of_val};
-use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -15,7 +14,9 @@ use burn_train::{
     LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
     TrainStep, TrainingComponents, TrainingError, TrainingItem, TrainingStrategy, ValidLoader,
 };
+use derive_more::Debug;
 use serde_json::{Value, json};
+use tinderbox::world::with_causes;
 use tinderbox::{Batch, Checkpoints, Pipeline};
 
 use crate::metrics::{Kind, StepMetric, Steps};
@@ -74,14 +75,20 @@ where
 /// Trains a pipeline under `SupervisedTraining` of burn-train; from [`learner`].
 ///
 /// Clones share the pipeline.
+#[derive(Clone, Debug)]
 pub struct PipelineStrategy<M: LearnerModel, B> {
+    #[debug(skip)]
     pipeline: Arc<Mutex<Pipeline<M, B>>>,
+    #[debug(skip)]
     convert: Arc<dyn Fn(Input<M>) -> B>,
     /// Whether the scheduler may have groups, of which a pipeline reports those that match nothing.
+    #[debug(skip)]
     may_have_groups: bool,
     checkpoints: Option<Arc<Checkpoints>>,
     gather: Option<Device>,
+    #[debug(skip)]
     signals: Option<Arc<EndSignals>>,
+    #[debug(skip)]
     steps: Steps,
 }
 
@@ -159,29 +166,6 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
     }
 }
 
-impl<M: LearnerModel, B> Clone for PipelineStrategy<M, B> {
-    fn clone(&self) -> Self {
-        Self {
-            pipeline: self.pipeline.clone(),
-            convert: self.convert.clone(),
-            may_have_groups: self.may_have_groups,
-            checkpoints: self.checkpoints.clone(),
-            gather: self.gather.clone(),
-            signals: self.signals.clone(),
-            steps: self.steps.clone(),
-        }
-    }
-}
-
-impl<M: LearnerModel, B> std::fmt::Debug for PipelineStrategy<M, B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PipelineStrategy")
-            .field("checkpoints", &self.checkpoints)
-            .field("gather", &self.gather)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<M, B> From<PipelineStrategy<M, B>> for TrainingStrategy<M>
 where
     M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
@@ -213,7 +197,7 @@ where
         let summary = components.summary.clone();
         let placeholder = learner.model();
         let items = train.num_items() as u64;
-        let begin = self.resume(&components, items).unwrap_or_else(|error| {
+        let begin = Run::resume(self, &components, items).unwrap_or_else(|error| {
             fail(&interrupter, error);
             Begin::default()
         });
@@ -224,7 +208,7 @@ where
             label: components.label.clone(),
         };
         interrupter.fail_on_error(components.event_processor.process_train(start));
-        let (model, mut events) = self.run(components, learner, [train, valid], begin);
+        let (model, mut events) = Run::train(self, components, learner, [train, valid], begin);
         let summary = summary.and_then(|summary| summary.init().ok());
         interrupter.fail_on_error(events.process_train(LearnerEvent::End(summary)));
         interrupter.fail_on_error(events.flush());
@@ -251,47 +235,13 @@ where
             validated,
             step: 0,
         };
-        let (model, events) = self.run(components, learner, [train, valid], begin);
+        let (model, events) = Run::train(self, components, learner, [train, valid], begin);
         (model.unwrap_or(placeholder), events)
     }
 }
 
-impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
-    /// Restores the newest checkpoint, and returns where the run continues.
-    fn resume(
-        &self,
-        components: &TrainingComponents<M>,
-        items: u64,
-    ) -> Result<Begin, StrategyError> {
-        if components.checkpoint.is_some() || components.checkpointer.is_some() {
-            return Err(StrategyError::WholeModel);
-        }
-        let Some(checkpoints) = &self.checkpoints else {
-            return Ok(Begin::default());
-        };
-        let Some(resumed) = checkpoints.resume(&mut *self.pipeline()?)? else {
-            return Ok(Begin::default());
-        };
-        let number = |name| resumed.metadata[name].as_u64();
-        let (Some(saved), Some(validated)) = (number(ITEMS), number(VALIDATED)) else {
-            return Err(StrategyError::OtherLoop { path: resumed.dir });
-        };
-        match saved == items {
-            true => Ok(Begin {
-                position: resumed.data_position,
-                validated: validated as usize,
-                step: resumed.step,
-            }),
-            false => Err(StrategyError::Items {
-                saved,
-                found: items,
-            }),
-        }
-    }
-}
-
-/// Where a training begins.
-#[derive(Clone, Copy, Debug, Default)]
+/// Where a training begins, and continues.
+#[derive(Clone, Copy, Default)]
 struct Begin {
     /// The position in the training data.
     position: u64,
@@ -301,16 +251,63 @@ struct Begin {
     step: u64,
 }
 
-impl<M, B> PipelineStrategy<M, B>
+/// What the epochs of a training share.
+struct Run<'a, M: LearnerModel, B> {
+    strategy: &'a PipelineStrategy<M, B>,
+    pipeline: &'a mut Pipeline<M, B>,
+    learner: Learner<M>,
+    events: &'a mut SupervisedTrainingEventProcessor<M>,
+    interrupter: &'a Interrupter,
+    /// The number of batches of a step.
+    accumulated: usize,
+    /// Where the training is.
+    at: Begin,
+    /// The number of items of an epoch.
+    items: usize,
+    /// The step of the newest checkpoint.
+    saved_step: u64,
+}
+
+impl<M, B> Run<'_, M, B>
 where
     M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
     <M as TrainStep>::Output: StepItem,
     <M as InferenceStep>::Output: StepItem,
     B: Batch,
 {
+    /// Restores the newest checkpoint, and returns where the run continues.
+    fn resume(
+        strategy: &PipelineStrategy<M, B>,
+        components: &TrainingComponents<M>,
+        items: u64,
+    ) -> Result<Begin, StrategyError> {
+        if components.checkpoint.is_some() || components.checkpointer.is_some() {
+            return Err(StrategyError::WholeModel);
+        }
+        let Some(checkpoints) = &strategy.checkpoints else {
+            return Ok(Begin::default());
+        };
+        let Some(resumed) = checkpoints.resume(&mut *strategy.pipeline()?)? else {
+            return Ok(Begin::default());
+        };
+        let number = |name| resumed.metadata[name].as_u64();
+        let (Some(saved), Some(validated)) = (number(ITEMS), number(VALIDATED)) else {
+            return Err(StrategyError::OtherLoop { path: resumed.dir });
+        };
+        if saved != items {
+            let found = items;
+            return Err(StrategyError::Items { saved, found });
+        }
+        Ok(Begin {
+            position: resumed.data_position,
+            validated: validated as usize,
+            step: resumed.step,
+        })
+    }
+
     /// Trains from a position in the training data; returns the model if it was gathered.
-    fn run(
-        &self,
+    fn train(
+        strategy: &PipelineStrategy<M, B>,
         components: TrainingComponents<M>,
         learner: Learner<M>,
         [train, valid]: [Arc<dyn DataLoader<Input<M>>>; 2],
@@ -319,11 +316,10 @@ where
         let interrupter = components.interrupter.clone();
         let mut events = components.event_processor;
         let run = || -> Result<Option<M>, StrategyError> {
-            let mut pipeline = self.pipeline()?;
+            let mut pipeline = strategy.pipeline()?;
             let mut run = Run {
-                strategy: self,
-                position: begin.position,
-                validated: begin.validated,
+                strategy,
+                at: begin,
                 items: train.num_items(),
                 saved_step: pipeline.steps(),
                 pipeline: &mut pipeline,
@@ -348,13 +344,13 @@ where
             let saved = run.save();
             ended?;
             saved?;
-            if let Some(checkpoints) = &self.checkpoints {
+            if let Some(checkpoints) = &strategy.checkpoints {
                 checkpoints.wait()?;
             }
-            if let Some(signals) = &self.signals {
+            if let Some(signals) = &strategy.signals {
                 signals.end_at_once();
             }
-            let device = self.gather.as_ref();
+            let device = strategy.gather.as_ref();
             let device = device.filter(|_| interrupter.error().is_none());
             let model = device.map(|device| run.pipeline.gather(device));
             Ok(model.transpose()?)
@@ -365,34 +361,7 @@ where
         });
         (model, events)
     }
-}
 
-/// What the epochs of a training share.
-struct Run<'a, M: LearnerModel, B> {
-    strategy: &'a PipelineStrategy<M, B>,
-    pipeline: &'a mut Pipeline<M, B>,
-    learner: Learner<M>,
-    events: &'a mut SupervisedTrainingEventProcessor<M>,
-    interrupter: &'a Interrupter,
-    /// The number of batches of a step.
-    accumulated: usize,
-    /// The position in the training data after the last step.
-    position: u64,
-    /// The number of epochs after which it was validated.
-    validated: usize,
-    /// The number of items of an epoch.
-    items: usize,
-    /// The step of the newest checkpoint.
-    saved_step: u64,
-}
-
-impl<M, B> Run<'_, M, B>
-where
-    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
-    <M as TrainStep>::Output: StepItem,
-    <M as InferenceStep>::Output: StepItem,
-    B: Batch,
-{
     /// Trains and validates until the last epoch has ended, or `stops` is true after one.
     fn epochs(
         &mut self,
@@ -404,12 +373,12 @@ where
         loop {
             let epoch = train.ended();
             // A run may have been interrupted before.
-            if self.validated < epoch {
+            if self.at.validated < epoch {
                 self.validate_epoch(epoch, valid)?;
                 if self.interrupter.should_stop() {
                     return Ok(());
                 }
-                self.validated = epoch;
+                self.at.validated = epoch;
                 self.report(LearnerEvent::EndEpoch(epoch));
                 self.interrupter.fail_on_error(self.events.flush());
                 let checkpoints = self.strategy.checkpoints.as_deref();
@@ -460,7 +429,7 @@ where
                 false => self.pipeline.step_accumulated(rate.base(), parts)?,
             };
             let seconds = started.elapsed().as_secs_f64();
-            self.position = batches.position();
+            self.at.position = batches.position();
             let plan = self.pipeline.plan().file();
             for (of_batch, progress) in step.of_batches().zip(progress) {
                 iteration += 1;
@@ -472,8 +441,9 @@ where
                     .fail_on_error(self.events.process_train(event));
             }
             if let Some(checkpoints) = &self.strategy.checkpoints {
-                let metadata = || metadata(self.items, self.validated);
-                let saved = checkpoints.after_step_with(self.pipeline, self.position, metadata)?;
+                let metadata = || metadata(self.items, self.at.validated);
+                let saved =
+                    checkpoints.after_step_with(self.pipeline, self.at.position, metadata)?;
                 if saved.is_some() {
                     self.saved_step = self.pipeline.steps();
                 }
@@ -481,7 +451,7 @@ where
             self.heed_signals()?;
         }
         drop(batches);
-        self.position = loader.position();
+        self.at.position = loader.position();
         self.report(LearnerEvent::EndSplit(epoch));
         Ok(())
     }
@@ -537,8 +507,8 @@ where
         if let Some(checkpoints) = &self.strategy.checkpoints
             && step != self.saved_step
         {
-            let metadata = metadata(self.items, self.validated);
-            checkpoints.save_with(self.pipeline, self.position, metadata)?;
+            let metadata = metadata(self.items, self.at.validated);
+            checkpoints.save_with(self.pipeline, self.at.position, metadata)?;
             self.saved_step = step;
         }
         Ok(())
@@ -555,13 +525,7 @@ fn fail(interrupter: &Interrupter, error: StrategyError) {
         StrategyError::Dataset(error) => return interrupter.fail(error),
         error => error,
     };
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        message.push_str(": ");
-        message.push_str(&error.to_string());
-        cause = error.source();
-    }
+    let message = with_causes(&error);
     let failure = WorkerFailure {
         device_id: 0,
         message,

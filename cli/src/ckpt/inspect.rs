@@ -1,25 +1,25 @@
-//! `ckpt inspect`: shows the contents of a checkpoint.
+//! `ckpt inspect`, `ckpt plan` and `ckpt ls`: show checkpoints.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::{self, Write},
-    path::PathBuf,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::bail;
 use clap::Args;
+use humantime::format_rfc3339_seconds;
 use serde::Serialize;
-use tinderbox_checkpoint::{Checkpoint, Role, Scalar, StoredDType};
+use tinderbox_checkpoint::{Checkpoint, LoadError, Role, Run, Scalar, StoredDType};
 use tinderbox_deferred::{NumericFingerprint, human_bytes};
+use tinderbox_planner::PlanFile;
 
-use super::place::Place;
-use crate::{
-    outcome::Outcome,
-    terminal::{Columns, Output, ShownPath, visible},
-};
+use super::place::{Place, open};
+use crate::outcome::{No, Outcome};
+use crate::terminal::{Columns, Output, ShownPath, one_line, visible};
 
 /// Arguments of `inspect`.
 #[derive(Args, Debug)]
-pub(crate) struct Flags {
+pub(crate) struct InspectFlags {
     /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     dir: PathBuf,
     /// Show this step of the run
@@ -28,27 +28,50 @@ pub(crate) struct Flags {
 }
 
 /// Shows a checkpoint.
-pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(super) fn inspect(flags: &InspectFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = Place::of(&flags.dir)?.look_into(flags.step)?;
     let contents = Contents::of(&checkpoint);
-    out.answer(&contents, |out| contents.show(out))?;
+    out.answer(&contents, |out| contents.show(out))
+}
+
+/// Arguments of `plan`.
+#[derive(Args, Debug)]
+pub(crate) struct PlanFlags {
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+    dir: PathBuf,
+}
+
+/// Prints the plan of a checkpoint.
+pub(super) fn plan(flags: &PlanFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let checkpoint = open(&flags.dir)?;
+    let Some(plan) = checkpoint.plan()? else {
+        let dir = checkpoint.dir().display();
+        bail!(No(format!("{dir} was saved without a plan")));
+    };
+    let text = serde_json::to_string_pretty(&plan)?;
+    // The form of a plan file; the plan of another version stays as it is.
+    let text = PlanFile::from_json(&text).map_or(text + "\n", |plan| plan.to_json());
+    out.write_all(text.as_bytes())?;
     Ok(Outcome::Done)
 }
 
+/// What older checkpoints lack.
+const NOT_SAVED: &str = "not saved";
+
 /// The sizes of a checkpoint.
 #[derive(Serialize)]
-pub(super) struct Sizes {
+struct Sizes {
     seed: u64,
-    pub(super) data_position: u64,
-    pub(super) world_size: u32,
+    data_position: u64,
+    world_size: u32,
     files: usize,
     /// Size of the files with tensors.
-    pub(super) total_bytes: u64,
+    total_bytes: u64,
     scalars: usize,
 }
 
 impl Sizes {
-    pub(super) fn of(checkpoint: &Checkpoint) -> Self {
+    fn of(checkpoint: &Checkpoint) -> Self {
         let manifest = checkpoint.manifest();
         Self {
             seed: manifest.seed,
@@ -131,20 +154,18 @@ impl<'a> Contents<'a> {
     /// Compares what the processor computed with what this one computes.
     fn numerics_in_words(&self) -> String {
         if self.numerics.classes().is_empty() {
-            return not_saved();
+            return NOT_SAVED.to_owned();
         }
         let differing = NumericFingerprint::of_process().differences(&self.numerics);
-        match differing.is_empty() {
-            true => "the same as on this machine".to_owned(),
-            false => format!(
-                "other bits than on this machine in {}",
-                differing.join(", ")
-            ),
+        match &*differing.join(", ") {
+            "" => "the same as on this machine".to_owned(),
+            classes => format!("other bits than on this machine in {classes}"),
         }
     }
 
     fn show(&self, out: &mut Output) -> io::Result<()> {
         let sizes = &self.sizes;
+        let rate = self.learning_rate.map(|rate| rate.to_string());
         writeln!(out, "{}", self.dir)?;
         for (name, value) in [
             ("step", self.step.to_string()),
@@ -157,11 +178,7 @@ impl<'a> Contents<'a> {
             ("scalars", sizes.scalars.to_string()),
             ("plan", if self.has_plan { "yes" } else { "no" }.to_owned()),
             ("metadata", self.metadata.to_string()),
-            (
-                "learning rate",
-                self.learning_rate
-                    .map_or_else(not_saved, |rate| rate.to_string()),
-            ),
+            ("learning rate", rate.unwrap_or(NOT_SAVED.to_owned())),
             ("numerics", self.numerics_in_words()),
         ] {
             writeln!(out, "{name:<14} {}", visible(&value))?;
@@ -170,9 +187,8 @@ impl<'a> Contents<'a> {
             writeln!(out, "setting        {}: {}", visible(name), visible(value))?;
         }
         let header = ["name", "role", "dtype", "shape", "chunks", "ranks", "bytes"];
-        let mut columns = Columns::new(&header, &[4, 6]);
-        for tensor in &self.tensors {
-            columns.push(vec![
+        let rows = self.tensors.iter().map(|tensor| {
+            vec![
                 tensor.name.to_owned(),
                 tensor.role.to_string(),
                 tensor.dtype.to_string(),
@@ -180,19 +196,15 @@ impl<'a> Contents<'a> {
                 tensor.chunks.to_string(),
                 ranges(&tensor.ranks),
                 tensor.bytes.to_string(),
-            ]);
-        }
-        columns.show(out)?;
+            ]
+        });
+        Columns::new(&header, &[4, 6], rows).show(out)?;
         for tensor in self.tensors.iter().filter(|tensor| !tensor.tied.is_empty()) {
             let names = format!("{} = {}", tensor.name, tensor.tied.join(" = "));
             writeln!(out, "tied: {}", visible(&names))?;
         }
         Ok(())
     }
-}
-
-fn not_saved() -> String {
-    "not saved".to_owned()
 }
 
 fn in_words(bytes: u64) -> String {
@@ -204,22 +216,128 @@ fn in_words(bytes: u64) -> String {
 
 /// Formats ranks as `0-3,5`.
 fn ranges(ranks: &BTreeSet<u32>) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *rank => *last = *rank,
-            _ => ranges.push((*rank, *rank)),
-        }
-    }
-    let texts = ranges.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let ranks: Vec<u32> = ranks.iter().copied().collect();
+    let ranges = ranks.chunk_by(|rank, next| rank + 1 == *next);
+    let texts = ranges.map(|range| match range {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => range[0].to_string(),
     });
     texts.collect::<Vec<_>>().join(",")
 }
 
+/// Arguments of `ls`.
+#[derive(Args, Debug)]
+pub(crate) struct LsFlags {
+    /// Directory of a run, or its URL in a bucket
+    #[arg(value_name = "RUN_DIR")]
+    dir: PathBuf,
+}
+
+/// The steps of a run, in ascending order.
+#[derive(Serialize)]
+struct Listing {
+    dir: ShownPath,
+    steps: Vec<Step>,
+    /// Directories of damaged checkpoints.
+    set_aside: Vec<String>,
+    /// Entries that no command uses or removes.
+    foreign: Vec<Foreign>,
+}
+
+#[derive(Serialize)]
+struct Foreign {
+    name: String,
+    reason: &'static str,
+}
+
+#[derive(Serialize)]
+struct Step {
+    step: u64,
+    valid: bool,
+    /// When its manifest was written, in UTC.
+    saved_at: Option<String>,
+    #[serde(flatten)]
+    sizes: Option<Sizes>,
+    error: Option<String>,
+    /// The target, if its directory is a symbolic link.
+    link: Option<ShownPath>,
+}
+
+impl Step {
+    fn of(run: &Run, step: u64) -> Self {
+        let opened = run.open(step);
+        let checkpoint = opened.as_ref().ok();
+        Self {
+            step,
+            valid: opened.is_ok(),
+            saved_at: checkpoint.and_then(Checkpoint::saved_at).and_then(date),
+            sizes: checkpoint.map(Sizes::of),
+            error: opened.as_ref().err().map(LoadError::chain),
+            link: run.link_target(step).map(|target| target.as_path().into()),
+        }
+    }
+}
+
+/// Returns a date of the years 1970 to 9999. A file that was copied may have any other.
+fn date(time: SystemTime) -> Option<String> {
+    const YEAR_10000_S: u64 = 253_402_300_800;
+    let since = time.duration_since(UNIX_EPOCH).ok()?;
+    (since.as_secs() < YEAR_10000_S).then(|| format_rfc3339_seconds(time).to_string())
+}
+
+/// Lists the run.
+pub(super) fn ls(flags: &LsFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let Place::Run(run, steps) = Place::of(&flags.dir)? else {
+        bail!("{} is a step, not a run", flags.dir.display());
+    };
+    let foreign = run.foreign()?.into_iter();
+    let foreign = foreign.map(|(name, reason)| Foreign { name, reason });
+    let listing = Listing {
+        dir: run.place().as_path().into(),
+        steps: steps.into_iter().map(|step| Step::of(&run, step)).collect(),
+        set_aside: run.set_aside_dirs()?,
+        foreign: foreign.collect(),
+    };
+    out.answer(&listing, |out| show(&listing, out))
+}
+
+fn show(listing: &Listing, out: &mut Output) -> io::Result<()> {
+    let header = ["step", "saved", "ranks", "bytes", "data position", "valid"];
+    let rows = listing.steps.iter().map(|step| {
+        let size = |cell: fn(&Sizes) -> String| step.sizes.as_ref().map_or_else(String::new, cell);
+        vec![
+            step.step.to_string(),
+            step.saved_at.clone().unwrap_or_default(),
+            size(|sizes| sizes.world_size.to_string()),
+            size(|sizes| human_bytes(sizes.total_bytes)),
+            size(|sizes| sizes.data_position.to_string()),
+            if step.valid { "yes" } else { "no" }.to_owned(),
+        ]
+    });
+    Columns::new(&header, &[2, 3, 4], rows).show(out)?;
+    for saved in &listing.steps {
+        let step = saved.step;
+        if let Some(target) = &saved.link {
+            let target = target.to_string();
+            writeln!(out, "step {step}: a symbolic link to {}", visible(&target))?;
+        }
+        if let Some(error) = &saved.error {
+            writeln!(out, "step {step}: {}", one_line(error))?;
+        }
+    }
+    for dir in &listing.set_aside {
+        writeln!(out, "{}: set aside, because it was damaged", visible(dir))?;
+    }
+    for Foreign { name, reason } in &listing.foreign {
+        writeln!(out, "{}: {reason}", visible(name))?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -231,6 +349,20 @@ mod tests {
             (&[0, 2, 3, 5], "0,2-3,5"),
         ] {
             assert_eq!(ranges(&ranks.iter().copied().collect()), expected);
+        }
+    }
+
+    #[test]
+    fn times_without_a_date_are_left_out() {
+        let second = Duration::from_secs(1);
+        let last = UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+        for (time, expected) in [
+            (UNIX_EPOCH, Some("1970-01-01T00:00:00Z")),
+            (last, Some("9999-12-31T23:59:59Z")),
+            (last + second, None),
+            (UNIX_EPOCH - second, None),
+        ] {
+            assert_eq!(date(time).as_deref(), expected);
         }
     }
 }

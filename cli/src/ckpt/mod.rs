@@ -1,20 +1,12 @@
 //! `tinderbox ckpt`: checkpoints.
 
+mod check;
 mod command;
-mod cp;
-mod diff;
-mod export;
-mod gc;
+mod copy;
 mod inspect;
-mod ls;
 mod place;
-mod plan;
-mod reshard;
-mod rm;
-mod saved;
-mod verify;
+mod remove;
 
 pub(crate) use command::Command;
-pub(crate) use export::rename;
+pub(crate) use copy::{Saved, rename};
 pub(crate) use place::open_weights;
-pub(crate) use saved::Saved;

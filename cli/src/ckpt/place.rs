@@ -1,9 +1,10 @@
 //! Resolution of directories and URLs on the command line.
 
-use std::{ffi::OsStr, fs, path::Path, sync::Arc};
+use std::{ffi::OsStr, fs, io, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
-use tinderbox_checkpoint::{Checkpoint, LoadError, Pretrained, Run, store::BucketStore};
+use tinderbox_checkpoint::store::BucketStore;
+use tinderbox_checkpoint::{Checkpoint, ErrorClass, LoadError, Pretrained, Run};
 
 /// The file whose presence makes a directory a checkpoint.
 const MANIFEST_FILE: &str = "manifest.json";
@@ -52,6 +53,11 @@ fn is_step(dir: &Path) -> bool {
     name.and_then(step_of).is_some()
 }
 
+/// Returns whether an error means that files are damaged or missing.
+pub(super) fn is_lost(error: &LoadError) -> bool {
+    matches!(error.class(), ErrorClass::Damaged | ErrorClass::Missing)
+}
+
 /// Returns whether a path is a symbolic link, whatever it leads to.
 pub(super) fn is_link(dir: &Path) -> bool {
     // With a separator at its end, a path is the path of the target.
@@ -91,20 +97,22 @@ impl Place {
 
     /// Returns the checkpoint of a step, or the newest undamaged one; the library warns about each newer one.
     pub(super) fn look_into(self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
-        match (self, step) {
-            (Self::Step(opened), step) => {
+        let run = match self {
+            Self::Run(run, _) => run,
+            Self::Step(opened) => {
                 let checkpoint = (*opened)?;
-                match step {
-                    Some(step) if step != checkpoint.step() => bail!(
-                        "{} is the directory of step {}: use the run directory to choose step {step}",
-                        checkpoint.dir().display(),
-                        checkpoint.step()
+                let (dir, found) = (checkpoint.dir().display(), checkpoint.step());
+                match step.filter(|step| *step != found) {
+                    Some(step) => bail!(
+                        "{dir} is the directory of step {found}: use the run directory to choose step {step}"
                     ),
-                    _ => Ok(checkpoint),
+                    None => return Ok(checkpoint),
                 }
             }
-            (Self::Run(run, _), Some(step)) => Ok(run.open(step)?),
-            (Self::Run(run, _), None) => {
+        };
+        match step {
+            Some(step) => Ok(run.open(step)?),
+            None => {
                 let latest = run.latest()?.context("the run no longer has any steps")?;
                 Ok(latest.checkpoint)
             }
@@ -122,32 +130,25 @@ pub(super) fn open(dir: &Path) -> anyhow::Result<Checkpoint> {
     run.open(*newest).with_context(|| {
         let older = steps.iter().rev().nth(1).map(|step| run.step_place(*step));
         let older = older.map(|place| format!("; use {} for the previous step", place.display()));
-        format!(
-            "the newest step of {}, {newest}, can't be used{}",
-            run.place().display(),
-            older.unwrap_or_default()
-        )
+        let (place, older) = (run.place(), older.unwrap_or_default());
+        let place = place.display();
+        format!("the newest step of {place}, {newest}, can't be used{older}")
     })
 }
 
 /// Opens a checkpoint, or files of another program.
 pub(crate) fn open_weights(from: &Path) -> anyhow::Result<Checkpoint> {
-    if url_of(from).is_some() {
-        return open(from);
-    }
-    if is_step(from) && is_link(from) {
+    if url_of(from).is_some() || is_step(from) && is_link(from) {
         return open(from);
     }
     let metadata =
         fs::metadata(from).with_context(|| format!("{} can't be read", from.display()))?;
-    let has_step = || -> anyhow::Result<bool> {
+    let is_of_step = || -> io::Result<bool> {
         let names = fs::read_dir(from)?.map(|entry| entry.map(|entry| entry.file_name()));
-        let names = names.collect::<Result<Vec<_>, _>>()?;
-        Ok(names
-            .iter()
-            .any(|name| name == MANIFEST_FILE || is_step(Path::new(name))))
+        let mut names = names.collect::<Result<Vec<_>, _>>()?.into_iter();
+        Ok(names.any(|name| name == MANIFEST_FILE || is_step(Path::new(&name))))
     };
-    match metadata.is_dir() && (is_step(from) || has_step()?) {
+    match metadata.is_dir() && (is_step(from) || is_of_step()?) {
         true => open(from),
         false => Ok(Checkpoint::clone(Pretrained::open(from)?.checkpoint())),
     }

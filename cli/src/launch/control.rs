@@ -2,7 +2,6 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
@@ -21,55 +20,33 @@ pub(super) const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 /// Those that end no program.
 pub(super) const HARMLESS: [i32; 2] = [SIGCONT, SIGWINCH];
 
-/// The signals that arrive at the launcher, and its end.
-pub(super) struct Control {
-    signals: Receiver<i32>,
-    has_ended: Arc<AtomicBool>,
-}
-
-impl Control {
-    /// Reads what the launcher writes to standard input: one byte for each signal. At its end, all descendants of this process
-    /// are ended, and then this process: by a thread, since others may wait for a terminal that takes no output.
-    pub(super) fn listen() -> anyhow::Result<Self> {
-        // A terminal and a scheduler send them to this process too: the launcher's count, so that ranks get them once.
-        for signal in PASSED_ON {
-            flag::register(signal, Arc::default()).context("signals can't be received")?;
+/// Receives the signals that arrive at the launcher, one byte for each at standard input. At the end of the launcher, the channel
+/// closes, all descendants of this process are ended, and then this process: by a thread, since others may wait for a terminal
+/// that takes no output.
+pub(super) fn listen() -> anyhow::Result<Receiver<i32>> {
+    // A terminal and a scheduler send them to this process too: the launcher's count, so that ranks get them once.
+    for signal in PASSED_ON {
+        flag::register(signal, Arc::default()).context("signals can't be received")?;
+    }
+    let (sender, signals) = channel();
+    let body = move || {
+        for byte in io::stdin().lock().bytes().map_while(Result::ok) {
+            // The other end lives as long as the process.
+            let _ = sender.send(i32::from(byte));
         }
-        let (sender, signals) = channel();
-        let has_ended = Arc::<AtomicBool>::default();
-        let of_thread = has_ended.clone();
-        let body = move || {
-            for byte in io::stdin().lock().bytes().map_while(Result::ok) {
-                // The other end lives as long as the process.
-                let _ = sender.send(i32::from(byte));
-            }
-            of_thread.store(true, Ordering::SeqCst);
-            #[cfg(target_os = "linux")]
-            {
-                super::descendants::end_all_but(&[]);
-                signal_hook::low_level::exit(code_of(signal_hook::consts::SIGKILL).into());
-            }
-        };
-        let thread = thread::Builder::new().name("control".to_owned());
-        thread.spawn(body).context("a thread can't be started")?;
-        Ok(Self { signals, has_ended })
-    }
-
-    /// Returns the next signal that has arrived.
-    pub(super) fn signal(&self) -> Option<i32> {
-        self.signals.try_recv().ok()
-    }
-
-    /// Whether the launcher has ended.
-    pub(super) fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::SeqCst)
-    }
+        drop(sender);
+        #[cfg(target_os = "linux")]
+        {
+            super::descendants::end_all_but(&[]);
+            signal_hook::low_level::exit(code_of(signal_hook::consts::SIGKILL).into());
+        }
+    };
+    let thread = thread::Builder::new().name("control".to_owned());
+    thread.spawn(body).context("a thread can't be started")?;
+    Ok(signals)
 }
 
 /// The exit code of shells for a signal.
 pub(super) fn code_of(signal: i32) -> u8 {
-    u8::try_from(signal)
-        .ok()
-        .and_then(|signal| signal.checked_add(128))
-        .unwrap_or(1)
+    u8::try_from(signal.saturating_add(128)).unwrap_or(1)
 }

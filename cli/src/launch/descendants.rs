@@ -71,12 +71,8 @@ pub(super) fn end_all_but(kept: &[Pid]) {
         drop(held);
         if began.elapsed() > LONGEST {
             let left: Vec<String> = left.iter().map(ToString::to_string).collect();
-            let left = left.join(", ");
-            say(
-                "warning",
-                &format!("processes that do not end are left: {left}"),
-            );
-            return;
+            let text = format!("processes that do not end are left: {}", left.join(", "));
+            return say("warning", &text);
         }
         thread::sleep(LOOK);
     }

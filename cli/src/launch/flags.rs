@@ -16,7 +16,7 @@ pub(crate) struct Flags {
     pub(super) ranks: u16,
     /// Machines; the same command runs on each, with its own --node
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    nodes: u16,
+    pub(super) nodes: u16,
     /// Index of this machine, from 0
     #[arg(long, value_name = "K", default_value_t = 0)]
     node: u16,
@@ -48,7 +48,7 @@ pub(crate) struct Flags {
     pub(super) program: Vec<OsString>,
 }
 
-/// The variables of the ranks of one start.
+/// The ranks of one start.
 #[derive(Debug)]
 pub(super) struct World {
     /// Processes on this machine.
@@ -57,17 +57,13 @@ pub(super) struct World {
     ranks: u16,
     node: u32,
     nodes: u32,
-    meeting: Meeting,
-    token: Option<String>,
+    /// The variables that all of them have.
+    pub(super) variables: Vec<(&'static str, OsString)>,
 }
 
 impl Flags {
     pub(super) fn grace(&self) -> Duration {
         Duration::from_secs(self.grace)
-    }
-
-    pub(super) fn is_of_several_machines(&self) -> bool {
-        self.nodes > 1
     }
 
     /// Whether the others continue when a process is lost.
@@ -77,21 +73,15 @@ impl Flags {
 
     /// Checks that the arguments fit together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        if self.node >= self.nodes {
-            bail!(
-                "--node {}: the {} machines count from 0",
-                self.node,
-                self.nodes
-            );
+        let (node, nodes) = (self.node, self.nodes);
+        if node >= nodes {
+            bail!("--node {node}: the {nodes} machines count from 0");
         }
-        if self.nodes == 1 {
+        if nodes == 1 {
             return Ok(());
         }
         if self.master.is_none() {
-            bail!(
-                "--nodes {} needs --master, the address of machine 0",
-                self.nodes
-            );
+            bail!("--nodes {nodes} needs --master, the address of machine 0");
         }
         if self.tls.is_none() && given_token().is_none() {
             bail!(
@@ -107,51 +97,33 @@ impl Flags {
         Ok(())
     }
 
-    /// Returns the variables of the ranks of a start.
-    pub(super) fn world(&self, here: u16) -> anyhow::Result<World> {
+    /// Returns the world of a start.
+    pub(super) fn world(&self, ranks: u16, restart: u32) -> anyhow::Result<World> {
         let meeting = match &self.master {
             Some(master) => master.clone(),
             None => Meeting::on_this_machine().context("no port of this machine is free")?,
         };
         // On one machine, nobody else has to know it.
         let token = given_token().or_else(|| (self.nodes == 1).then(random_token));
-        Ok(World {
-            here: here.saturating_add(self.spares),
-            ranks: here,
-            node: u32::from(self.node),
-            nodes: u32::from(self.nodes),
-            meeting,
-            token,
-        })
-    }
-
-    /// Returns the variables of a rank of this machine.
-    pub(super) fn variables(
-        &self,
-        world: &World,
-        local: u16,
-        restart: u32,
-    ) -> Vec<(&'static str, OsString)> {
+        let (here, nodes) = (ranks.saturating_add(self.spares), u32::from(self.nodes));
         let number = |number: u32| OsString::from(number.to_string());
         let mut variables = vec![
-            ("RANK", number(world.rank(local))),
-            ("WORLD_SIZE", number(world.nodes * u32::from(world.here))),
-            ("LOCAL_RANK", number(local.into())),
-            ("LOCAL_WORLD_SIZE", number(world.here.into())),
-            ("MASTER_ADDR", OsString::from(&world.meeting.host)),
-            ("MASTER_PORT", number(world.meeting.port.into())),
+            ("WORLD_SIZE", number(nodes * u32::from(here))),
+            ("LOCAL_WORLD_SIZE", number(here.into())),
+            ("MASTER_ADDR", meeting.host.into()),
+            ("MASTER_PORT", number(meeting.port.into())),
             ("TINDERBOX_RESTARTS", number(restart)),
         ];
-        let token = world
-            .token
-            .as_ref()
-            .map(|token| ("TINDERBOX_TOKEN", OsString::from(token)));
-        let tls = self
-            .tls
-            .as_ref()
-            .map(|dir| ("TINDERBOX_TLS", OsString::from(dir)));
-        variables.extend(token.into_iter().chain(tls));
-        variables
+        variables.extend(token.map(|token| ("TINDERBOX_TOKEN", token)));
+        let tls = self.tls.clone();
+        variables.extend(tls.map(|dir| ("TINDERBOX_TLS", dir.into())));
+        Ok(World {
+            here,
+            ranks,
+            node: self.node.into(),
+            nodes,
+            variables,
+        })
     }
 }
 
@@ -167,15 +139,14 @@ impl World {
     }
 }
 
-fn given_token() -> Option<String> {
-    std::env::var("TINDERBOX_TOKEN")
-        .ok()
-        .filter(|token| !token.is_empty())
+fn given_token() -> Option<OsString> {
+    let token = std::env::var("TINDERBOX_TOKEN").ok();
+    token.filter(|token| !token.is_empty()).map(Into::into)
 }
 
 /// Returns 128 random bits: the standard library seeds its hashers from the operating system.
-fn random_token() -> String {
+fn random_token() -> OsString {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let half = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", half(), half())
+    format!("{:016x}{:016x}", half(), half()).into()
 }

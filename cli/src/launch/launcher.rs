@@ -1,10 +1,12 @@
-//! The process that the user starts.
+//! The process that the user starts, and the first moment of a rank.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
+use clap::Args;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT};
 use signal_hook::iterator::Signals;
 
@@ -37,16 +39,13 @@ pub(crate) fn launch() -> anyhow::Result<Outcome> {
     // It closes when this process ends.
     let mut control = supervisor.stdin.take();
     for signal in signals.forever() {
-        if signal != SIGCHLD {
-            if let (Some(control), Ok(signal)) = (&mut control, u8::try_from(signal)) {
-                // The supervisor may have ended by now.
-                let _ = control.write_all(&[signal]);
-            }
-            continue;
+        if let (true, Some(control)) = (signal != SIGCHLD, &mut control) {
+            // Its number is below 32. The supervisor may have ended by now.
+            let _ = control.write_all(&[signal as u8]);
         }
         let status = supervisor.try_wait();
-        let Some(status) = status.context("the supervisor of the ranks can't be waited for")?
-        else {
+        let status = status.context("the supervisor of the ranks can't be waited for")?;
+        let Some(status) = status else {
             continue;
         };
         let (how, code) = how(status);
@@ -70,4 +69,34 @@ fn ignored_signals() -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.unwrap_or(0)
+}
+
+/// Arguments of the command that becomes a rank.
+#[derive(Args, Debug)]
+pub(crate) struct RankFlags {
+    /// Process id of the launcher
+    #[arg(long)]
+    launcher: u32,
+    #[arg(last = true, required = true)]
+    program: Vec<OsString>,
+}
+
+/// Becomes the program of a rank, which the operating system ends when the launcher does, however that ends (Linux).
+///
+/// A step between the launcher and the program, because a process can only ask this for itself.
+pub(crate) fn become_rank(flags: &RankFlags) -> anyhow::Result<Outcome> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
+        if parent.and_then(|parent| u32::try_from(parent).ok()) != Some(flags.launcher) {
+            // It ended before.
+            return Ok(Outcome::Machine);
+        }
+    }
+    let program = &flags.program[0];
+    let error = Command::new(program).args(&flags.program[1..]).exec();
+    Err(error).with_context(|| format!("{} can't be started", program.to_string_lossy()))
 }

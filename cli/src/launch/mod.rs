@@ -10,10 +10,8 @@ mod descendants;
 mod flags;
 mod launcher;
 mod output;
-mod rank;
 mod run;
 
 pub(crate) use flags::Flags;
-pub(crate) use launcher::launch;
-pub(crate) use rank::{RankFlags, become_rank};
+pub(crate) use launcher::{RankFlags, become_rank, launch};
 pub(crate) use run::supervise;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// Lines of standard error that are repeated when a rank was the first to fail.
@@ -16,18 +16,20 @@ const LINE_BYTES: u64 = 1 << 16;
 pub(super) struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
 impl LastLines {
+    fn lines(&self) -> MutexGuard<'_, VecDeque<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn push(&self, line: &[u8]) {
-        let line = String::from_utf8_lossy(line).trim_end().to_owned();
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines();
         if lines.len() == LAST_LINES {
             lines.pop_front();
         }
-        lines.push_back(line);
+        lines.push_back(String::from_utf8_lossy(line).trim_end().to_owned());
     }
 
     pub(super) fn take(&self) -> Vec<String> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.drain(..).collect()
+        self.lines().drain(..).collect()
     }
 }
 
@@ -55,12 +57,8 @@ fn copy_lines(
     loop {
         line.clear();
         line.extend_from_slice(prefix.as_bytes());
-        if from
-            .by_ref()
-            .take(LINE_BYTES)
-            .read_until(b'\n', &mut line)?
-            == 0
-        {
+        let mut part = from.by_ref().take(LINE_BYTES);
+        if part.read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
         if let Some(keep) = keep {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGKILL};
 
-use super::control::{Control, ENDING, HARMLESS, code_of};
+use super::control::{ENDING, HARMLESS, code_of, listen};
 use super::descendants;
 use super::flags::{Flags, World};
 use super::output::{LastLines, print_lines};
@@ -42,22 +43,6 @@ struct Rank {
     printers: Vec<JoinHandle<()>>,
 }
 
-/// How the ranks of one start have ended.
-enum End {
-    Done,
-    /// The first rank that failed.
-    Failed {
-        rank: u32,
-        how: String,
-        code: u8,
-        last: Vec<String>,
-    },
-    /// By a signal that was passed on.
-    Signalled {
-        code: u8,
-    },
-}
-
 /// Starts the program as ranks, and again after failures, for the launcher at standard input. All processes that they have
 /// started end with them.
 pub(crate) fn supervise(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
@@ -66,55 +51,47 @@ pub(crate) fn supervise(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
         anyhow::bail!("the output is the program's: leave out --json");
     }
     descendants::adopt().context("descendants can't be adopted")?;
-    let control = Control::listen()?;
+    let control = listen()?;
     let outcome = run(flags, &control);
     descendants::end_all_but(&[]);
     outcome
 }
 
-fn run(flags: &Flags, control: &Control) -> anyhow::Result<Outcome> {
+fn run(flags: &Flags, control: &Receiver<i32>) -> anyhow::Result<Outcome> {
     let mut here = flags.ranks;
     for restart in 0.. {
-        let world = flags.world(here)?;
-        let ranks = start(flags, &world, restart)?;
-        let (rank, how, code, last) = match wait(ranks, control, flags)? {
-            End::Done => return Ok(Outcome::Done),
-            End::Signalled { code } => return Ok(Outcome::Program(code)),
-            End::Failed {
-                rank,
-                how,
-                code,
-                last,
-            } => (rank, how, code, last),
+        let watch = Watch {
+            ranks: start(flags, &flags.world(here, restart)?)?,
+            grace: flags.grace(),
+            survives: flags.survives(),
+            ..Watch::default()
         };
+        let failed = match watch.wait(control) {
+            Ok(outcome) => return Ok(outcome),
+            Err(failed) => failed,
+        };
+        let (rank, (how, code)) = (failed.number, how(failed.status.unwrap_or_default()));
         let place = if flags.survives() { "last" } else { "first" };
-        say(
-            "error",
-            &format!("rank {rank} was the {place} to fail: {how}"),
-        );
-        for line in last {
+        let text = format!("rank {rank} was the {place} to fail: {how}");
+        say("error", &text);
+        for line in failed.last.take() {
             writeln!(io::stderr(), "[rank {rank}] {line}")?;
         }
         if restart == flags.restarts {
             return Ok(Outcome::Program(code));
         }
         here = flags.restart_ranks.unwrap_or(here);
-        if flags.is_of_several_machines() {
+        if flags.nodes > 1 {
             thread::sleep(PAUSE);
         }
-        say(
-            "note",
-            &format!(
-                "starts {here} ranks again ({} of {})",
-                restart + 1,
-                flags.restarts
-            ),
-        );
+        let (number, all) = (restart + 1, flags.restarts);
+        let text = format!("starts {here} ranks again ({number} of {all})");
+        say("note", &text);
     }
     unreachable!("the last restart returns")
 }
 
-fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>> {
+fn start(flags: &Flags, world: &World) -> anyhow::Result<Vec<Rank>> {
     let own = std::env::current_exe().context("the path of this program is unknown")?;
     let mut ranks: Vec<Rank> = Vec::new();
     for local in 0..world.here {
@@ -124,7 +101,9 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
             .arg("become-rank")
             .args(["--launcher", &std::process::id().to_string(), "--"])
             .args(&flags.program)
-            .envs(flags.variables(world, local, restart))
+            .envs(world.variables.iter().cloned())
+            .env("RANK", number.to_string())
+            .env("LOCAL_RANK", local.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -139,169 +118,187 @@ fn start(flags: &Flags, world: &World, restart: u32) -> anyhow::Result<Vec<Rank>
         };
         let last = LastLines::default();
         let prefix = format!("[rank {number}] ");
-        let out = child
-            .stdout
-            .take()
-            .map(|from| print_lines(from, io::stdout(), prefix.clone(), None));
-        let error = child.stderr.take();
-        let error = error.map(|from| print_lines(from, io::stderr(), prefix, Some(last.clone())));
+        let (out, error) = (child.stdout.take(), child.stderr.take());
+        let kept = Some(last.clone());
+        let printers = [
+            out.map(|from| print_lines(from, io::stdout(), prefix.clone(), None)),
+            error.map(|from| print_lines(from, io::stderr(), prefix.clone(), kept)),
+        ];
         ranks.push(Rank {
             number,
             child,
             status: None,
             lingers: None,
             last,
-            printers: out.into_iter().chain(error).collect(),
+            printers: printers.into_iter().flatten().collect(),
         });
     }
     Ok(ranks)
 }
 
-/// Waits until all ranks have ended. After the first that fails, and after a signal that asks for it, the others are ended,
-/// unless they continue without it.
-fn wait(mut ranks: Vec<Rank>, control: &Control, flags: &Flags) -> anyhow::Result<End> {
-    // Without an end if it is longer than the clock counts.
-    let after_grace = || Instant::now().checked_add(flags.grace());
-    let (mut first, mut last): (Option<usize>, Option<usize>) = (None, None);
-    let mut signalled: Option<i32> = None;
-    // Signals that may have ended ranks.
-    let mut passed_on = BTreeSet::new();
-    // When the ranks that are left get SIGTERM, and then SIGKILL.
-    let (mut term_at, mut kill_at): (Option<Instant>, Option<Instant>) = (None, None);
-    loop {
-        while let Some(signal) = control.signal() {
-            let is_ending = ENDING.contains(&signal);
-            // A terminal that is closed, or the end of a session, sends HUP more than once, and beside TERM.
-            let insists = signal != SIGHUP && signalled.is_some_and(|first| first != SIGHUP);
-            let is_first = !is_ending || !insists;
-            if is_ending && (signalled.is_none() || signal != SIGHUP) {
-                signalled = Some(signal);
+/// The ranks of one start, and what has happened to them.
+#[derive(Default)]
+struct Watch {
+    ranks: Vec<Rank>,
+    /// From SIGTERM to SIGKILL.
+    grace: Duration,
+    /// Whether the others continue when a rank is lost.
+    survives: bool,
+    /// The signal that has asked for the end.
+    signalled: Option<i32>,
+    /// Signals that may have ended ranks.
+    passed_on: BTreeSet<i32>,
+    /// The ranks that failed, in this order.
+    failed: Vec<usize>,
+    /// When the ranks that are left get SIGTERM, and then SIGKILL.
+    term_at: Option<Instant>,
+    kill_at: Option<Instant>,
+}
+
+impl Watch {
+    /// Waits until all ranks have ended. After the first that fails, and after a signal that asks for it, the others are ended,
+    /// unless they continue without it. Returns the outcome, or the rank whose failure is the reason for the end.
+    fn wait(mut self, control: &Receiver<i32>) -> Result<Outcome, Rank> {
+        let orphaned = Outcome::Program(code_of(SIGKILL));
+        loop {
+            let launcher = loop {
+                match control.try_recv() {
+                    Ok(signal) => self.pass_on(signal),
+                    Err(state) => break state,
+                }
+            };
+            if launcher == TryRecvError::Disconnected {
+                self.signal_all(Signal::KILL);
+                return Ok(orphaned);
             }
-            match (is_first, Signal::from_named_raw(signal)) {
-                (true, Some(signal)) => ranks.iter().for_each(|rank| rank.signal(signal)),
-                // Asked for a second time.
-                _ => ranks.iter().for_each(|rank| rank.signal(Signal::KILL)),
+            self.note_ended();
+            let mut running = self.ranks.iter().filter(|rank| rank.is_running());
+            if running.clone().next().is_none() {
+                break;
             }
-            if is_ending {
-                kill_at = kill_at.or_else(after_grace);
+            // Processes that are stopped, and that the others have given up, would never end.
+            if self.survives_without_some() && running.all(Rank::is_stopped) {
+                self.signal_all(Signal::KILL);
             }
-            if !HARMLESS.contains(&signal) {
-                passed_on.insert(signal);
+            let now = Instant::now();
+            if self.term_at.take_if(|at| *at <= now).is_some() {
+                self.signal_all(Signal::TERM);
+                self.kill_at = self.kill_at.or(self.after_grace());
             }
+            if self.kill_at.is_some_and(|at| at <= now) {
+                self.signal_all(Signal::KILL);
+                self.kill_at = self.after_grace();
+            }
+            thread::sleep(LOOK);
         }
-        if control.has_ended() {
-            ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
-            return Ok(orphaned());
+        wait_for_lines(&self.ranks);
+        descendants::end_all_but(&[]);
+        if control.try_recv() == Err(TryRecvError::Disconnected) {
+            // What has ended them is no failure of theirs.
+            return Ok(orphaned);
         }
+        if let Some(signal) = self.signalled {
+            return Ok(Outcome::Program(code_of(signal)));
+        }
+        // Those that were lost before others are no reason.
+        let reason = match self.survives {
+            true => self.failed.last(),
+            false => self.failed.first(),
+        };
+        match reason {
+            Some(index) if !self.survives_without_some() => {
+                let rank = self.ranks.swap_remove(*index);
+                let status = rank.status.unwrap_or_default();
+                match self.is_ended_by_signal(status) {
+                    true => Ok(Outcome::Program(how(status).1)),
+                    false => Err(rank),
+                }
+            }
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// Whether some have succeeded where the others are not needed.
+    fn survives_without_some(&self) -> bool {
+        self.survives && self.ranks.iter().any(Rank::is_done)
+    }
+
+    /// Whether a signal that was passed on has ended a process.
+    fn is_ended_by_signal(&self, status: ExitStatus) -> bool {
+        // As the exit code of a shell reports it.
+        let reported = || status.code().map(|code| code - 128);
+        let signal = status.signal().or_else(reported);
+        signal.is_some_and(|signal| self.passed_on.contains(&signal))
+    }
+
+    /// Passes a signal of the launcher on to the ranks.
+    fn pass_on(&mut self, signal: i32) {
+        let is_ending = ENDING.contains(&signal);
+        // A terminal that is closed, or the end of a session, sends HUP more than once, and beside TERM.
+        let insists = signal != SIGHUP && self.signalled.is_some_and(|first| first != SIGHUP);
+        // Asked for a second time.
+        let is_again = is_ending && insists;
+        if is_ending && (self.signalled.is_none() || signal != SIGHUP) {
+            self.signalled = Some(signal);
+        }
+        let named = Signal::from_named_raw(signal).filter(|_| !is_again);
+        self.signal_all(named.unwrap_or(Signal::KILL));
+        if is_ending {
+            self.kill_at = self.kill_at.or(self.after_grace());
+        }
+        if !HARMLESS.contains(&signal) {
+            self.passed_on.insert(signal);
+        }
+    }
+
+    /// Notes which ranks have ended, and when the others are ended because of them.
+    fn note_ended(&mut self) {
         while let Some((child, status)) = descendants::ended() {
             // The others are what ranks have started and left.
-            let Some(index) = ranks.iter().position(|rank| rank.runs_as(child)) else {
+            let runs_as_it = |rank: &Rank| rank.status.is_none() && rank.group() == Some(child);
+            let Some(index) = self.ranks.iter().position(runs_as_it) else {
                 continue;
             };
-            let by_signal = ended_by(status).is_some_and(|signal| passed_on.contains(&signal));
-            ranks[index].end(status, by_signal);
+            let by_signal = self.is_ended_by_signal(status);
+            self.ranks[index].end(status, by_signal);
             if status.success() {
                 continue;
             }
-            if flags.survives() {
-                let (number, (how, _)) = (ranks[index].number, how(status));
+            if self.survives {
+                let (number, (how, _)) = (self.ranks[index].number, how(status));
                 say("note", &format!("rank {number} is lost: {how}"));
-            } else if first.is_none() && signalled.is_none() {
-                term_at = match by_signal {
+            } else if self.failed.is_empty() && self.signalled.is_none() {
+                self.term_at = match by_signal {
                     // The others got it as well.
-                    true => after_grace(),
+                    true => self.after_grace(),
                     false => Some(Instant::now() + REPORT),
                 };
             }
-            first = first.or(Some(index));
-            last = Some(index);
+            self.failed.push(index);
         }
-        let groups = ranks.iter_mut();
-        groups.for_each(|rank| rank.look_after_group(flags.grace()));
-        let mut running = ranks.iter().filter(|rank| rank.is_running()).peekable();
-        if running.peek().is_none() {
-            break;
+        for rank in &mut self.ranks {
+            rank.look_after_group(self.grace);
         }
-        // Processes that are stopped, and that the others have given up, would never end.
-        if flags.survives() && ranks.iter().any(is_done) && running.all(Rank::is_stopped) {
-            ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
-        }
-        let now = Instant::now();
-        if term_at.is_some_and(|at| at <= now) {
-            term_at = None;
-            ranks.iter().for_each(|rank| rank.signal(Signal::TERM));
-            kill_at = kill_at.or_else(after_grace);
-        }
-        if kill_at.is_some_and(|at| at <= now) {
-            ranks.iter().for_each(|rank| rank.signal(Signal::KILL));
-            kill_at = after_grace();
-        }
-        thread::sleep(LOOK);
     }
-    wait_for_lines(&mut ranks);
-    descendants::end_all_but(&[]);
-    if control.has_ended() {
-        // What has ended them is no failure of theirs.
-        return Ok(orphaned());
+
+    /// The end of the time to save; none if it is later than the clock counts.
+    fn after_grace(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.grace)
     }
-    if let Some(signal) = signalled {
-        return Ok(End::Signalled {
-            code: code_of(signal),
-        });
+
+    fn signal_all(&self, signal: Signal) {
+        self.ranks.iter().for_each(|rank| rank.signal(signal));
     }
-    if flags.survives() && ranks.iter().any(is_done) {
-        return Ok(End::Done);
-    }
-    // Those that were lost before others are no reason.
-    let reason = if flags.survives() { last } else { first };
-    let reason = reason.and_then(|reason| ranks.get(reason));
-    Ok(reason.map_or(End::Done, |rank| end_by(rank, &passed_on)))
 }
 
 /// Waits until the last lines of all ranks are printed, for some time: a process that left the group may hold a stream.
-fn wait_for_lines(ranks: &mut [Rank]) {
+fn wait_for_lines(ranks: &[Rank]) {
     let ended = Instant::now();
-    for rank in ranks {
-        let has_ended = |rank: &Rank| rank.printers.iter().all(JoinHandle::is_finished);
-        while !has_ended(rank) && ended.elapsed() < PRINT {
+    for printer in ranks.iter().flat_map(|rank| &rank.printers) {
+        while !printer.is_finished() && ended.elapsed() < PRINT {
             thread::sleep(LOOK);
         }
-        if !has_ended(rank) {
-            continue;
-        }
-        for printer in rank.printers.drain(..) {
-            // It does not panic.
-            let _ = printer.join();
-        }
     }
-}
-
-/// The end of all ranks because of one.
-fn end_by(rank: &Rank, passed_on: &BTreeSet<i32>) -> End {
-    let status = rank.status.unwrap_or_default();
-    let (how, code) = how(status);
-    match ended_by(status) {
-        Some(signal) if passed_on.contains(&signal) => End::Signalled { code },
-        _ => End::Failed {
-            rank: rank.number,
-            how,
-            code,
-            last: rank.last.take(),
-        },
-    }
-}
-
-/// The end of ranks whose launcher has ended.
-fn orphaned() -> End {
-    End::Signalled {
-        code: code_of(SIGKILL),
-    }
-}
-
-/// Returns the signal that has ended a process, or that it has reported by its exit code, as shells do.
-fn ended_by(status: ExitStatus) -> Option<i32> {
-    let reported = || status.code().map(|code| code - 128);
-    status.signal().or_else(reported)
 }
 
 /// How a process that failed has ended, and its exit code.
@@ -313,19 +310,15 @@ pub(super) fn how(status: ExitStatus) -> (String, u8) {
     }
 }
 
-fn is_done(rank: &Rank) -> bool {
-    rank.status.is_some_and(|status| status.success())
-}
-
 impl Rank {
     /// The id of its process, which is the id of its group.
     fn group(&self) -> Option<Pid> {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
 
-    /// Whether its process is this one, and has not ended.
-    fn runs_as(&self, child: Pid) -> bool {
-        self.status.is_none() && self.group() == Some(child)
+    /// Whether its process has succeeded.
+    fn is_done(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
     }
 
     /// Whether its process runs, or others of its group are given time to end.

@@ -2,17 +2,17 @@
 
 use clap::Subcommand;
 
-use super::{convert, estimate, init};
+use super::{estimate, save};
 use crate::{outcome::Outcome, terminal::Output};
 
 /// The model commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Save the initial parameters of a recorded model as a checkpoint, computed from a seed
-    Init(init::Flags),
+    Init(save::InitFlags),
     /// Save parameters as a checkpoint: of plain safetensors or burnpack files, or of another checkpoint; cast, renamed, for any
     /// number of ranks
-    Convert(convert::Flags),
+    Convert(save::ConvertFlags),
     /// Estimate the memory that a model needs for inference and training; reads headers only
     Estimate(estimate::Flags),
 }
@@ -21,8 +21,8 @@ impl Command {
     /// Runs the command.
     pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         match self {
-            Self::Init(flags) => init::run(flags, out),
-            Self::Convert(flags) => convert::run(flags, out),
+            Self::Init(flags) => save::init(flags, out),
+            Self::Convert(flags) => save::convert(flags, out),
             Self::Estimate(flags) => estimate::run(flags, out),
         }
     }

@@ -7,17 +7,15 @@ use anyhow::bail;
 use burn::tensor::DType;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tinderbox_checkpoint::{Checkpoint, Role};
+use tinderbox_checkpoint::Role;
 use tinderbox_deferred::{RecordedModel, human_bytes, human_bytes_distinct};
 use tinderbox_planner::{DiskRate, PlanFile, RankMemory, Step, StreamPrediction, UPDATE_VALUES};
 use tinderbox_schedule::ScheduleKind;
 
-use super::flags::{FloatType, size};
-use crate::{
-    ckpt::open_weights,
-    outcome::{No, Outcome},
-    terminal::{Columns, Output, visible},
-};
+use super::save::{float_types, size};
+use crate::ckpt::open_weights;
+use crate::outcome::{No, Outcome};
+use crate::terminal::{Columns, Output, read_text, visible};
 
 /// Arguments of `estimate`.
 #[derive(Args, Debug)]
@@ -26,8 +24,8 @@ pub(crate) struct Flags {
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
     /// Float parameters have this dtype [default: their own]
-    #[arg(long, value_enum)]
-    dtype: Option<FloatType>,
+    #[arg(long, value_parser = float_types())]
+    dtype: Option<DType>,
     /// The optimizer: its state is a multiple of the trainable parameters [default: adam, or the optimizer of the plan]
     #[arg(long, value_enum)]
     optimizer: Option<Optimizer>,
@@ -50,22 +48,12 @@ pub(crate) struct Flags {
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Optimizer {
     /// No state
-    Sgd,
+    Sgd = 0,
     /// One value each
-    Momentum,
+    Momentum = 1,
     /// Two values each: Adam and AdamW
     #[default]
-    Adam,
-}
-
-impl Optimizer {
-    const fn states(self) -> u64 {
-        match self {
-            Self::Sgd => 0,
-            Self::Momentum => 1,
-            Self::Adam => 2,
-        }
-    }
+    Adam = 2,
 }
 
 /// Prints the estimate.
@@ -76,7 +64,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
                 bail!("a plan has its own dtypes and ranks: leave out --dtype and --ranks");
             }
             let planned = Planned::of(&plan, flags)?;
-            out.answer(&planned, |out| planned.show(out))?;
+            out.answer(&planned, |out| planned.show(out))
         }
         Source::Parameters(parameters) => {
             if flags.memory.is_some() || flags.schedule.is_some() || flags.micro_batches.is_some() {
@@ -86,10 +74,9 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
                 );
             }
             let estimate = Estimate::of(&parameters, flags);
-            out.answer(&estimate, |out| estimate.show(out))?;
+            out.answer(&estimate, |out| estimate.show(out))
         }
     }
-    Ok(Outcome::Done)
 }
 
 /// What memory is estimated from.
@@ -109,45 +96,35 @@ struct Parameter {
 impl Source {
     fn open(from: &Path) -> anyhow::Result<Self> {
         let name = from.file_name().and_then(|name| name.to_str());
-        let of_weights = [".safetensors", ".bpk", ".safetensors.index.json"];
-        let is_of_weights =
-            name.is_some_and(|name| of_weights.iter().any(|end| name.ends_with(end)));
-        if !from.is_file() || is_of_weights {
-            return Ok(Self::Parameters(of_checkpoint(&open_weights(from)?)));
+        let mut of_weights = [".safetensors", ".bpk", ".safetensors.index.json"].into_iter();
+        if !from.is_file() || name.is_some_and(|name| of_weights.any(|end| name.ends_with(end))) {
+            let checkpoint = open_weights(from)?;
+            // Files do not tell which parameters are trainable.
+            let parameters = checkpoint.tensors(Role::Model).map(|tensor| Parameter {
+                name: tensor.name.clone(),
+                elements: tensor.shape.iter().product(),
+                dtype: tensor.dtype.burn(),
+                is_trainable: tensor.dtype.burn().is_float(),
+            });
+            return Ok(Self::Parameters(parameters.collect()));
         }
         // With the byte order mark that some editors write.
         let mut first = Vec::new();
         std::fs::File::open(from)?.take(4).read_to_end(&mut first)?;
         let text = first.strip_prefix("\u{feff}".as_bytes());
         if text.unwrap_or(&first).starts_with(b"{") {
-            let text = crate::terminal::read_text(from)?;
-            return Ok(Self::Plan(Box::new(PlanFile::from_json(&text)?)));
+            let plan = PlanFile::from_json(&read_text(from)?)?;
+            return Ok(Self::Plan(Box::new(plan)));
         }
-        Ok(Self::Parameters(of_recording(&RecordedModel::load(from)?)))
+        let model = RecordedModel::load(from)?;
+        let parameters = model.parameters().distinct().map(|parameter| Parameter {
+            name: parameter.path.to_string(),
+            elements: parameter.elements(),
+            dtype: parameter.dtype,
+            is_trainable: parameter.trainable,
+        });
+        Ok(Self::Parameters(parameters.collect()))
     }
-}
-
-fn of_recording(model: &RecordedModel) -> Vec<Parameter> {
-    let parameters = model.parameters().distinct();
-    let parameters = parameters.map(|parameter| Parameter {
-        name: parameter.path.to_string(),
-        elements: parameter.elements(),
-        dtype: parameter.dtype,
-        is_trainable: parameter.trainable,
-    });
-    parameters.collect()
-}
-
-/// Files do not tell which parameters are trainable.
-fn of_checkpoint(checkpoint: &Checkpoint) -> Vec<Parameter> {
-    let tensors = checkpoint.tensors(Role::Model);
-    let parameters = tensors.map(|tensor| Parameter {
-        name: tensor.name.clone(),
-        elements: tensor.shape.iter().product(),
-        dtype: tensor.dtype.burn(),
-        is_trainable: tensor.dtype.burn().is_float(),
-    });
-    parameters.collect()
 }
 
 /// Bytes of parts of a model.
@@ -171,10 +148,12 @@ impl Parts {
         }
     }
 
-    fn add(&mut self, other: Self) {
-        self.parameters = self.parameters.saturating_add(other.parameters);
-        self.gradients = self.gradients.saturating_add(other.gradients);
-        self.optimizer = self.optimizer.saturating_add(other.optimizer);
+    fn plus(self, other: Self) -> Self {
+        Self {
+            parameters: self.parameters.saturating_add(other.parameters),
+            gradients: self.gradients.saturating_add(other.gradients),
+            optimizer: self.optimizer.saturating_add(other.optimizer),
+        }
     }
 
     fn training(self) -> u64 {
@@ -206,27 +185,24 @@ struct Estimate {
 
 impl Estimate {
     fn of(parameters: &[Parameter], flags: &Flags) -> Self {
-        let states = flags.optimizer.unwrap_or_default().states();
-        let dtype = flags.dtype.map(FloatType::burn);
-        let of = |parameter: &Parameter| Parts::of(parameter, dtype, states);
+        let states = flags.optimizer.unwrap_or_default() as u64;
+        let of = |parameter: &Parameter| Parts::of(parameter, flags.dtype, states);
         let ranks = flags.ranks.unwrap_or(1);
         let mut sizes: Vec<Parts> = parameters.iter().map(of).collect();
-        let mut all = Parts::default();
-        sizes.iter().for_each(|parts| all.add(*parts));
+        let all = sizes.iter().copied().fold(Parts::default(), Parts::plus);
+        let updated = sizes.iter().map(|parts| parts.gradients).max();
+        let update_bytes = updated.unwrap_or(0).saturating_mul(UPDATE_VALUES);
         // The largest first, each to the rank with the fewest bytes.
         sizes.sort_by_key(|parts| std::cmp::Reverse(parts.training()));
         let mut loads = vec![Parts::default(); ranks as usize];
         for parts in sizes {
             let least = loads.iter_mut().min_by_key(|load| load.training());
-            least.expect("there is a rank").add(parts);
+            let least = least.expect("there is a rank");
+            *least = least.plus(parts);
         }
         let most = loads.iter().map(|load| load.parameters).max();
         let largest_rank = loads.iter().max_by_key(|load| load.training()).copied();
-        let updated = parameters.iter().map(|parameter| of(parameter).gradients);
-        let update_bytes = updated.max().unwrap_or(0).saturating_mul(UPDATE_VALUES);
-        let largest = parameters
-            .iter()
-            .max_by_key(|parameter| of(parameter).parameters);
+        let largest = parameters.iter().max_by_key(|one| of(one).parameters);
         Self {
             tensors: parameters.len(),
             parameters: parameters.iter().map(|parameter| parameter.elements).sum(),
@@ -237,43 +213,35 @@ impl Estimate {
             training_bytes: all.training().saturating_add(update_bytes),
             all,
             largest_rank: largest_rank.unwrap_or_default(),
-            largest_parameter: largest.map_or(String::new(), |of| of.name.clone()),
-            streamed_bytes: largest.map_or(0, |parameter| of(parameter).parameters),
+            largest_parameter: largest.map(|one| one.name.clone()).unwrap_or_default(),
+            streamed_bytes: largest.map_or(0, |one| of(one).parameters),
         }
     }
 
     fn show(&self, out: &mut Output) -> io::Result<()> {
         let (parameters, tensors, ranks) = (self.parameters, self.tensors, self.ranks);
-        writeln!(
-            out,
-            "{parameters} parameters in {tensors} tensors, {ranks} rank(s)"
-        )?;
+        write!(out, "{parameters} parameters in {tensors} tensors, ")?;
+        writeln!(out, "{ranks} rank(s)")?;
         let header = match ranks {
             1 => vec!["", "bytes"],
             _ => vec!["", "all ranks", "largest rank"],
         };
-        let mut columns = Columns::new(&header, &[1, 2][..header.len() - 1]);
         let (all, largest, update) = (self.all, self.largest_rank, self.update_bytes);
         let most = self.largest_rank_inference_bytes;
-        for (name, of_all, of_largest) in [
+        let trained = largest.training().saturating_add(update);
+        let rows = [
             ("parameters", all.parameters, largest.parameters),
             ("gradients", all.gradients, largest.gradients),
             ("optimizer", all.optimizer, largest.optimizer),
             ("update", update, update),
             ("inference", self.inference_bytes, most),
-            (
-                "training",
-                self.training_bytes,
-                largest.training().saturating_add(update),
-            ),
-        ] {
-            let mut row = vec![name.to_owned(), human_bytes(of_all)];
-            if self.ranks > 1 {
-                row.push(human_bytes(of_largest));
-            }
-            columns.push(row);
-        }
-        columns.show(out)?;
+            ("training", self.training_bytes, trained),
+        ];
+        let rows = rows.map(|(name, of_all, of_largest)| {
+            let bytes = [of_all, of_largest].map(human_bytes);
+            [&[name.to_owned()][..], &bytes[..header.len() - 1]].concat()
+        });
+        Columns::new(&header, &[1, 2][..header.len() - 1], rows).show(out)?;
         writeln!(
             out,
             "evaluation, streamed from a disk: at least {} for values, the bytes of {} in this dtype",
@@ -312,105 +280,76 @@ struct PlannedRank {
     training_bytes: u64,
 }
 
+/// The columns with bytes in the table of ranks.
+const RANK_COLUMNS: [(&str, fn(&PlannedRank) -> u64); 8] = [
+    ("parameters", |rank| rank.memory.parameters),
+    ("gradients", |rank| rank.memory.gradients),
+    ("optimizer", |rank| rank.memory.optimizer),
+    ("activations", |rank| rank.memory.activations),
+    ("transient", |rank| rank.memory.transient),
+    ("buffers", |rank| rank.memory.buffers),
+    ("training", |rank| rank.training_bytes),
+    ("inference", |rank| rank.inference_bytes),
+];
+
 impl Planned {
     fn of(plan: &PlanFile, flags: &Flags) -> anyhow::Result<Self> {
+        let micro_batches = flags.micro_batches.map(|count| count as usize);
+        let states = flags.optimizer.map(|optimizer| optimizer as u64);
         let step = Step {
             schedule: flags.schedule.unwrap_or(plan.step.schedule),
-            micro_batches: flags
-                .micro_batches
-                .map_or(plan.step.micro_batches, |count| count as usize),
-            optimizer_states: flags
-                .optimizer
-                .map_or(plan.step.optimizer_states, Optimizer::states),
+            micro_batches: micro_batches.unwrap_or(plan.step.micro_batches),
+            optimizer_states: states.unwrap_or(plan.step.optimizer_states),
             ..plan.step.clone()
         };
-        let ranks = match step == plan.step {
-            true => plan
-                .prediction
-                .ranks
-                .iter()
-                .map(|rank| rank.memory)
-                .collect(),
+        let predicted = plan.prediction.ranks.iter().map(|rank| rank.memory);
+        let memories = match step == plan.step {
+            true => predicted.collect(),
             false => plan.memory_with(&step)?,
         };
-        let ranks = ranks
-            .into_iter()
-            .enumerate()
-            .map(|(rank, memory)| PlannedRank {
+        let ranks = memories.into_iter().enumerate().map(|(rank, memory)| {
+            let held = memory.parameters.saturating_add(memory.transient);
+            PlannedRank {
                 rank,
                 memory,
-                inference_bytes: memory
-                    .parameters
-                    .saturating_add(memory.transient)
-                    .saturating_add(memory.buffers),
+                inference_bytes: held.saturating_add(memory.buffers),
                 training_bytes: memory.total(),
-            });
+            }
+        });
         let stages = plan.stages.iter();
         let stages = stages.map(|stage| stage.parameter_bytes + stage.copy_bytes);
         let other = PlanFile {
             step: step.clone(),
             ..plan.clone()
         };
-        let streamed = flags.memory.map(|bytes| {
-            let predicted = other.streamed(bytes);
-            predicted.map_err(|error| {
-                let (least, limit) = (error.least_bytes, error.budget_bytes);
-                anyhow::Error::from(No(format!(
-                    "stage {} needs {} for values, and --memory is {}: raise it, or plan smaller stages (`Plan::streamed`)",
-                    error.visit,
-                    human_bytes_distinct(least, limit),
-                    human_bytes_distinct(limit, least),
-                )))
-            })
-        });
+        let streamed = flags.memory.map(|bytes| other.streamed(bytes)).transpose();
+        let streamed = streamed.map_err(|error| {
+            let (visit, least, limit) = (error.visit, error.least_bytes, error.budget_bytes);
+            let needs = human_bytes_distinct(least, limit);
+            let limit = human_bytes_distinct(limit, least);
+            No(format!(
+                "stage {visit} needs {needs} for values, and --memory is {limit}: raise it, or plan smaller stages (`Plan::streamed`)"
+            ))
+        })?;
         Ok(Self {
             schedule: step.schedule.to_string(),
             micro_batches: step.micro_batches,
             ranks: ranks.collect(),
             streamed_bytes: stages.max().unwrap_or(0),
             disk: plan.machine.disk,
-            streamed: streamed.transpose()?,
+            streamed,
         })
     }
 
     fn show(&self, out: &mut Output) -> io::Result<()> {
-        writeln!(
-            out,
-            "schedule {}, {} micro-batches",
-            self.schedule, self.micro_batches
-        )?;
-        let header = [
-            "rank",
-            "parameters",
-            "gradients",
-            "optimizer",
-            "activations",
-            "transient",
-            "buffers",
-            "training",
-            "inference",
-        ];
-        let mut columns = Columns::new(&header, &[1, 2, 3, 4, 5, 6, 7, 8]);
-        for rank in &self.ranks {
-            let memory = &rank.memory;
-            let numbers = [
-                memory.parameters,
-                memory.gradients,
-                memory.optimizer,
-                memory.activations,
-                memory.transient,
-                memory.buffers,
-                rank.training_bytes,
-                rank.inference_bytes,
-            ];
-            let numbers = numbers.into_iter().map(human_bytes);
-            columns.push(
-                std::iter::once(rank.rank.to_string())
-                    .chain(numbers)
-                    .collect(),
-            );
-        }
-        columns.show(out)?;
+        let (schedule, count) = (&self.schedule, self.micro_batches);
+        writeln!(out, "schedule {schedule}, {count} micro-batches")?;
+        let header = [&["rank"][..], &RANK_COLUMNS.map(|(name, _)| name)].concat();
+        let rows = self.ranks.iter().map(|rank| {
+            let bytes = RANK_COLUMNS.map(|(_, bytes)| human_bytes(bytes(rank)));
+            [&[rank.rank.to_string()][..], &bytes].concat()
+        });
+        Columns::new(&header, &[1, 2, 3, 4, 5, 6, 7, 8], rows).show(out)?;
         writeln!(
             out,
             "evaluation, streamed from a disk: at least {} for values, the largest stage",
@@ -419,27 +358,20 @@ impl Planned {
         let Some(pass) = &self.streamed else {
             return Ok(());
         };
-        let seconds = |nanoseconds: u64| format!("{:.3} s", nanoseconds as f64 / 1e9);
-        writeln!(
-            out,
-            "a pass reads {}, and {} stay; {} at its peak",
-            human_bytes(pass.read_bytes),
-            human_bytes(pass.kept_bytes),
-            human_bytes(pass.peak_bytes)
-        )?;
-        match self.disk {
-            Some(disk) => writeln!(
+        let sizes = [pass.read_bytes, pass.kept_bytes, pass.peak_bytes];
+        let [read, kept, peak] = sizes.map(human_bytes);
+        write!(out, "a pass reads {read}, and {kept} stay; ")?;
+        writeln!(out, "{peak} at its peak")?;
+        let giga = |number: u64| number as f64 / 1e9;
+        let [whole, compute, read] = [pass.pass_ns, pass.compute_ns, pass.read_ns].map(giga);
+        match self.disk.map(|disk| giga(disk.bytes_per_s)) {
+            Some(rate) => writeln!(
                 out,
-                "it takes {}: {} of computing, {} of reading at {:.2} GB/s",
-                seconds(pass.pass_ns),
-                seconds(pass.compute_ns),
-                seconds(pass.read_ns),
-                disk.bytes_per_s as f64 / 1e9
+                "it takes {whole:.3} s: {compute:.3} s of computing, {read:.3} s of reading at {rate:.2} GB/s"
             ),
             None => writeln!(
                 out,
-                "it takes at least {} of computing: the disk of the plan's machine was not measured (calibrate --disk)",
-                seconds(pass.compute_ns)
+                "it takes at least {compute:.3} s of computing: the disk of the plan's machine was not measured (calibrate --disk)"
             ),
         }
     }

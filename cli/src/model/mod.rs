@@ -1,9 +1,7 @@
 //! `tinderbox model`: makes, converts and estimates models without their code.
 
 mod command;
-mod convert;
 mod estimate;
-mod flags;
-mod init;
+mod save;
 
 pub(crate) use command::Command;

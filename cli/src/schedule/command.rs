@@ -1,31 +1,301 @@
 //! The commands on schedules.
 
-use clap::Subcommand;
+use std::io::Write;
 
-use super::{auto, list, show, verify};
-use crate::{outcome::Outcome, terminal::Output};
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tinderbox_schedule::{
+    AutoOptions, ChunkCounts, Dependencies, LinkModel, Placement, Schedule, ScheduleKind, Timeline,
+    draw, peak_activations, simulate,
+};
+
+use super::given::{Given, Shape, chain};
+use crate::outcome::Outcome;
+use crate::terminal::{Columns, Output, one_line};
 
 /// The schedule commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// List the named schedules, with their costs
-    List(list::Flags),
+    List(List),
     /// Print a schedule: drawn, as SVG, as a trace for Perfetto, as lists or JSON; exit code 1 if it can't run
-    Show(show::Flags),
+    Show(Show),
     /// Report whether a schedule can run, or why not; exit code 1 if it can't
-    Verify(verify::Flags),
+    Verify(Verify),
     /// Find a schedule for times and memory limits; several stages of a rank are placed in a loop or in a V
-    Auto(auto::Flags),
+    Auto(Auto),
 }
 
 impl Command {
     /// Runs the command.
     pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         match self {
-            Self::List(flags) => list::run(flags, out),
-            Self::Show(flags) => show::run(flags, out),
-            Self::Verify(flags) => verify::run(flags, out),
-            Self::Auto(flags) => auto::run(flags, out),
+            Self::List(flags) => flags.run(out),
+            Self::Show(flags) => flags.run(out),
+            Self::Verify(flags) => flags.run(out),
+            Self::Auto(flags) => flags.run(out),
         }
+    }
+}
+
+/// Arguments of `list`.
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// The costs of a schedule.
+#[derive(Serialize)]
+struct Row {
+    name: ScheduleKind,
+    chunks: usize,
+    step_ticks: u64,
+    bubble_ticks: u64,
+    idle_percent: f64,
+    peak_micro_batches: f64,
+}
+
+impl List {
+    /// Prints the costs of each schedule.
+    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        #[derive(Serialize)]
+        struct Answer {
+            schedules: Vec<Row>,
+        }
+        let rows = ScheduleKind::ALL.into_iter().map(|kind| self.row(kind));
+        let schedules = rows.collect::<anyhow::Result<_>>()?;
+        let answer = Answer { schedules };
+        out.answer(&answer, |out| {
+            let header = ["schedule", "chunks", "step", "bubble", "idle", "peak"];
+            let rows = answer.schedules.iter().map(|row| {
+                vec![
+                    row.name.to_string(),
+                    row.chunks.to_string(),
+                    format!("{} ticks", row.step_ticks),
+                    format!("{} ticks", row.bubble_ticks),
+                    format!("{:.1} %", row.idle_percent),
+                    format!("{:.1} micro-batches", row.peak_micro_batches),
+                ]
+            });
+            Columns::new(&header, &[1, 2, 3, 4, 5], rows).show(out)
+        })
+    }
+
+    fn row(&self, kind: ScheduleKind) -> anyhow::Result<Row> {
+        let fixed_chunks = match kind.chunks() {
+            ChunkCounts::One => Some(1),
+            ChunkCounts::Two => Some(2),
+            ChunkCounts::Any => None,
+        };
+        let schedule = self.shape.generate(kind, fixed_chunks)?;
+        let chunks = schedule.stages / schedule.world_size();
+        let costs = self.shape.costs(&schedule.stage_to_rank);
+        let costs = costs.with_context(|| kind.name())?;
+        let timeline = simulate(&schedule, &chain(&schedule), &costs)?;
+        let peak = peak_activations(&schedule).into_iter().max().unwrap_or(0);
+        Ok(Row {
+            name: kind,
+            chunks,
+            step_ticks: timeline.makespan(),
+            bubble_ticks: timeline.largest_bubble(),
+            idle_percent: 100.0 * timeline.idle_share(),
+            peak_micro_batches: peak as f64 / chunks as f64,
+        })
+    }
+}
+
+/// Arguments of `show`.
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    #[command(flatten)]
+    given: Given,
+    #[command(flatten)]
+    form: Form,
+}
+
+impl Show {
+    /// Prints the schedule; an invalid one is an error.
+    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        let given = &self.given;
+        let schedule = given.schedule(out)?;
+        let verified = given.verify(&schedule);
+        verified.with_context(|| format!("{} can't run", schedule.name))?;
+        let predicted = given.simulate(&schedule)?;
+        let lower = |schedule: &_| given.lower(schedule);
+        self.form.print(schedule, &predicted, lower, out)
+    }
+}
+
+/// Arguments of `verify`.
+#[derive(Args, Debug)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    given: Given,
+}
+
+impl Verify {
+    /// Reports whether the schedule can run, and how long a step takes, or why not.
+    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        #[derive(Serialize)]
+        struct Answer {
+            name: String,
+            link: LinkModel,
+            runs: bool,
+            step_ticks: Option<u64>,
+            reason: Option<String>,
+        }
+        let schedule = self.given.schedule(out)?;
+        let (name, link) = (one_line(&schedule.name), self.given.link);
+        let links = match link {
+            LinkModel::Unbounded => String::new(),
+            _ => format!(" with --link {link}"),
+        };
+        let (ticks, reason) = match self.given.verify(&schedule) {
+            Ok(()) => (Some(self.given.simulate(&schedule)?.makespan()), None),
+            Err(fault) => (None, Some(one_line(&fault.to_string()))),
+        };
+        let mut text = format!("{name} can't run{links}: ");
+        text += reason.as_deref().unwrap_or_default();
+        if let Some(ticks) = ticks {
+            text = format!("{name} can run{links}: a step takes {ticks} ticks");
+        }
+        let runs = reason.is_none();
+        let answer = Answer {
+            name,
+            link,
+            runs,
+            step_ticks: ticks,
+            reason,
+        };
+        out.answer(&answer, |out| writeln!(out, "{text}"))?;
+        Ok(Outcome::of_answer(runs))
+    }
+}
+
+/// Arguments of `auto`.
+#[derive(Args, Debug)]
+pub(crate) struct Auto {
+    #[command(flatten)]
+    shape: Shape,
+    /// Micro-batches whose activations fit the memory of a rank: one number, or one for each rank
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    memory: Vec<u64>,
+    /// Actions that the search times; a million take about a tenth of a second
+    #[arg(long, value_name = "ACTIONS", default_value_t = AutoOptions::default().effort_actions)]
+    effort: u64,
+    #[command(flatten)]
+    form: Form,
+}
+
+impl Auto {
+    /// Finds a schedule and prints it.
+    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        let [ranks, chunks, micro_batches] = self.shape.size(None)?;
+        // A micro-batch counts a byte on each stage.
+        let bytes = |micro_batches: &u64| micro_batches.saturating_mul(chunks as u64);
+        let limits: Option<Vec<u64>> = match &self.memory[..] {
+            [] => None,
+            [one] => Some(vec![bytes(one); ranks]),
+            all if all.len() == ranks => Some(all.iter().map(bytes).collect()),
+            all => bail!(
+                "--memory has {} limits for {ranks} ranks: use one, or one for each rank",
+                all.len()
+            ),
+        };
+        let options = AutoOptions {
+            memory_limits: limits.as_deref(),
+            effort_actions: self.effort,
+        };
+        let dependencies = Dependencies::chain(ranks * chunks);
+        let search = |placement: Placement| {
+            let map = placement.stage_to_rank(ranks, chunks);
+            let costs = self.shape.costs(&map)?;
+            let found =
+                tinderbox_schedule::auto(&map, micro_batches, &dependencies, &costs, options)?;
+            anyhow::Ok((found, costs))
+        };
+        let placements = match chunks {
+            1 => &[Placement::Loop][..],
+            _ => &[Placement::Loop, Placement::V],
+        };
+        let all = placements.iter().map(|placement| search(*placement));
+        let all = all.collect::<anyhow::Result<Vec<_>>>()?;
+        let best = all.into_iter().min_by_key(|(found, _)| found.makespan);
+        let (found, costs) = best.expect("there is a placement");
+        let predicted = simulate(&found.schedule, &dependencies, &costs)?;
+        if self.form.is_drawing(out) {
+            let named = match found.best_named {
+                Some((kind, ticks)) => {
+                    format!("{kind}, the fastest named schedule that fits, takes {ticks}")
+                }
+                None => "no named schedule fits".to_owned(),
+            };
+            let (name, ticks, least) = (&found.schedule.name, found.makespan, found.lower_bound);
+            let bound = format!("at least {least} for these stages");
+            writeln!(out, "{name}: {ticks} ticks, {bound}; {named}")?;
+        }
+        let lower = |schedule: &_| Ok(tinderbox_schedule::lower(schedule, &dependencies));
+        self.form.print(found.schedule, &predicted, lower, out)
+    }
+}
+
+/// Default width without a terminal.
+const WIDTH: usize = 100;
+
+/// The form of the output: drawn for the terminal, unless specified.
+#[derive(Args, Debug)]
+struct Form {
+    /// Print the picture as SVG
+    #[arg(long, group = "form", conflicts_with = "json")]
+    svg: bool,
+    /// Print a trace for Perfetto or chrome://tracing
+    #[arg(long, group = "form", conflicts_with = "json")]
+    trace: bool,
+    /// Print the action lists, one row per rank
+    #[arg(long, group = "form", conflicts_with = "json")]
+    actions: bool,
+    /// Print the lists, or with --json the schedule, with sends, receives, reduces and updates
+    #[arg(long, conflicts_with_all = ["svg", "trace"])]
+    lowered: bool,
+    /// Width of the drawing in columns, at least 40 [default: the terminal width, or 100]
+    #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(40..))]
+    width: Option<u16>,
+}
+
+impl Form {
+    /// Returns whether the output is the drawing for the terminal.
+    fn is_drawing(&self, out: &Output) -> bool {
+        !(self.svg || self.trace || self.actions || self.lowered || out.json)
+    }
+
+    /// Prints a schedule and its times; `lower` adds messages.
+    fn print(
+        &self,
+        mut schedule: Schedule,
+        predicted: &Timeline,
+        lower: impl FnOnce(&Schedule) -> anyhow::Result<Schedule>,
+        out: &mut Output,
+    ) -> anyhow::Result<Outcome> {
+        let text = match () {
+            () if self.is_drawing(out) => {
+                let options = draw::TerminalOptions {
+                    width: self.width.map(usize::from).or(out.width()).unwrap_or(WIDTH),
+                    color: out.has_color(),
+                };
+                draw::terminal(predicted, &options)
+            }
+            () if self.svg => draw::svg(&[predicted], &draw::SvgOptions::default()),
+            () if self.trace => draw::trace(&[predicted]),
+            () => {
+                if self.lowered {
+                    schedule = lower(&schedule)?;
+                }
+                return out.answer(&schedule, |out| writeln!(out, "{schedule}"));
+            }
+        };
+        out.write_all(text.as_bytes())?;
+        Ok(Outcome::Done)
     }
 }

@@ -1,20 +1,26 @@
-//! The output of a command: standard output or a file, as text or JSON.
+//! The output of a command: standard output or a file, as text, tables that fit the terminal or JSON.
 
-use std::{
-    fs,
-    io::{self, BufWriter, IsTerminal, StdoutLock, Write},
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgAction, Args};
+use comfy_table::{CellAlignment, Table};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use tinderbox_deferred::Observer;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{Bar, say};
+use super::text::{say, shorten, visible};
+use crate::outcome::Outcome;
 
 /// The version of all JSON objects that are not files of the library.
 const SCHEMA: u32 = 1;
+
+/// The progress in bytes, their rate and an estimate of the time left.
+const BAR_STYLE: &str =
+    "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} left";
 
 /// Arguments of every command.
 #[derive(Args, Debug)]
@@ -57,8 +63,8 @@ pub(crate) struct Output {
     /// Whether the answer is JSON.
     pub(crate) json: bool,
     quiet: bool,
-    /// Whether another process writes the answer.
-    is_withheld: bool,
+    /// Whether another process of a launcher writes the answer.
+    pub(crate) is_withheld: bool,
 }
 
 #[derive(Debug)]
@@ -95,11 +101,6 @@ impl Output {
         }
     }
 
-    /// Writes no file, because another process of a launcher does.
-    pub(crate) fn withhold(&mut self) {
-        self.is_withheld = true;
-    }
-
     /// Returns the width of the terminal; `None` without one.
     pub(crate) fn width(&self) -> Option<usize> {
         let Target::Standard(_) = self.target else {
@@ -125,7 +126,14 @@ impl Output {
 
     /// Creates a progress bar for an operation.
     pub(crate) fn bar(&self, work: &'static str) -> Bar {
-        Bar::new(work, self.quiet)
+        // The template divides by the length, which is not known yet.
+        let bar = ProgressBar::new(0).with_message(work);
+        let style = ProgressStyle::with_template(BAR_STYLE);
+        bar.set_style(style.expect("the template is well-formed"));
+        if self.quiet {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        Bar(bar)
     }
 
     /// Prints an answer as text, or as one JSON object, whose first field is its version.
@@ -133,10 +141,7 @@ impl Output {
         &mut self,
         answer: &impl Serialize,
         text: impl FnOnce(&mut Self) -> io::Result<()>,
-    ) -> anyhow::Result<()> {
-        if !self.json {
-            return Ok(text(self)?);
-        }
+    ) -> anyhow::Result<Outcome> {
         #[derive(Serialize)]
         struct Versioned<'a, T> {
             schema: u32,
@@ -144,8 +149,13 @@ impl Output {
             answer: &'a T,
         }
         let schema = SCHEMA;
-        let text = serde_json::to_string(&Versioned { schema, answer })?;
-        Ok(writeln!(self, "{text}")?)
+        if self.json {
+            let text = serde_json::to_string(&Versioned { schema, answer })?;
+            writeln!(self, "{text}")?;
+        } else {
+            text(self)?;
+        }
+        Ok(Outcome::Done)
     }
 }
 
@@ -167,8 +177,125 @@ impl Write for Output {
 
 /// Adds what failed to an error of standard output.
 fn unwritten(error: io::Error) -> io::Error {
-    io::Error::new(
-        error.kind(),
-        format!("can't write to standard output: {error}"),
-    )
+    let text = format!("can't write to standard output: {error}");
+    io::Error::new(error.kind(), text)
+}
+
+/// A progress bar over bytes on standard error; hidden without a terminal, and cleared on drop.
+#[derive(Debug)]
+pub(crate) struct Bar(ProgressBar);
+
+impl Observer for Bar {
+    fn begin(&self, _: usize, bytes: u64) {
+        self.0.inc_length(bytes);
+    }
+
+    fn advanced(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Minimum width of a shortened name in characters.
+const SHORTEST_NAME: usize = 16;
+
+/// Lines around a table and below its header, in the form of `comfy_table::presets`.
+const LINES: &str = "  ── ══      ──    ";
+
+/// A table whose first column holds names.
+#[derive(Debug)]
+pub(crate) struct Columns<'a> {
+    header: &'a [&'a str],
+    /// Indices of the columns with numbers.
+    right: &'a [usize],
+    rows: Vec<Vec<String>>,
+}
+
+impl<'a> Columns<'a> {
+    /// Creates a table of rows with one cell per column; columns at the indices `right` hold numbers.
+    pub(crate) fn new(
+        header: &'a [&'a str],
+        right: &'a [usize],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> Self {
+        let cells = |row: Vec<String>| row.iter().map(|cell| visible(cell).into()).collect();
+        let rows = rows.into_iter().map(cells).collect();
+        Self {
+            header,
+            right,
+            rows,
+        }
+    }
+
+    /// Prints the table with at most the width of the terminal; without a terminal, names are not shortened.
+    pub(crate) fn show(&self, out: &mut Output) -> io::Result<()> {
+        writeln!(out, "{}", self.fitted(out.width()))
+    }
+
+    /// Formats the table with at most `width` characters, as far as names can be shortened.
+    fn fitted(&self, width: Option<usize>) -> String {
+        let names = self.rows.iter().map(|row| row[0].chars().count());
+        let longest = names.max().unwrap_or(0);
+        let whole = self.table(longest);
+        let found = whole.lines().map(|line| line.chars().count()).max();
+        let most = width.unwrap_or(usize::MAX);
+        match found.unwrap_or(0).saturating_sub(most) {
+            0 => whole,
+            excess => self.table(longest.saturating_sub(excess).max(SHORTEST_NAME)),
+        }
+    }
+
+    /// Formats the table with names of at most `name_width` characters.
+    fn table(&self, name_width: usize) -> String {
+        let mut table = Table::new();
+        table.load_preset(LINES);
+        table.set_header(self.header);
+        for row in &self.rows {
+            let mut row = row.clone();
+            row[0] = shorten(&row[0], name_width).into_owned();
+            table.add_row(row);
+        }
+        for at in self.right {
+            if let Some(column) = table.column_mut(*at) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        table.trim_fmt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_fits() {
+        let name = "blocks.11.attention.query.weight";
+        let rows = [[name, "1.00 KiB"], ["a\x1bb", "4 B"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        let columns = Columns::new(&["name", "bytes"], &[1], rows);
+        let whole = columns.fitted(None);
+        assert!(
+            whole.contains(name) && whole.contains("a\\u{1b}b"),
+            "{whole}"
+        );
+        for width in 31..60 {
+            let table = columns.fitted(Some(width));
+            let widest = table.lines().map(|line| line.chars().count()).max();
+            assert!(widest.unwrap() <= width, "{width}\n{table}");
+            assert!(table.contains(".weight"), "{table}");
+        }
+        // A table that can't fit is not shortened further.
+        assert!(columns.fitted(Some(5)).contains("blocks....weight"));
+        assert!(
+            Columns::new(&["name"], &[], [])
+                .fitted(Some(80))
+                .contains("name")
+        );
+    }
 }

@@ -1,54 +1,61 @@
-//! Formatting and printing of single lines.
+//! Lines and text files of the command line.
 
-use std::{
-    borrow::Cow,
-    fmt,
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::borrow::Cow;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
 
-use serde::{Serialize, Serializer};
+use anyhow::Context;
+use derive_more::Display;
+use serde::Serialize;
 
 // Tensor names can contain any characters.
 pub(crate) use tinderbox_schedule::draw::escape::visible;
 
+/// Reads a text file, or standard input for `-`.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
+    let text = match path.to_str() {
+        Some("-") => io::read_to_string(io::stdin()),
+        _ => fs::read_to_string(path),
+    };
+    text.with_context(|| format!("{} can't be read", name_of(path)))
+}
+
+/// Returns the name of a text file for messages.
+pub(crate) fn name_of(path: &Path) -> Cow<'_, str> {
+    match path.to_str() {
+        Some("-") => "standard input".into(),
+        _ => path.to_string_lossy(),
+    }
+}
+
+/// Joins the lines of a text that `is_kept` accepts, up to the first other one.
+pub(crate) fn joined_while(text: &str, is_kept: impl Fn(&str) -> bool) -> String {
+    let lines = text.lines().map(str::trim).take_while(|line| is_kept(line));
+    let lines = lines.filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ")
+}
+
 /// Formats a text on one line.
 pub(crate) fn one_line(text: &str) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    visible(&lines.join(" ")).into_owned()
+    visible(&joined_while(text, |_| true)).into_owned()
 }
 
 /// A path in an answer, as text and in JSON: what is not UTF-8 is replaced by U+FFFD. Serde's own form of a path fails then, after
 /// the work is done.
-#[derive(Clone, Debug)]
-pub(crate) struct ShownPath(PathBuf);
+#[derive(Clone, Debug, Default, Display, Serialize)]
+pub(crate) struct ShownPath(String);
 
 impl From<&Path> for ShownPath {
     fn from(path: &Path) -> Self {
-        Self(path.to_owned())
-    }
-}
-
-impl fmt::Display for ShownPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.display())
-    }
-}
-
-impl Serialize for ShownPath {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        Self(path.display().to_string())
     }
 }
 
 /// Prints a line such as `error: ...` to standard error.
 pub(crate) fn say(kind: &str, text: &str) {
     // A failure to write to standard error can't be reported.
-    let _ = writeln!(std::io::stderr(), "{kind}: {}", one_line(text));
+    let _ = writeln!(io::stderr(), "{kind}: {}", one_line(text));
 }
 
 /// Prints an error with its sources.
@@ -68,10 +75,8 @@ pub(super) fn shorten(name: &str, width: usize) -> Cow<'_, str> {
     let last = kept - first;
     let head = name.chars().take(first);
     let tail = name.chars().skip(count - last);
-    head.chain("...".chars())
-        .chain(tail)
-        .collect::<String>()
-        .into()
+    let text: String = head.chain("...".chars()).chain(tail).collect();
+    text.into()
 }
 
 #[cfg(test)]

@@ -1,0 +1,208 @@
+//! `ckpt verify` and `ckpt diff`: check whether checkpoints are intact, and compare them.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use tinderbox_checkpoint::tools::{self, Diff, Difference, ValueDifference};
+use tinderbox_checkpoint::{Checkpoint, LoadError, Scalar};
+use tinderbox_deferred::human_bytes;
+
+use super::place::{Place, is_lost, open};
+use crate::outcome::Outcome;
+use crate::terminal::{Output, ShownPath, one_line, say, say_error, visible};
+
+/// Arguments of `verify`.
+#[derive(Args, Debug)]
+pub(crate) struct VerifyFlags {
+    /// Step directories, or run directories for all their steps, or URLs of either in buckets
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+}
+
+/// The answer.
+#[derive(Serialize)]
+struct Answer {
+    checkpoints: Vec<Checked>,
+}
+
+/// The answer for a checkpoint.
+#[derive(Default, Serialize)]
+struct Checked {
+    dir: ShownPath,
+    intact: bool,
+    files: usize,
+    bytes: u64,
+    damage: Vec<String>,
+    /// An error that does not indicate damage.
+    error: Option<String>,
+}
+
+/// Checks all of them; one that can't be read does not prevent the check of the others.
+pub(super) fn verify(flags: &VerifyFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let (mut worst, mut all) = (Outcome::Done, Vec::new());
+    for dir in &flags.dirs {
+        let opened = match Place::of(dir) {
+            Ok(Place::Step(opened)) => vec![(dir.clone(), *opened)],
+            Ok(Place::Run(run, steps)) => {
+                let opened = |step| (run.step_place(step), run.open(step));
+                steps.into_iter().map(opened).collect()
+            }
+            Err(error) => {
+                say_error(&error);
+                worst = worst.max(Outcome::of(&error));
+                all.push(Checked {
+                    dir: dir.as_path().into(),
+                    error: Some(format!("{error:#}")),
+                    ..Checked::default()
+                });
+                continue;
+            }
+        };
+        for (dir, opened) in opened {
+            let checked = check(&dir, opened, &mut worst, out);
+            if !out.json {
+                checked.show(out)?;
+            }
+            all.push(checked);
+        }
+    }
+    out.answer(&Answer { checkpoints: all }, |_| Ok(()))?;
+    Ok(worst)
+}
+
+/// Reads and checks all data of a checkpoint; prints an error that is not damage.
+fn check(
+    dir: &Path,
+    opened: Result<Checkpoint, LoadError>,
+    worst: &mut Outcome,
+    out: &Output,
+) -> Checked {
+    let mut checked = Checked {
+        dir: dir.into(),
+        ..Checked::default()
+    };
+    let found = match opened {
+        Ok(checkpoint) => {
+            let files = &checkpoint.manifest().files;
+            checked.files = files.len();
+            checked.bytes = files.iter().map(|file| file.size_bytes).sum();
+            checkpoint.damage(&out.bar("verify"))
+        }
+        Err(error) => vec![error],
+    };
+    checked.intact = found.is_empty();
+    for error in found {
+        // Every error names its directory or file.
+        let text = error.chain();
+        if is_lost(&error) {
+            checked.damage.push(text);
+            *worst = (*worst).max(Outcome::No);
+        } else if checked.error.is_none() {
+            say("error", &text);
+            *worst = (*worst).max(Outcome::of(&error.into()));
+            checked.error = Some(text);
+        }
+    }
+    checked
+}
+
+impl Checked {
+    fn show(&self, out: &mut Output) -> io::Result<()> {
+        let (dir, files, bytes) = (&self.dir, self.files, human_bytes(self.bytes));
+        if self.intact {
+            writeln!(out, "{dir}: intact, {files} file(s), {bytes}")?;
+        } else if !self.damage.is_empty() {
+            writeln!(out, "{dir}: damaged, {} error(s)", self.damage.len())?;
+        }
+        for damage in &self.damage {
+            writeln!(out, "damaged: {}", one_line(damage))?;
+        }
+        Ok(())
+    }
+}
+
+/// Arguments of `diff`.
+#[derive(Args, Debug)]
+pub(crate) struct DiffFlags {
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+    first: PathBuf,
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+    second: PathBuf,
+}
+
+/// Compares them.
+pub(super) fn diff(flags: &DiffFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let (first, second) = (open(&flags.first)?, open(&flags.second)?);
+    let found = tools::diff(&first, &second, &out.bar("diff"))?;
+    out.answer(&found, |out| show(&found, out))?;
+    Ok(Outcome::of_answer(found.is_empty()))
+}
+
+fn show(found: &Diff, out: &mut Output) -> io::Result<()> {
+    for tensor in &found.tensors {
+        let name = &tensor.name;
+        let how = match &tensor.difference {
+            Difference::OnlyFirst => "only in the first".to_owned(),
+            Difference::OnlySecond => "only in the second".to_owned(),
+            Difference::Form {
+                first_dtype,
+                first_shape,
+                second_dtype,
+                second_shape,
+            } => format!(
+                "{first_dtype} of shape {first_shape:?}, in the second {second_dtype} of shape {second_shape:?}"
+            ),
+            Difference::Names { first, second } => {
+                let (first, second) = (others(name, first), others(name, second));
+                format!("also called {first}, in the second {second}")
+            }
+            Difference::Values(values) => in_words(values),
+        };
+        writeln!(out, "{} {}: {}", tensor.role, visible(name), visible(&how))?;
+    }
+    for scalar in &found.scalars {
+        let (first, second) = (value(scalar.first), value(scalar.second));
+        let name = visible(&scalar.name);
+        writeln!(out, "scalar {name}: {first}, in the second {second}")?;
+    }
+    let (tensors, scalars) = (found.tensors.len(), found.scalars.len());
+    write!(
+        out,
+        "{tensors} difference(s) of tensors, {scalars} of scalars; "
+    )?;
+    let (tensors, scalars) = (found.equal_tensors, found.equal_scalars);
+    writeln!(out, "{tensors} tensor(s) and {scalars} scalar(s) are equal")
+}
+
+/// Returns the names other than the reported one.
+fn others(name: &str, names: &[String]) -> String {
+    let others: Vec<&str> = names.iter().map(|n| &**n).filter(|n| *n != name).collect();
+    match others.is_empty() {
+        true => "nothing else".to_owned(),
+        false => others.join(", "),
+    }
+}
+
+fn in_words(values: &ValueDifference) -> String {
+    let (elements, differing) = (values.elements, values.differing);
+    let mut text = format!("{differing} of {elements} element(s) differ");
+    if let (Some(absolute), Some(relative)) = (values.max_absolute, values.max_relative) {
+        text += &format!(", by up to {absolute:e}, relative {relative:e}");
+    }
+    if values.not_finite > 0 {
+        text += &format!(", {} of them infinite or NaN", values.not_finite);
+    }
+    text
+}
+
+fn value(scalar: Option<Scalar>) -> String {
+    match scalar {
+        None => "missing".to_owned(),
+        Some(Scalar::Int(value)) => value.to_string(),
+        Some(Scalar::Uint(value)) => value.to_string(),
+        Some(Scalar::Float(value)) => format!("{value:e}"),
+        Some(Scalar::Bool(value)) => value.to_string(),
+    }
+}

@@ -1,0 +1,209 @@
+//! `ckpt cp`, `ckpt reshard` and `ckpt export`: write a checkpoint to another place, in another form.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
+use tinderbox_checkpoint::tools::{
+    self, CopyOptions, Cut, ExportFormat, ExportLayout, ExportOptions, ReshardOptions,
+};
+use tinderbox_checkpoint::{Regex, Run};
+use tinderbox_deferred::human_bytes;
+
+use super::place::{open, run_at};
+use crate::outcome::Outcome;
+use crate::terminal::{Output, ShownPath, visible};
+
+/// The run to save to.
+#[derive(Args, Debug)]
+pub(crate) struct Saved {
+    /// Run directory to save to, or its URL in a bucket
+    #[arg(long, value_name = "RUN_DIR")]
+    to: PathBuf,
+    /// Replace the step if it exists
+    #[arg(long)]
+    pub(crate) replace: bool,
+}
+
+impl Saved {
+    /// Opens the run.
+    pub(crate) fn run(&self) -> anyhow::Result<Run> {
+        run_at(&self.to)
+    }
+
+    /// Prints the directory of the new checkpoint.
+    pub(crate) fn print(&self, dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+        #[derive(Serialize)]
+        struct Answer {
+            dir: ShownPath,
+        }
+        let answer = Answer { dir: dir.into() };
+        out.answer(&answer, |out| writeln!(out, "{}", answer.dir))
+    }
+}
+
+/// Arguments of `cp`.
+#[derive(Args, Debug)]
+pub(crate) struct CpFlags {
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+    dir: PathBuf,
+    #[command(flatten)]
+    saved: Saved,
+}
+
+/// Copies the checkpoint.
+pub(super) fn cp(flags: &CpFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let replace = flags.saved.replace;
+    let (checkpoint, to) = (open(&flags.dir)?, flags.saved.run()?);
+    let dir = tools::copy(&checkpoint, &to, &CopyOptions { replace }, &out.bar("cp"))?;
+    flags.saved.print(&dir, out)
+}
+
+/// Arguments of `reshard`.
+#[derive(Args, Debug)]
+pub(crate) struct ReshardFlags {
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+    dir: PathBuf,
+    /// Number of ranks, 1 to 65536
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    ranks: u32,
+    /// Cut tensors with at least N rows into N boxes of rows, instead of assigning whole tensors to ranks
+    #[arg(long)]
+    rows: bool,
+    #[command(flatten)]
+    saved: Saved,
+}
+
+/// Reshards the checkpoint.
+pub(super) fn reshard(flags: &ReshardFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let (checkpoint, to) = (open(&flags.dir)?, flags.saved.run()?);
+    let options = ReshardOptions {
+        cut: if flags.rows { Cut::Rows } else { Cut::Whole },
+        replace: flags.saved.replace,
+    };
+    let dir = tools::reshard(&checkpoint, &to, flags.ranks, &options, &out.bar("reshard"))?;
+    flags.saved.print(&dir, out)
+}
+
+/// Arguments of `export`.
+#[derive(Args, Debug)]
+pub(crate) struct ExportFlags {
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+    dir: PathBuf,
+    /// Directory to create
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// Files to write: `safetensors` as in Hugging Face's directories, or one `model.bpk` for Burn
+    #[arg(long, value_parser = formats(), default_value = "safetensors")]
+    format: ExportFormat,
+    /// Write PyTorch's names and layouts: a linear weight as [out, in], `weight` and `bias` for a norm's `gamma` and
+    /// `beta`. For checkpoints with the types of their modules, which pipelines save since version 1.2 of the format
+    #[arg(long)]
+    pytorch: bool,
+    /// Rename tensors: in every name, the first match of a regular expression is replaced; `$1` refers to a group. May be
+    /// given several times; applies in this order, after --pytorch
+    #[arg(long, value_name = "PATTERN=REPLACEMENT", value_parser = rename)]
+    rename: Vec<(Regex, String)>,
+    /// Maximum bytes of tensors per `safetensors` file; a larger tensor has its own file
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = ExportOptions::default().file_bytes,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    max_file_bytes: u64,
+}
+
+/// Parses a rename. The pattern ends at the first `=`, which it can contain as `\x3d`.
+pub(crate) fn rename(text: &str) -> Result<(Regex, String), String> {
+    let parts = text.split_once('=');
+    let (pattern, replacement) = parts.ok_or("no `=` between pattern and replacement")?;
+    // The error of a pattern has several lines.
+    let pattern = Regex::new(pattern).map_err(|error| {
+        let error = error.to_string();
+        let reason = error.lines().last().unwrap_or_default();
+        let reason = reason.trim_start_matches("error: ");
+        format!("`{pattern}` is not a regular expression: {reason}")
+    })?;
+    let mut groups = groups_of(replacement).into_iter();
+    let unknown = groups.find(|group| match group.parse::<usize>() {
+        Ok(index) => index >= pattern.captures_len(),
+        Err(_) => !pattern.capture_names().flatten().any(|name| name == *group),
+    });
+    if let Some(group) = unknown {
+        let hint = match group.split_once(|c: char| !c.is_ascii_digit()) {
+            Some((digits, _)) if !digits.is_empty() => {
+                let rest = &group[digits.len()..];
+                format!("; a group before other characters is written `${{{digits}}}{rest}`")
+            }
+            _ => String::new(),
+        };
+        return Err(format!("the pattern has no group `{group}`{hint}"));
+    }
+    Ok((pattern, replacement.to_owned()))
+}
+
+/// The groups that a replacement refers to, as the regular expressions read it.
+fn groups_of(replacement: &str) -> Vec<&str> {
+    let reference = Regex::new(r"\$(?:\$|\{([^}]*)\}|([0-9A-Za-z_]+))");
+    let reference = reference.expect("the pattern is well-formed");
+    let found = reference.captures_iter(replacement);
+    let groups = found.filter_map(|found| found.get(1).or(found.get(2)));
+    groups.map(|group| group.as_str()).collect()
+}
+
+/// Returns the parser of the files.
+fn formats() -> impl TypedValueParser<Value = ExportFormat> {
+    let names = PossibleValuesParser::new(["safetensors", "burnpack"]);
+    names.map(|name| match &*name {
+        "burnpack" => ExportFormat::Burnpack,
+        _ => ExportFormat::Safetensors,
+    })
+}
+
+/// The answer: what was written.
+#[derive(Serialize)]
+struct Answer {
+    dir: ShownPath,
+    tensors: usize,
+    files: Vec<String>,
+    bytes: u64,
+    /// The names that are left out, with the name that is written instead.
+    tied: BTreeMap<String, String>,
+}
+
+/// Exports the parameters.
+pub(super) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let checkpoint = open(&flags.dir)?;
+    let options = ExportOptions {
+        format: flags.format,
+        layout: match flags.pytorch {
+            true => ExportLayout::PyTorch,
+            false => ExportLayout::Burn,
+        },
+        renames: flags.rename.clone(),
+        file_bytes: flags.max_file_bytes,
+        ..ExportOptions::default()
+    };
+    let exported = tools::export(&checkpoint, &flags.to, &options, &out.bar("export"))?;
+    let answer = Answer {
+        dir: flags.to.as_path().into(),
+        tensors: exported.tensors,
+        files: exported.files,
+        bytes: exported.bytes,
+        tied: exported.tied.into_iter().collect(),
+    };
+    out.answer(&answer, |out| {
+        let (dir, tensors, files) = (&answer.dir, answer.tensors, answer.files.len());
+        let size = human_bytes(answer.bytes);
+        writeln!(out, "{dir}: {tensors} tensor(s) in {files} file(s), {size}")?;
+        answer.tied.iter().try_for_each(|(tied, name)| {
+            let (tied, name) = (visible(tied), visible(name));
+            let how = format!("is tied to {name} and is written only under that name");
+            writeln!(out, "{tied} {how}")
+        })
+    })
+}

@@ -1,0 +1,151 @@
+//! `model init` and `model convert`: save parameters as a checkpoint, cast, renamed, for any number of ranks.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use burn::tensor::DType;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tinderbox_checkpoint::tools::{self, ConvertOptions, Cut, SaveOptions};
+use tinderbox_checkpoint::{CheckpointMeta, ModuleTypes, Regex, SaveTensor};
+use tinderbox_deferred::{RecordedModel, random::Seed};
+use tinderbox_planner::MemoryBudget;
+
+use crate::ckpt::{Saved, open_weights, rename};
+use crate::outcome::Outcome;
+use crate::terminal::Output;
+
+/// Returns the parser of the dtypes of float parameters.
+pub(super) fn float_types() -> impl TypedValueParser<Value = DType> {
+    let names = PossibleValuesParser::new(["f64", "f32", "f16", "bf16"]);
+    names.map(|name| match &*name {
+        "f64" => DType::F64,
+        "f32" => DType::F32,
+        "f16" => DType::F16,
+        _ => DType::BF16,
+    })
+}
+
+/// How a model is saved.
+#[derive(Args, Debug)]
+struct SaveFlags {
+    /// Cast float parameters to this dtype, rounded to nearest
+    #[arg(long, value_parser = float_types())]
+    dtype: Option<DType>,
+    /// Number of ranks to balance whole tensors over, 1 to 65536
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=65_536)
+    )]
+    ranks: u32,
+    /// Cut tensors with at least N rows into N boxes of rows, instead of assigning whole tensors to ranks
+    #[arg(long)]
+    rows: bool,
+    /// Use at most this much memory for the whole process, such as 2GiB: fewer files are written at a time
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+    #[command(flatten)]
+    saved: Saved,
+}
+
+/// Parses a number of bytes.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(MemoryBudget::Bytes(bytes)) => Ok(bytes),
+        Ok(_) => Err("it is no number of bytes".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl SaveFlags {
+    fn options(&self) -> SaveOptions {
+        SaveOptions {
+            cut: if self.rows { Cut::Rows } else { Cut::Whole },
+            memory_bytes: self.memory,
+        }
+    }
+
+    fn meta(&self, step: u64) -> CheckpointMeta {
+        CheckpointMeta {
+            replace: self.saved.replace,
+            ..CheckpointMeta::new(step, self.ranks)
+        }
+    }
+}
+
+/// Arguments of `init`.
+#[derive(Args, Debug)]
+pub(crate) struct InitFlags {
+    /// The file of a recorded model, which `Deferred::recorded_model` makes
+    #[arg(value_name = "FILE")]
+    model: PathBuf,
+    /// The seed: the same seed is the same model, whatever the ranks
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    save: SaveFlags,
+}
+
+/// Computes and saves the parameters.
+pub(super) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let model = RecordedModel::load(&flags.model)?;
+    let table = model.parameters();
+    let source = Arc::new(model.replay(Seed::new(flags.seed)));
+    let dtype = flags.save.dtype;
+    let tensors = SaveTensor::of_source(table, source, |parameter| {
+        dtype.filter(|_| parameter.dtype.is_float())
+    });
+    let meta = CheckpointMeta {
+        seed: flags.seed,
+        modules: ModuleTypes::of(table),
+        ..flags.save.meta(0)
+    };
+    let (to, options) = (flags.save.saved.run()?, flags.save.options());
+    let dir = tools::save_tensors(&tensors, &to, meta, &options, &out.bar("init"))?;
+    flags.save.saved.print(&dir, out)
+}
+
+/// Arguments of `convert`.
+#[derive(Args, Debug)]
+pub(crate) struct ConvertFlags {
+    /// A safetensors or burnpack file, a directory with model.safetensors or model.safetensors.index.json, or a step or run
+    /// directory. Layouts are kept: a linear weight of PyTorch stays [out, in], and the program that loads it says so
+    /// (LoadOptions::pytorch)
+    #[arg(value_name = "DIR_OR_FILE")]
+    from: PathBuf,
+    /// Step to save as [default: the step of the checkpoint, or 0]
+    #[arg(long, value_name = "STEP")]
+    step: Option<u64>,
+    /// Rename tensors: in every name, the first match of a regular expression is replaced; `$1` refers to a group. May be
+    /// given several times; applies in this order
+    #[arg(long, value_name = "PATTERN=REPLACEMENT", value_parser = rename)]
+    rename: Vec<(Regex, String)>,
+    #[command(flatten)]
+    save: SaveFlags,
+}
+
+/// Converts the parameters.
+pub(super) fn convert(flags: &ConvertFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let from = open_weights(&flags.from)?;
+    let manifest = from.manifest();
+    let options = ConvertOptions {
+        dtype: flags.save.dtype,
+        renames: flags.rename.clone(),
+        save: flags.save.options(),
+    };
+    let meta = CheckpointMeta {
+        seed: manifest.seed,
+        // Types are by path.
+        modules: match flags.rename.is_empty() {
+            true => manifest.modules(),
+            false => ModuleTypes::default(),
+        },
+        metadata: manifest.metadata(),
+        ..flags.save.meta(flags.step.unwrap_or(manifest.step))
+    };
+    let to = flags.save.saved.run()?;
+    let dir = tools::convert(&from, &to, meta, &options, &out.bar("convert"))?;
+    flags.save.saved.print(&dir, out)
+}

@@ -1,0 +1,100 @@
+//! `tinderbox plan`: shows and compares plan files.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use tinderbox_planner::PlanFile;
+use tinderbox_schedule::StageIndex;
+
+use crate::outcome::Outcome;
+use crate::terminal::{Output, name_of, read_text};
+
+/// The plan commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Show a plan as tables, program text, a graph or a page
+    Show(Show),
+    /// Print the differences between two plans; exit code 1 if there are any
+    Diff(Diff),
+}
+
+impl Command {
+    /// Runs the command.
+    pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Show(flags) => flags.run(out),
+            Self::Diff(flags) => flags.run(out),
+        }
+    }
+}
+
+/// Reads a plan file, or standard input for `-`; errors include the path.
+fn load(path: &Path) -> anyhow::Result<PlanFile> {
+    let plan = PlanFile::from_json(&read_text(path)?);
+    plan.with_context(|| name_of(path).into_owned())
+}
+
+/// Arguments of `show`.
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// The plan file; `-` is standard input
+    file: PathBuf,
+    /// Print the programs of the stages, line by line
+    #[arg(long, group = "form", conflicts_with = "json")]
+    program: bool,
+    /// Print the graph of the stages for Graphviz
+    #[arg(long, group = "form", conflicts_with = "json")]
+    dot: bool,
+    /// Print a self-contained page for a browser
+    #[arg(long, group = "form", conflicts_with = "json")]
+    html: bool,
+    /// Print the programs of this stage; can be repeated
+    #[arg(long, value_name = "K", conflicts_with_all = ["dot", "html", "json"])]
+    stage: Vec<usize>,
+}
+
+impl Show {
+    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        let plan = load(&self.file)?;
+        let stages = plan.stages.len();
+        if let Some(stage) = self.stage.iter().find(|stage| **stage >= stages) {
+            let last = stages.saturating_sub(1);
+            bail!("the plan has no stage {stage}: its stages are 0 to {last}");
+        }
+        let stages: Vec<StageIndex> = self.stage.iter().copied().map(StageIndex::new).collect();
+        let text = match () {
+            () if self.program || !stages.is_empty() => plan.programs_text(&stages),
+            () if self.dot => plan.to_dot(),
+            () if self.html => plan.to_html(),
+            () if out.json => plan.to_json(),
+            () => plan.to_string(),
+        };
+        out.write_all(text.as_bytes())?;
+        Ok(Outcome::Done)
+    }
+}
+
+/// Arguments of `diff`.
+#[derive(Args, Debug)]
+pub(crate) struct Diff {
+    /// The earlier plan; `-` is standard input
+    #[arg(value_name = "A")]
+    first: PathBuf,
+    /// The later plan; `-` is standard input
+    #[arg(value_name = "B")]
+    second: PathBuf,
+}
+
+impl Diff {
+    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        let is_stdin = |path: &Path| path == Path::new("-");
+        if is_stdin(&self.first) && is_stdin(&self.second) {
+            bail!("only one of the plans can be read from standard input");
+        }
+        let found = load(&self.first)?.diff(&load(&self.second)?);
+        out.answer(&found, |out| write!(out, "{found}"))?;
+        Ok(Outcome::of_answer(found.is_empty()))
+    }
+}

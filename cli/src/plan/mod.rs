@@ -1,8 +1,0 @@
-//! `tinderbox plan`: plan files.
-
-mod command;
-mod diff;
-mod file;
-mod show;
-
-pub(crate) use command::Command;
