@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
-use tinderbox_fake::{Graph, Mode, RecordOptions, Recording, TensorKind, record};
+use tinderbox_fake::{Graph, Mode, RecordOptions, Recording, Region, TensorKind, record};
 
 use crate::module::{Declared, Found, Placeholders, PlainStates, declarations, find};
 use crate::random::Seed;
@@ -128,12 +128,13 @@ fn table(
             modules: found.modules,
             kind: TensorKind::of(dtype),
             bytes: found.value.bytes(),
-            shape: shape.iter().map(|d| *d as u64).collect(),
+            shape: Region::of_shape(&shape).size().to_vec(),
             dtype,
             trainable: found.trainable,
-            origin: match declared.lazy {
-                true => Origin::Lazy,
-                false => Origin::Eager,
+            origin: if declared.lazy {
+                Origin::Lazy
+            } else {
+                Origin::Eager
             },
             saved_transposed: declared.is_transposed(&shape),
             value,

@@ -419,6 +419,7 @@ pub enum MaterializeError {
     #[error("parameters of a stage have rank 1 to 8")]
     Rank {
         /// The parameter.
+        #[from]
         source: tinderbox_fake::FakeError,
     },
     /// Parameters are fake.

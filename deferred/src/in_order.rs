@@ -73,9 +73,8 @@ impl<'a> InOrder<'a> {
             }
         }
         let made = made.into_iter();
-        Ok(made
-            .map(|value| value.expect("every request is in one segment"))
-            .collect())
+        let made = made.map(|value| value.expect("every request is in one segment"));
+        Ok(made.collect())
     }
 
     fn run(
@@ -87,47 +86,41 @@ impl<'a> InOrder<'a> {
         let generator = Generator::Backend;
         let program = Program::with_generator(self.graph, nodes, &[], wanted, generator)?;
         let context = RunContext::initialization(self.seed);
-        Executor::new(device)?
-            .load(program)
-            .run(Vec::new(), &context)
+        let executable = Executor::new(device)?.load(program);
+        executable.run(Vec::new(), &context)
     }
 
     /// Returns the requests in the order of their random operations, those without any first.
     fn segments(&self, values: &[ValueId]) -> Vec<Segment> {
-        let mut alone: Vec<Segment> = values
-            .iter()
-            .enumerate()
-            .map(|(at, value)| {
-                let nodes = self.graph.backward_slice([*value], |_| false).nodes;
-                let random = |id: &&NodeId| is_random(self.graph.node(**id));
-                let first = nodes.iter().find(random);
-                let last = nodes.iter().rfind(random);
-                Segment {
-                    requests: vec![at],
-                    draws: first.copied().zip(last.copied()),
-                    nodes,
-                }
-            })
-            .collect();
+        let alone = values.iter().enumerate().map(|(at, value)| {
+            let nodes = self.graph.backward_slice([*value], |_| false).nodes;
+            let mut random = nodes.iter().filter(|id| is_random(self.graph.node(**id)));
+            let first = random.next();
+            let last = random.next_back().or(first);
+            Segment {
+                requests: vec![at],
+                draws: first.copied().zip(last.copied()),
+                nodes,
+            }
+        });
+        let mut alone: Vec<Segment> = alone.collect();
         alone.sort_by_key(|segment| segment.draws);
         let mut joined: Vec<Segment> = Vec::new();
         for segment in alone {
-            let before = joined.last_mut();
-            match before.filter(|before| overlap(before.draws, segment.draws)) {
-                Some(before) => {
-                    before.requests.extend(segment.requests);
-                    before.nodes.extend(segment.nodes);
-                    let ends = before.draws.zip(segment.draws);
-                    before.draws = ends.map(|(b, s)| (b.0, b.1.max(s.1)));
+            match joined.last_mut() {
+                // It begins no earlier than the one before it.
+                Some(Segment {
+                    requests,
+                    nodes,
+                    draws: Some((_, end)),
+                }) if segment.draws.is_some_and(|(begin, _)| begin <= *end) => {
+                    requests.extend(segment.requests);
+                    nodes.extend(segment.nodes);
+                    *end = segment.draws.map_or(*end, |(_, last)| last.max(*end));
                 }
-                None => joined.push(segment),
+                _ => joined.push(segment),
             }
         }
         joined
     }
-}
-
-/// Returns whether the second range of random operations, which begins no earlier, begins before the first ends.
-fn overlap(first: Option<(NodeId, NodeId)>, second: Option<(NodeId, NodeId)>) -> bool {
-    matches!((first, second), (Some((_, end)), Some((begin, _))) if begin <= end)
 }

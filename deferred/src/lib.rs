@@ -118,7 +118,7 @@ pub use recipe::{NotSliceable, Recipe, RecipePlan};
 pub use recorded_model::RecordedModel;
 pub use reload::{Reload, groups_by_bytes};
 pub use replay::{Replay, Rng};
-pub use source::{ConstructedBy, Observed, OrElse, Request, Source, Uncached, Values};
+pub use source::{ConstructedBy, Loaded, Observed, OrElse, Request, Source, Uncached, Values};
 pub use stability::Change;
 pub use table::{
     Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,

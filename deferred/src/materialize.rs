@@ -9,7 +9,8 @@ use tinderbox_fake::{DynTensor, Region};
 
 use crate::memory;
 use crate::module::{Emptied, PartialModule, skipped_parameters};
-use crate::replay::hold_backend_generator;
+use crate::replay::BACKEND_GENERATOR;
+use crate::source::{Loaded, one_per_request};
 use crate::table::can_cast;
 use crate::{
     Cast, Deferred, MaterializeError, MaterializeOptions, Mismatches, Observer, Parameter,
@@ -66,7 +67,7 @@ impl<M: Module> Deferred<M> {
         let mut module = None;
         {
             // Draws of the closure must not be interleaved with the draws of a replay on another thread.
-            let _held = hold_backend_generator();
+            let _held = BACKEND_GENERATOR.lock();
             source.construct(device, &mut || module = Some(self.construct(device)));
         }
         let module = module.ok_or_else(|| SourceError::NotConstructed {
@@ -75,11 +76,11 @@ impl<M: Module> Deferred<M> {
         let recorded = &self.recorded;
         let module = Emptied::new(module, &recorded.module, &recorded.declared, table)?;
         let loaded: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
-        let values = table.iter().map(|parameter| {
-            let selected = options.selects(parameter);
-            let value = loaded.get(parameter.original());
-            value.filter(|_| selected).cloned()
-        });
+        let selected = |parameter: &&Parameter| options.selects(parameter);
+        let value = |parameter: &Parameter| loaded.get(parameter.original()).cloned();
+        let values = table
+            .iter()
+            .map(|p| Some(p).filter(selected).and_then(value));
         let values = values.collect();
         drop(loaded);
         module.fill(table, values)
@@ -145,11 +146,9 @@ impl<M: Module> Deferred<M> {
         let options = MaterializeOptions::default();
         let requests = vec![request];
         memory::check(&requests, source, 0, &options)?;
-        let mut values = load(requests, source, &options)?;
-        Ok(values
-            .pop()
-            .expect("a source returns one value per request")
-            .1)
+        let values = load(requests, source, &options)?;
+        let (_, value) = values.into_iter().next().expect("one value per request");
+        Ok(value)
     }
 }
 
@@ -169,7 +168,7 @@ pub fn materialize_parameters(
     source.check(table, &requests)?;
     memory::check(&requests, source, 0, &options)?;
     let values = load(requests, source, &options)?;
-    PartialModule::new(values).map_err(|source| MaterializeError::Rank { source })
+    Ok(PartialModule::new(values)?)
 }
 
 fn requests<'a>(
@@ -223,19 +222,8 @@ fn load(
 /// # Errors
 ///
 /// The errors of the source; when it returns other values than were requested.
-pub fn read_values(
-    requests: &[Request],
-    source: &dyn Source,
-    observer: &dyn Observer,
-) -> Result<Vec<DynTensor>, SourceError> {
-    let values = source.load(requests, observer)?;
-    if values.len() != requests.len() {
-        return Err(SourceError::Count {
-            described: source.describe(),
-            expected: requests.len(),
-            found: values.len(),
-        });
-    }
+pub fn read_values(requests: &[Request], source: &dyn Source, observer: &dyn Observer) -> Loaded {
+    let values = one_per_request(source, requests, source.load(requests, observer)?)?;
     let answers = requests.iter().zip(&values);
     let mismatches = answers.flat_map(|(r, v)| r.mismatches_of(v)).collect();
     Mismatches(mismatches).none_in(|| source.describe())?;

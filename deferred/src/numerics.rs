@@ -35,14 +35,8 @@ impl NumericFingerprint {
                     let pool = ThreadPoolBuilder::new().num_threads(1).build();
                     let pool =
                         pool.expect("a process that runs several threads can start one more");
-                    pool.install(|| {
-                        let probes = PROBES.iter();
-                        Self(
-                            probes
-                                .map(|(class, probe)| ((*class).to_owned(), digest(probe())))
-                                .collect(),
-                        )
-                    })
+                    let of = |(class, probe): &(&str, Probe)| ((*class).into(), digest(probe()));
+                    pool.install(|| Self(PROBES.iter().map(of).collect()))
                 });
                 probed.join().expect("the probes do not panic")
             })
@@ -70,12 +64,8 @@ impl NumericFingerprint {
 }
 
 fn digest(results: Vec<TensorData>) -> String {
-    let bytes: Vec<u8> = results
-        .iter()
-        .flat_map(|data| data.as_bytes())
-        .copied()
-        .collect();
-    format!("{:016x}", XxHash3_64::oneshot(&bytes))
+    let bytes: Vec<&[u8]> = results.iter().map(TensorData::as_bytes).collect();
+    format!("{:016x}", XxHash3_64::oneshot(&bytes.concat()))
 }
 
 /// What is computed for a class of operations.
@@ -84,15 +74,13 @@ type Probe = fn() -> Vec<TensorData>;
 /// The classes. A name is a key in checkpoints: a probe that changes gets another name.
 const PROBES: &[(&str, Probe)] = &[
     ("products of at most 512 terms", || {
-        vec![
-            product([96, 512, 80], DType::F32),
-            product([33, 100, 47], DType::F32),
-        ]
+        let shapes = [[96, 512, 80], [33, 100, 47]];
+        shapes.map(|shape| product(shape, DType::F32)).into()
     }),
     // The number of terms in a block depends on the instruction set and on the first cache.
     ("products of more than 512 terms", || {
         let terms = [600, 1100, 2100, 4200];
-        { terms }
+        terms
             .map(|terms| product([96, terms, 80], DType::F32))
             .into()
     }),
@@ -105,19 +93,16 @@ const PROBES: &[(&str, Probe)] = &[
         vec![transposed([9, 100, 11]), transposed([16, 1500, 16])]
     }),
     ("products with vectors", || {
-        let (wide, tall) = ([1, 700], [700, 1]);
-        let matrix = || values([700, 700], DType::F32);
-        vec![
-            values(wide, DType::F32).matmul(matrix()).into_data(),
-            values(wide, DType::F32)
-                .matmul(matrix().transpose())
-                .into_data(),
-            matrix().matmul(values(tall, DType::F32)).into_data(),
-            matrix()
-                .transpose()
-                .matmul(values(tall, DType::F32))
-                .into_data(),
+        let of = |shape| values(shape, DType::F32);
+        let (wide, tall, matrix) = ([1, 700], [700, 1], [700, 700]);
+        [
+            of(wide).matmul(of(matrix)),
+            of(wide).matmul(of(matrix).transpose()),
+            of(matrix).matmul(of(tall)),
+            of(matrix).transpose().matmul(of(tall)),
         ]
+        .map(Tensor::into_data)
+        .into()
     }),
     ("products in f64", || {
         [100, 600, 1100, 2100]

@@ -18,7 +18,7 @@ use crate::{Observer, Parameter};
 #[derive(derive_more::Debug)]
 pub struct MaterializeOptions<'a> {
     #[debug("{}", select.is_some())]
-    select: Select<'a>,
+    select: Option<Select<'a>>,
     #[debug("{}", dtype.is_some())]
     dtype: Option<Dtypes<'a>>,
     #[debug(skip)]
@@ -26,7 +26,7 @@ pub struct MaterializeOptions<'a> {
     pub(crate) memory: MemoryCheck,
 }
 
-type Select<'a> = Option<Box<dyn Fn(&Parameter) -> bool + 'a>>;
+type Select<'a> = Box<dyn Fn(&Parameter) -> bool + 'a>;
 type Dtypes<'a> = Box<dyn Fn(&Parameter) -> Option<DType> + 'a>;
 
 /// Whether the needed memory is compared with the available memory before anything is allocated.

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{Graph, GraphFileError, seal, unseal};
+use tinderbox_fake::{Graph, GraphFileError, Region, seal, unseal};
 
 use crate::random::Seed;
+use crate::recipe::{read_file, write_file};
 use crate::{ParameterTable, Replay};
 
 /// The name of the format in the file.
@@ -94,12 +94,7 @@ impl RecordedModel {
     ///
     /// When the file system fails.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), GraphFileError> {
-        let (path, bytes) = (path.as_ref(), self.to_bytes()?);
-        fs::write(path, bytes).map_err(|source| GraphFileError::Io {
-            action: "writing",
-            path: path.into(),
-            source,
-        })
+        write_file(path.as_ref(), self.to_bytes()?)
     }
 
     /// Reads it from a file.
@@ -108,13 +103,7 @@ impl RecordedModel {
     ///
     /// As [`from_bytes`](Self::from_bytes); when the file can't be read.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, GraphFileError> {
-        let path = path.as_ref();
-        let bytes = fs::read(path).map_err(|source| GraphFileError::Io {
-            action: "reading",
-            path: path.into(),
-            source,
-        })?;
-        Self::from_bytes(&bytes)
+        Self::from_bytes(&read_file(path.as_ref())?)
     }
 
     /// Returns the contradiction in a file, if there is one.
@@ -124,8 +113,8 @@ impl RecordedModel {
             let Some(value) = self.graph.values().get(parameter.value.index()) else {
                 return Some("a parameter has a value that is not in the graph");
             };
-            let shape = value.shape.iter().map(|size| *size as u64);
-            if !shape.eq(parameter.shape.iter().copied()) || value.dtype != parameter.dtype {
+            let whole = Region::of_shape(&value.shape);
+            if whole.size() != parameter.shape || value.dtype != parameter.dtype {
                 return Some("a parameter has another shape or dtype than its value");
             }
             if parameter.bytes != value.bytes() {

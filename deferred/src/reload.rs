@@ -79,8 +79,7 @@ impl Reload {
             let values = read_values(requests, source, observer)?;
             for (request, value) in requests.iter().zip(values) {
                 if let Some(position) = module.position(&request.path) {
-                    let replaced = module.replace(position, value);
-                    replaced.map_err(|source| MaterializeError::Rank { source })?;
+                    module.replace(position, value)?;
                 }
             }
         }

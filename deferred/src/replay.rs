@@ -1,18 +1,17 @@
 //! Values from running the recorded initialization.
 
-use std::cell::Cell;
 use std::collections::HashSet;
-use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Device;
+use parking_lot::ReentrantMutex;
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{DynTensor, Graph, NodeId, Region, ValueId};
+use tinderbox_fake::{Graph, NodeId, Region, ValueId};
 
 use crate::in_order::InOrder;
 use crate::program::{RandomKeys, initialization_keys, is_random};
 use crate::random::Seed;
-use crate::source::check_all;
+use crate::source::{Loaded, check_all};
 use crate::{
     Mismatch, Observer, ParameterPath, ParameterTable, ProgramError, Recipe, RecipeError, Request,
     Source, SourceError,
@@ -48,42 +47,9 @@ pub struct Replay {
     keys: Arc<OnceLock<RandomKeys>>,
 }
 
-/// Held while the backend's generator is seeded and drawn from, because it is global.
-static BACKEND_GENERATOR: Mutex<()> = Mutex::new(());
-
-thread_local! {
-    /// How many times this thread holds it.
-    static HELD: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Releases the generator when dropped, on the thread that acquired it.
-pub(crate) struct Held {
-    /// The first of this thread has the lock.
-    _lock: Option<MutexGuard<'static, ()>>,
-    /// Not `Send`, because the count is per thread.
-    _here: PhantomData<*const ()>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        HELD.set(HELD.get() - 1);
-    }
-}
-
-/// A closure or an observer that runs under it may replay too, so the lock is reentrant on one thread.
-pub(crate) fn hold_backend_generator() -> Held {
-    // The lock protects no data, so it can be used after a panic.
-    let lock = || {
-        let lock = BACKEND_GENERATOR.lock();
-        lock.unwrap_or_else(|poisoned| poisoned.into_inner())
-    };
-    let _lock = (HELD.get() == 0).then(lock);
-    HELD.set(HELD.get() + 1);
-    Held {
-        _lock,
-        _here: PhantomData,
-    }
-}
+/// Held while the backend's generator is seeded and drawn from, because it is global. A closure or an observer that runs
+/// under it may replay too, so the lock is reentrant on one thread.
+pub(crate) static BACKEND_GENERATOR: ReentrantMutex<()> = ReentrantMutex::new(());
 
 impl Replay {
     /// Creates a replay of the initialization in `graph` of the parameters in `table`.
@@ -132,15 +98,8 @@ impl Replay {
         if self.rng == Rng::Backend {
             return Err(RecipeError::Backend);
         }
-        let name = path.as_str().to_owned();
-        Recipe::of_region(
-            name,
-            self.seed,
-            &self.graph,
-            value,
-            region,
-            self.random_keys(),
-        )
+        let (name, keys) = (path.as_str().to_owned(), self.random_keys());
+        Recipe::of_region(name, self.seed, &self.graph, value, region, keys)
     }
 
     fn recipe_for(&self, request: &Request, value: ValueId) -> Result<Recipe, RecipeError> {
@@ -161,9 +120,7 @@ impl Replay {
             false => Err(mismatches),
         }
     }
-}
 
-impl Replay {
     /// Returns whether the constructor computes random values that no parameter needs: fields may hold them.
     fn makes_random_fields(&self) -> bool {
         let values = self.table.iter().map(|parameter| parameter.value);
@@ -172,8 +129,7 @@ impl Replay {
         let mut random: HashSet<ValueId> = HashSet::new();
         self.graph.node_ids().any(|id| {
             let node = self.graph.node(id);
-            let depends =
-                is_random(node) || node.inputs().iter().any(|input| random.contains(input));
+            let depends = is_random(node) || node.inputs().iter().any(|v| random.contains(v));
             if depends {
                 random.extend(node.outputs());
             }
@@ -183,25 +139,18 @@ impl Replay {
 }
 
 impl Source for Replay {
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         let found = check_all(self, requests, |request| self.check(request))?;
+        let made = |(request, value): (&Request, ValueId)| {
+            let recipe = self.recipe_for(request, value).map_err(Box::new)?;
+            let made = recipe.materialize(&request.device)?;
+            observer.completed(&request.path, made.bytes());
+            Ok(made)
+        };
         let values = match self.rng {
-            Rng::Counter => requests
-                .iter()
-                .zip(found)
-                .map(|(request, value)| {
-                    let recipe = self.recipe_for(request, value).map_err(Box::new)?;
-                    let made = recipe.materialize(&request.device)?;
-                    observer.completed(&request.path, made.bytes());
-                    Ok(made)
-                })
-                .collect(),
+            Rng::Counter => requests.iter().zip(found).map(made).collect(),
             Rng::Backend => {
-                let _held = hold_backend_generator();
+                let _held = BACKEND_GENERATOR.lock();
                 InOrder::new(&self.graph, self.seed).values(requests, &found, observer)
             }
         };
@@ -221,11 +170,9 @@ impl Source for Replay {
                 }
                 // A part or a cast is computed from the whole.
                 Rng::Backend => {
-                    let keys = self.random_keys();
-                    let whole =
-                        Recipe::of_value(String::new(), self.seed, &self.graph, value, keys)
-                            .ok()?;
-                    let plan = whole.plan();
+                    let (graph, keys) = (&self.graph, self.random_keys());
+                    let whole = Recipe::of_value(String::new(), self.seed, graph, value, keys);
+                    let plan = whole.ok()?.plan();
                     let as_it_is = plan.bytes == request.bytes();
                     (plan.peak_bytes, if as_it_is { plan.bytes } else { 0 })
                 }
@@ -238,25 +185,20 @@ impl Source for Replay {
     /// Seeds the backend's generator if the closure draws from it: in backend mode, and if the
     /// model draws random values outside of parameters.
     fn construct(&self, device: &Device, construct: &mut dyn FnMut()) {
-        let seeds = match self.rng {
-            Rng::Backend => true,
-            Rng::Counter => self.makes_random_fields(),
-        };
-        if !seeds {
+        if self.rng == Rng::Counter && !self.makes_random_fields() {
             return construct();
         }
-        let _held = hold_backend_generator();
+        let _held = BACKEND_GENERATOR.lock();
         device.seed(self.seed.value());
         construct();
     }
 
     fn describe(&self) -> String {
-        match self.rng {
-            Rng::Counter => format!("replay of the initialization with seed {}", self.seed),
-            Rng::Backend => format!(
-                "replay of the initialization with the backend's generator and seed {}",
-                self.seed
-            ),
-        }
+        let generator = match self.rng {
+            Rng::Counter => "",
+            Rng::Backend => "the backend's generator and ",
+        };
+        let seed = self.seed;
+        format!("replay of the initialization with {generator}seed {seed}")
     }
 }

@@ -114,46 +114,40 @@ impl<M: Module> Deferred<M> {
         let pairs = first.table.iter().zip(&*now.table);
         let of_parameters = pairs.zip(first.declared.iter().zip(&*now.declared));
         let mut changes = of_parameters.map(|((before, after), (declared, declared_now))| {
-            path_change(before, after, &first.table, &now.table)
+            let recipe_change = || {
+                let (graph, value) = (&first.graph, before.value);
+                let difference = graph.recipe_difference(value, &now.graph, after.value)?;
+                let path = before.path.clone();
+                Some(Change::Recipe { path, difference })
+            };
+            path_change((before, &first.table), (after, &now.table))
                 .or_else(|| property_change((before, declared), (after, declared_now)))
-                .or_else(|| {
-                    let graph = &first.graph;
-                    let difference = graph.recipe_difference(before.value, &now.graph, after.value);
-                    let path = before.path.clone();
-                    difference.map(|difference| Change::Recipe { path, difference })
-                })
+                .or_else(recipe_change)
         });
-        let last = || {
-            let (before, now) = (&first.table, &now.table);
-            let missing = before.iter().nth(now.len()).map(|p| p.path.clone());
-            let extra = now.iter().nth(before.len()).map(|p| p.path.clone());
-            let missing = missing.map(|path| Change::Missing { path });
-            missing.or_else(|| extra.map(|path| Change::Extra { path }))
+        let beyond = |table: &ParameterTable, other: &ParameterTable| {
+            table.iter().nth(other.len()).map(|p| p.path.clone())
         };
-        changes
-            .find_map(|change| change)
-            .or_else(last)
+        let missing = || beyond(&first.table, &now.table).map(|path| Change::Missing { path });
+        let extra = || beyond(&now.table, &first.table).map(|path| Change::Extra { path });
+        let found = changes.find_map(|change| change);
+        found
+            .or_else(missing)
+            .or_else(extra)
             .or_else(|| difference.map(|difference| Change::Outside { difference }))
     }
 }
 
 fn path_change(
-    before: &Parameter,
-    now: &Parameter,
-    table: &ParameterTable,
-    table_now: &ParameterTable,
+    (before, table): (&Parameter, &ParameterTable),
+    (now, table_now): (&Parameter, &ParameterTable),
 ) -> Option<Change> {
-    if before.path == now.path {
-        return None;
-    }
     let (path, now) = (before.path.clone(), now.path.clone());
-    Some(if table_now.get(&path).is_none() {
-        Change::Missing { path }
-    } else if table.get(&now).is_none() {
-        Change::Extra { path: now }
-    } else {
-        Change::Order { path, now }
-    })
+    match (table_now.get(&path), table.get(&now)) {
+        _ if path == now => None,
+        (None, _) => Some(Change::Missing { path }),
+        (_, None) => Some(Change::Extra { path: now }),
+        _ => Some(Change::Order { path, now }),
+    }
 }
 
 fn property_change(

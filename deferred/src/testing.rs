@@ -35,11 +35,15 @@ pub fn check_source(
     check_loads(source, model, device)?;
     let uncached = Uncached(source);
     check_loads(&uncached, model, device)?;
-    let requests = model.distinct().map(|p| Request::of(model, p, device));
-    let requests: Vec<Request> = requests.collect();
+    let requests = requests(model, device);
     let promise = "an uncached load has the same values";
     let same = data(&load(&uncached, &requests)?)? == data(&load(source, &requests)?)?;
     expect(promise, same, true)
+}
+
+fn requests(model: &ParameterTable, device: &Device) -> Vec<Request> {
+    let parameters = model.distinct();
+    parameters.map(|p| Request::of(model, p, device)).collect()
 }
 
 fn check_loads(
@@ -47,12 +51,9 @@ fn check_loads(
     model: &ParameterTable,
     device: &Device,
 ) -> Result<(), Violation> {
-    let parameters = model.distinct();
-    let requests: Vec<Request> = parameters.map(|p| Request::of(model, p, device)).collect();
-    done(
-        "a model is accepted whose parameters it has",
-        source.check(model, &requests),
-    )?;
+    let requests = requests(model, device);
+    let accepted = source.check(model, &requests);
+    done("a model is accepted whose parameters it has", accepted)?;
     expect("it has a description", source.describe().is_empty(), false)?;
     expect("no requests have no values", load(source, &[])?.len(), 0)?;
     let whole = load(source, &requests)?;
@@ -68,12 +69,8 @@ fn check_loads(
     let parts: Vec<Request> = parts.collect();
     let slices = whole.into_iter().zip(&parts);
     let slices: Vec<DynTensor> = slices.map(|(v, part)| v.slice(&part.region)).collect();
-    let promise = "a part has the elements of the whole";
-    expect(
-        promise,
-        data(&load(source, &parts)?)? == data(&slices)?,
-        true,
-    )?;
+    let same = data(&load(source, &parts)?)? == data(&slices)?;
+    expect("a part has the elements of the whole", same, true)?;
     rejects(source, &requests)?;
     let mut constructed = 0;
     source.construct(device, &mut || constructed += 1);
@@ -121,10 +118,8 @@ fn rejects(source: &dyn Source, requests: &[Request]) -> Result<(), Violation> {
 /// Loads values, which are reported once each.
 fn load(source: &dyn Source, requests: &[Request]) -> Result<Vec<DynTensor>, Violation> {
     let counted = Counted::default();
-    let values = done(
-        "requests for its values are served",
-        read_values(requests, source, &counted),
-    )?;
+    let values = read_values(requests, source, &counted);
+    let values = done("requests for its values are served", values)?;
     let bytes = requests.iter().map(Request::bytes).sum();
     let completed = counted.0.into_inner().unwrap_or_default();
     let promise = "every complete value is reported, with its bytes";

@@ -17,7 +17,6 @@ use std::{fs::File, io};
 /// When the part can't be mapped, or the file ends before its end. `start` must be a multiple of the page size.
 #[cfg(target_os = "linux")]
 pub fn copy_mapped(file: &File, start: u64, into: &mut [u8]) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
     if into.is_empty() {
         return Ok(());
     }
@@ -25,29 +24,14 @@ pub fn copy_mapped(file: &File, start: u64, into: &mut [u8]) -> io::Result<()> {
     if end.is_none_or(|end| file.metadata().is_ok_and(|found| found.len() < end)) {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
     }
-    let start = start
-        .try_into()
-        .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: a new mapping of an open file, at an address that the system chooses.
-    let map = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            into.len(),
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            start,
-        )
-    };
-    if map == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
+    let mut options = memmap2::MmapOptions::new();
+    let map = options
+        .offset(start)
+        .len(into.len())
+        .map_raw_read_only(file)?;
     // SAFETY: the mapping has as many bytes as the buffer, they do not overlap, and no reference to the
-    // mapping, whose bytes other processes may change, is created. It is unmapped once, and not used afterwards.
-    unsafe {
-        std::ptr::copy_nonoverlapping(map.cast::<u8>(), into.as_mut_ptr(), into.len());
-        libc::munmap(map, into.len());
-    }
+    // mapping, whose bytes other processes may change, is created.
+    unsafe { std::ptr::copy_nonoverlapping(map.as_ptr(), into.as_mut_ptr(), into.len()) };
     Ok(())
 }
 

@@ -18,16 +18,7 @@ pub(crate) const SMALL_PAGE: usize = 4 << 10;
 /// Bytes of a small page; `None` on systems without these calls.
 pub(crate) fn page() -> Option<usize> {
     #[cfg(target_os = "linux")]
-    {
-        static PAGE: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
-        *PAGE.get_or_init(|| {
-            // SAFETY: a query without pointer arguments.
-            let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-            usize::try_from(page)
-                .ok()
-                .filter(|page| page.is_power_of_two())
-        })
-    }
+    return Some(rustix::param::page_size());
     #[cfg(not(target_os = "linux"))]
     None
 }
@@ -119,12 +110,7 @@ fn page_faults() -> u64 {
 fn processor_seconds() -> f64 {
     #[cfg(target_os = "linux")]
     {
-        let mut time = MaybeUninit::<libc::timespec>::zeroed();
-        // SAFETY: the call fills the structure; if it fails, all zeros are valid too.
-        let time = unsafe {
-            libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
-            time.assume_init()
-        };
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
     }
     #[cfg(not(target_os = "linux"))]

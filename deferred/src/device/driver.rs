@@ -20,7 +20,7 @@ pub(super) fn too_old() -> Option<(i32, i32)> {
 }
 
 /// Returns the free bytes of a GPU, as reported by its driver. Opens the device.
-pub(crate) fn free_bytes(index: usize) -> Option<u64> {
+pub(super) fn free_bytes(index: usize) -> Option<u64> {
     let context = cudarc::driver::CudaContext::new(index).ok()?;
     let (free, _) = context.mem_get_info().ok()?;
     Some(free as u64)

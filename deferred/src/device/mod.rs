@@ -1,13 +1,15 @@
 //! Devices by name, and checks that the machine has them.
 
+mod backend;
 #[cfg(feature = "cuda")]
-pub(crate) mod driver;
+mod driver;
 mod error;
 
 use burn::tensor::Device;
 use burn_dispatch::DispatchDevice;
 use tinderbox_fake::DeviceLabel;
 
+pub(crate) use backend::DeviceBackend;
 pub use error::DeviceError;
 
 /// Opens the devices of a list: `flex`, `cpu` (CubeCL's CPU runtime), `cuda`, `cuda:1`, or several GPUs as `cuda:0,1`.
@@ -111,6 +113,30 @@ fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(),
     }
     known().push(cube.clone());
     Ok(())
+}
+
+/// Returns whether tensors on a device are in the memory of the host.
+pub(crate) fn uses_host_memory(device: &Device) -> bool {
+    match device.as_dispatch() {
+        DispatchDevice::Flex(_) => true,
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(burn_cubecl::CubeDevice::Cpu(_)) => true,
+        _ => false,
+    }
+}
+
+/// Returns the free bytes of a GPU, as reported by its driver; `None` if unknown.
+pub(crate) fn free_bytes(device: &Device) -> Option<u64> {
+    match device.as_dispatch() {
+        #[cfg(feature = "cuda")]
+        DispatchDevice::Cube(burn_cubecl::CubeDevice::Cuda(cuda)) => {
+            // Memory that is kept for reuse only serves the thread that used it; freed, it is available to all.
+            device.sync().ok()?;
+            device.memory_cleanup();
+            driver::free_bytes(cuda.index)
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 mod group;
 
 use burn::tensor::Device;
-use burn_dispatch::DispatchDevice;
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 use tinderbox_fake::{DeviceLabel, is_host};
 
+use crate::device::{free_bytes, uses_host_memory};
 use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device};
 
 /// Rejects requests to a device that does not exist, and those whose values, with the working memory of the source,
@@ -57,18 +57,9 @@ pub fn available_for(device: &Device, needed_bytes: u64) -> Option<u64> {
 
 /// Returns the bytes that this process can still allocate for tensors on a device; `None` if unknown.
 pub fn available_bytes(device: &Device) -> Option<u64> {
-    match device.as_dispatch() {
-        DispatchDevice::Flex(_) => host_bytes(),
-        #[cfg(feature = "cubecl")]
-        DispatchDevice::Cube(burn_cubecl::CubeDevice::Cpu(_)) => host_bytes(),
-        #[cfg(feature = "cuda")]
-        DispatchDevice::Cube(burn_cubecl::CubeDevice::Cuda(cuda)) => {
-            // Memory that is kept for reuse only serves the thread that used it; freed, it is available to all.
-            device.sync().ok()?;
-            device.memory_cleanup();
-            crate::device::driver::free_bytes(cuda.index)
-        }
-        _ => None,
+    match uses_host_memory(device) {
+        true => host_bytes(),
+        false => free_bytes(device),
     }
 }
 
@@ -86,31 +77,24 @@ fn host_bytes() -> Option<u64> {
 /// Returns the bytes of memory that this process has now, the bytes of its program and of mapped files among them; `None` if
 /// unknown. Only Linux reports them, in a file.
 pub fn process_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    kib_of(&status, "VmRSS:")
+    Some(first_number("/proc/self/status", "VmRSS:")? << 10)
 }
 
 /// Returns the maximum of [`process_bytes`] since the process has begun.
 pub fn peak_process_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    kib_of(&status, "VmHWM:")
-}
-
-/// Returns the bytes on a line of the process' status.
-fn kib_of(status: &str, field: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib << 10)
+    Some(first_number("/proc/self/status", "VmHWM:")? << 10)
 }
 
 /// Returns the remainder of the process' limit on its address space, if it has one. Only Linux reports it, in
 /// files.
 fn address_space_left() -> Option<u64> {
-    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-    let limit = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max address space"))?;
-    let limit: u64 = limit.split_whitespace().next()?.parse().ok()?;
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    Some(limit.saturating_sub(kib_of(&status, "VmSize:")?))
+    let limit = first_number("/proc/self/limits", "Max address space")?;
+    Some(limit.saturating_sub(first_number("/proc/self/status", "VmSize:")? << 10))
+}
+
+/// Returns the first number of a field of a file.
+fn first_number(file: &str, field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    line.split_whitespace().next()?.parse().ok()
 }

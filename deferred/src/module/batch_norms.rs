@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, Int, Tensor};
+use burn::module::{Module, ParamId};
+
+use super::visit::{Visited, collect_all};
 
 /// The fields of Burn's batch norm that are visited, in their order.
 const FIELDS: [&str; 5] = ["gamma", "beta", "training", "running_mean", "running_var"];
@@ -18,102 +19,62 @@ pub(super) struct BatchNorms {
     pub(super) parameters: BTreeSet<usize>,
 }
 
-impl BatchNorms {
-    /// Finds them.
-    pub(super) fn of<M: Module>(module: &M) -> Self {
-        let mut find = Find::default();
-        module.visit(&mut find);
-        find.end_module();
-        find.found
-    }
-}
-
-/// Collects the fields of one module after another.
-#[derive(Default)]
-struct Find {
-    found: BatchNorms,
-    /// Name and containing type of each entered field.
-    entered: Vec<(String, String)>,
-    /// The path of the module that the last visited value is a field of.
-    module: Vec<String>,
-    /// Its visited values so far.
-    fields: Vec<(String, Visited)>,
+/// A field of a module that is a parameter, a running state or a flag.
+struct Field {
+    path: String,
+    is_of_batch_norm: bool,
+    flag: Option<ParamId>,
+    /// The number of parameters and running states before it.
     position: usize,
 }
 
-enum Visited {
-    /// A parameter or running state, with its position.
-    Tensor(usize),
-    Flag(ParamId),
+impl Field {
+    fn split(&self) -> (&str, &str) {
+        self.path.rsplit_once('.').unwrap_or(("", &self.path))
+    }
 }
 
-impl Find {
-    fn visit_value(&mut self, value: Visited) {
-        let Some(((name, container), outer)) = self.entered.split_last() else {
-            return;
-        };
-        let is_same = self.module.iter().eq(outer.iter().map(|(name, _)| name));
-        let (name, is_batch_norm) = (name.clone(), container == "Struct:BatchNorm");
-        let outer = outer.iter().map(|(name, _)| name.clone()).collect();
-        if !is_same {
-            self.end_module();
-            self.module = outer;
-        }
-        if is_batch_norm {
-            self.fields.push((name, value));
-        }
-    }
-
-    fn visit_tensor(&mut self) {
-        self.visit_value(Visited::Tensor(self.position));
-        self.position += 1;
-    }
-
-    fn end_module(&mut self) {
-        let fields = std::mem::take(&mut self.fields);
-        if !fields.iter().map(|(name, _)| name.as_str()).eq(FIELDS) {
-            return;
-        }
-        for (_, value) in fields {
-            match value {
-                Visited::Tensor(position) => self.found.parameters.insert(position),
-                Visited::Flag(id) => self.found.flags.insert(id),
+impl BatchNorms {
+    /// Finds them.
+    pub(super) fn of<M: Module>(module: &M) -> Self {
+        let mut position = 0;
+        let fields = collect_all(module, |place, visited| {
+            let flag = match visited {
+                Visited::Flag(flag) => Some(flag.id),
+                Visited::Tensor(_) => None,
             };
+            let field = Field {
+                path: place.path.to_owned(),
+                is_of_batch_norm: place.container() == "Struct:BatchNorm",
+                flag,
+                position,
+            };
+            position += usize::from(flag.is_none());
+            Some(field)
+        });
+        let mut found = Self::default();
+        // The fields of a module are visited one after the other.
+        for module in fields.chunk_by(|one, next| one.split().0 == next.split().0) {
+            let is_burns = module.iter().all(|field| field.is_of_batch_norm);
+            if !is_burns || !module.iter().map(|field| field.split().1).eq(FIELDS) {
+                continue;
+            }
+            for field in module {
+                match field.flag {
+                    Some(id) => found.flags.insert(id),
+                    None => found.parameters.insert(field.position),
+                };
+            }
         }
-    }
-}
-
-impl ModuleVisitor for Find {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.entered.push((name.to_owned(), container.to_owned()));
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.entered.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, _: &Param<Tensor<D>>) {
-        self.visit_tensor();
-    }
-
-    fn visit_int<const D: usize>(&mut self, _: &Param<Tensor<D, Int>>) {
-        self.visit_tensor();
-    }
-
-    fn visit_bool<const D: usize>(&mut self, _: &Param<Tensor<D, Bool>>) {
-        self.visit_tensor();
-    }
-
-    fn visit_flag(&mut self, flag: &Param<Flag>) {
-        self.visit_value(Visited::Flag(flag.id));
+        found
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use burn::module::RunningState;
+    use burn::module::{Param, RunningState};
     use burn::nn::{self, BatchNormConfig, Linear, LinearConfig};
-    use burn::tensor::Device;
+    use burn::tensor::{Device, Tensor};
 
     use super::*;
 

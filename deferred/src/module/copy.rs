@@ -3,10 +3,9 @@
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use burn::module::{Flag, Module, ModuleMapper, Param, ParamId, Parameter as BurnParameter};
-use burn::tensor::{Bool, Device, Int, Tensor, kind::Basic};
-use tinderbox_fake::DynTensor;
+use burn::module::{Flag, Module, Param, ParamId};
 
+use super::map::{Change, ParamTensor, change};
 use super::visit::ids;
 
 /// Returns a copy of a module that has parameters of its own: the same values bit for bit, with new ids, so that
@@ -47,7 +46,7 @@ use super::visit::ids;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn independent_copy<M: Module>(module: &M) -> M {
-    let copy = module.clone().map(&mut NewIds::default());
+    let copy = change(module.clone(), &mut NewIds::default());
     // A running state keeps its id, and its clones share the value.
     let pairs = ids(module).into_iter().zip(ids(&copy)).enumerate();
     let states = pairs.filter(|(_, (original, copied))| original == copied);
@@ -69,8 +68,10 @@ impl NewIds {
     fn id(&mut self, original: ParamId) -> ParamId {
         *self.ids.entry(original).or_default()
     }
+}
 
-    fn copy<T: BurnParameter + Sync + 'static>(&mut self, param: Param<T>) -> Param<T> {
+impl Change for NewIds {
+    fn param<T: ParamTensor>(&mut self, _: &[String], param: Param<T>) -> Param<T> {
         let id = self.id(param.id);
         let mut param = param.init_mapper(|value| {
             let trains = value.is_require_grad();
@@ -79,27 +80,10 @@ impl NewIds {
         param.id = id;
         param
     }
-}
 
-impl ModuleMapper for NewIds {
-    fn map_flag(&mut self, mut flag: Param<Flag>) -> Param<Flag> {
+    fn flag(&mut self, mut flag: Param<Flag>) -> Param<Flag> {
         flag.id = self.id(flag.id);
         flag
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        self.copy(param)
-    }
-
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        self.copy(param)
-    }
-
-    fn map_bool<const D: usize>(
-        &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
-        self.copy(param)
     }
 }
 
@@ -112,16 +96,17 @@ fn with_own_states<M: Module>(copy: M, states: &BTreeSet<usize>) -> M {
         is_training: false,
         kept: VecDeque::new(),
     };
-    let copy = copy.map(&mut put_aside);
+    let copy = change(copy, &mut put_aside);
     let copy = match put_aside.is_training {
         true => copy.train(),
         false => copy.valid(),
     };
-    copy.map(&mut PutBack {
+    let mut put_back = PutBack {
         states,
         position: 0,
         kept: put_aside.kept,
-    })
+    };
+    change(copy, &mut put_back)
 }
 
 struct PutAside<'a> {
@@ -133,42 +118,21 @@ struct PutAside<'a> {
     kept: VecDeque<Box<dyn Any + Send + Sync>>,
 }
 
-impl PutAside<'_> {
-    fn keep<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
-    where
-        Tensor<D, K>: BurnParameter + Sync + 'static,
-    {
+impl Change for PutAside<'_> {
+    fn param<T: ParamTensor>(&mut self, _: &[String], param: Param<T>) -> Param<T> {
         self.position += 1;
         if self.states.contains(&(self.position - 1)) {
             self.is_training |= param.lazy_device().is_autodiff();
             return param;
         }
-        let empty = Tensor::empty([0; D], &Device::flex());
-        let empty = Param::initialized(param.id, empty);
+        let empty = Param::initialized(param.id, T::without_elements());
         self.kept.push_back(Box::new(param));
         empty
     }
-}
 
-impl ModuleMapper for PutAside<'_> {
-    fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
+    fn flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
         self.kept.push_back(Box::new(flag.clone()));
         flag
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        self.keep(param)
-    }
-
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        self.keep(param)
-    }
-
-    fn map_bool<const D: usize>(
-        &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
-        self.keep(param)
     }
 }
 
@@ -180,52 +144,23 @@ struct PutBack<'a> {
 
 impl PutBack<'_> {
     fn next<T: 'static>(&mut self) -> T {
-        let kept = self
-            .kept
-            .pop_front()
-            .and_then(|any| any.downcast::<T>().ok());
+        let kept = self.kept.pop_front();
+        let kept = kept.and_then(|any| any.downcast::<T>().ok());
         *kept.expect("a module visits the same values each time")
-    }
-
-    fn is_state(&mut self) -> bool {
-        self.position += 1;
-        self.states.contains(&(self.position - 1))
     }
 }
 
-impl ModuleMapper for PutBack<'_> {
-    fn map_flag(&mut self, _: Param<Flag>) -> Param<Flag> {
-        self.next()
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.is_state() {
-            true => param.map(own_value),
+impl Change for PutBack<'_> {
+    fn param<T: ParamTensor>(&mut self, _: &[String], param: Param<T>) -> Param<T> {
+        self.position += 1;
+        match self.states.contains(&(self.position - 1)) {
+            true => param.map(T::copied),
             false => self.next(),
         }
     }
 
-    fn map_int<const D: usize>(&mut self, _: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        self.position += 1;
+    fn flag(&mut self, _: Param<Flag>) -> Param<Flag> {
         self.next()
-    }
-
-    fn map_bool<const D: usize>(&mut self, _: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        self.position += 1;
-        self.next()
-    }
-}
-
-/// Returns a tensor with the same elements. In a recording it is another value, because two running states with one id
-/// and one value are clones, and the id can't be changed.
-fn own_value<const D: usize>(value: Tensor<D>) -> Tensor<D> {
-    if !DynTensor::from(value.clone()).is_fake() {
-        return value;
-    }
-    let (dims, elements) = (value.dims(), value.shape().num_elements());
-    match D {
-        1 => value.reshape([1, elements]).reshape(dims),
-        _ => value.reshape([elements]).reshape(dims),
     }
 }
 
@@ -233,6 +168,8 @@ fn own_value<const D: usize>(value: Tensor<D>) -> Tensor<D> {
 mod tests {
     use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
     use burn::optim::{GradientsParams, SgdConfig};
+    use burn::tensor::{Device, Int, Tensor};
+    use tinderbox_fake::DynTensor;
 
     use super::*;
     use crate::parameter_values;

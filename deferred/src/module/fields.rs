@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::Tensor;
+use burn::module::Module;
 
-use super::visit::ids;
+use super::visit::{Visited, collect_all};
 
 /// Returns the paths of the fields of a module that are tensors but not parameters, for errors. Fields of types with
 /// another debug format are not found.
@@ -23,35 +22,30 @@ pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
 /// Returns the paths of the parameters of a module that its visitors do not see, as in a field with `#[module(skip)]`,
 /// for errors. Fields of types with another debug format are not found.
 pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
-    let mut flags = Flags::default();
-    module.visit(&mut flags);
-    let seen = ids(module).into_iter().chain(flags.0);
-    let seen: BTreeSet<String> = seen.map(|id| id.to_string()).collect();
+    let seen = collect_all(module, |_, visited| {
+        // Flags, such as the one of a dropout, are parameters that are no tensors.
+        Some(match visited {
+            Visited::Tensor(param) => param.id().to_string(),
+            Visited::Flag(flag) => flag.id.to_string(),
+        })
+    });
+    let seen: BTreeSet<String> = seen.into_iter().collect();
     let mut found = Vec::new();
     walk(module, |path, value| {
-        let id = value.strip_prefix(PARAMETER);
-        let id = id.and_then(|rest| rest.split_whitespace().next());
-        if id.is_some_and(|id| !seen.contains(id)) {
+        if parameter_id(value).is_some_and(|id| !seen.contains(id)) {
             found.push(path);
         }
     });
     found
 }
 
-/// The ids of the flags of a module, such as the one of a dropout: parameters that are no tensors.
-#[derive(Default)]
-struct Flags(Vec<ParamId>);
-
-impl ModuleVisitor for Flags {
-    fn visit_float<const D: usize>(&mut self, _: &Param<Tensor<D>>) {}
-
-    fn visit_flag(&mut self, flag: &Param<Flag>) {
-        self.0.push(flag.id);
-    }
-}
-
 /// The prefix of the debug text of a parameter; its id follows.
 const PARAMETER: &str = "Param: ";
+
+/// Returns the id of a parameter from its debug text.
+fn parameter_id(value: &str) -> Option<&str> {
+    value.strip_prefix(PARAMETER)?.split_whitespace().next()
+}
 
 /// The last characters of a line that opens a value.
 const OPENING: [char; 3] = ['{', '[', '('];
@@ -78,12 +72,8 @@ pub(super) fn without_effect(module: &impl Debug) -> Vec<String> {
     let mut zero: Option<String> = None;
     let module_of = |path: &str| path.rsplit_once('.').map_or("", |(of, _)| of).to_owned();
     walk(module, |path, value| {
-        let id = value.strip_prefix(PARAMETER);
-        let id = id.and_then(|rest| rest.split_whitespace().next());
-        match id {
-            Some(id) if zero.as_ref() == Some(&module_of(&path)) => found.push(id.to_owned()),
-            _ => {}
-        }
+        let id = parameter_id(value).filter(|_| zero.as_ref() == Some(&module_of(&path)));
+        found.extend(id.map(str::to_owned));
         let number = value.trim_end_matches(',').parse::<f64>();
         zero = number
             .is_ok_and(|number| number == 0.0)

@@ -3,12 +3,12 @@
 use std::any::Any;
 use std::collections::HashMap;
 
-use burn::module::{Module, Param, ParamId, Parameter as BurnParameter};
-use burn::tensor::{Device, Tensor, kind::Basic};
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, FakeError};
 
-use super::map::{Replace, Replaced, replace_all};
-use super::visit::{Declared, params};
+use super::map::{ParamTensor, Replace, Replaced, replace_all};
+use super::visit::{Declared, collect};
 use crate::{MaterializeError, Parameter, ParameterPath, ParameterTable};
 
 /// A rebuilt module whose parameters are all fake. The values that the closure created are freed, so their memory
@@ -32,7 +32,7 @@ impl<M: Module> Emptied<M> {
         declared: &[Declared],
         table: &ParameterTable,
     ) -> Result<Self, MaterializeError> {
-        let counterparts = params(recorded);
+        let counterparts = collect(recorded, |_, param| param.to_any());
         let mut reset = ResetToFake {
             expected: counterparts.iter().zip(declared),
             devices: Vec::with_capacity(table.len()),
@@ -83,19 +83,11 @@ impl<'a, I> Replace for ResetToFake<I>
 where
     I: Iterator<Item = (&'a Box<dyn Any + Send + Sync>, &'a Declared)>,
 {
-    fn replace<const D: usize, K: Basic>(
-        &mut self,
-        _: &Parameter,
-        param: Param<Tensor<D, K>>,
-    ) -> Replaced<Tensor<D, K>>
-    where
-        Tensor<D, K>: BurnParameter + Sync + 'static,
-    {
+    fn replace<T: ParamTensor>(&mut self, _: &Parameter, param: Param<T>) -> Replaced<T> {
         let declared = Declared::of(&param);
         let expected = self.expected.next();
         let counterpart = expected.filter(|(_, expected)| **expected == declared);
-        let counterpart =
-            counterpart.and_then(|(any, _)| any.downcast_ref::<Param<Tensor<D, K>>>());
+        let counterpart = counterpart.and_then(|(any, _)| any.downcast_ref::<Param<T>>());
         let Some(counterpart) = counterpart else {
             return Err(param);
         };
@@ -122,14 +114,7 @@ struct Filler<I> {
 }
 
 impl<I: Iterator<Item = (Option<DynTensor>, Device)>> Replace for Filler<I> {
-    fn replace<const D: usize, K: Basic>(
-        &mut self,
-        parameter: &Parameter,
-        param: Param<Tensor<D, K>>,
-    ) -> Replaced<Tensor<D, K>>
-    where
-        Tensor<D, K>: BurnParameter + Sync + 'static,
-    {
+    fn replace<T: ParamTensor>(&mut self, parameter: &Parameter, param: Param<T>) -> Replaced<T> {
         let Some((Some(value), device)) = self.values.next() else {
             return Ok(param);
         };
@@ -149,23 +134,19 @@ impl<I: Iterator<Item = (Option<DynTensor>, Device)>> Replace for Filler<I> {
 }
 
 impl<I> Filler<I> {
-    fn value_on<const D: usize, K: Basic>(
+    fn value_on<T: ParamTensor>(
         &mut self,
         device: &Device,
         parameter: &Parameter,
         value: DynTensor,
-    ) -> Result<Tensor<D, K>, FakeError>
-    where
-        Tensor<D, K>: BurnParameter,
-    {
+    ) -> Result<T, FakeError> {
         if !device.is_autodiff() || !parameter.trainable {
-            return value.to_device(device)?.typed();
+            return T::of(value.to_device(device)?);
         }
         if let Some(leaf) = self.leaves.get(parameter.original()) {
-            return leaf.clone().typed();
+            return T::of(leaf.clone());
         }
-        let value: Tensor<D, K> = value.to_device(device)?.typed()?;
-        let value = value.set_require_grad(true);
+        let value = T::of(value.to_device(device)?)?.set_require_grad(true);
         let first = parameter.original().clone();
         self.leaves.insert(first, value.clone().into());
         Ok(value)

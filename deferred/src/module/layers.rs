@@ -1,11 +1,12 @@
 //! The layers of Burn that act on tensors of a device with gradients only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::Tensor;
+use burn::module::Module;
 
 use super::fields::without_effect;
+use super::map::disable_flags;
+use super::visit::{Visited, collect_all};
 
 /// A layer that a flag lets act in training: dropout, noise, a random slope, batch norm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub struct TrainingLayer {
     /// Its path.
     pub path: String,
     /// The index of its flag among the flags of the module, in visiting order.
-    pub(super) flag: usize,
+    flag: usize,
 }
 
 /// The names of their types, as visitors get them.
@@ -27,76 +28,34 @@ const LAYERS: [&str; 4] = [
 /// Returns the layers of a module whose flag is enabled, without those with a probability or a deviation of 0, which
 /// are known by their debug text.
 pub fn training_layers<M: Module>(module: &M) -> Vec<TrainingLayer> {
-    let mut find = Find::default();
-    module.visit(&mut find);
-    if find.enabled.is_empty() {
-        return Vec::new();
+    let mut flags = 0;
+    let mut enabled = collect_all(module, |place, visited| {
+        let Visited::Flag(flag) = visited else {
+            return None;
+        };
+        flags += 1;
+        let layer = TrainingLayer {
+            path: place.module().to_owned(),
+            flag: flags - 1,
+        };
+        let is_enabled = LAYERS.contains(&place.container()) && flag.is_enabled();
+        is_enabled.then(|| (layer, flag.id.to_string()))
+    });
+    if !enabled.is_empty() {
+        let idle: BTreeSet<String> = without_effect(module).into_iter().collect();
+        enabled.retain(|(_, id)| !idle.contains(id));
     }
-    let idle: BTreeSet<String> = without_effect(module).into_iter().collect();
-    let enabled = find.enabled.into_iter();
-    let acting = enabled.filter(|(_, (_, id))| !idle.contains(id));
-    acting
-        .map(|(flag, (path, _))| TrainingLayer { path, flag })
-        .collect()
+    enabled.into_iter().map(|(layer, _)| layer).collect()
 }
 
-#[derive(Default)]
-struct Find {
-    /// Name and containing type of each entered field.
-    entered: Vec<(String, String)>,
-    /// The number of flags so far.
-    flags: usize,
-    /// The path of the layer and the id of its flag, by the index of the flag.
-    enabled: BTreeMap<usize, (String, String)>,
-}
-
-impl ModuleVisitor for Find {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.entered.push((name.to_owned(), container.to_owned()));
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.entered.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, _: &Param<Tensor<D>>) {}
-
-    fn visit_flag(&mut self, flag: &Param<Flag>) {
-        self.flags += 1;
-        if let Some(((_, container), outer)) = self.entered.split_last()
-            && LAYERS.contains(&container.as_str())
-            && flag.is_enabled()
-        {
-            let names: Vec<&str> = outer.iter().map(|(name, _)| name.as_str()).collect();
-            let of = (names.join("."), flag.id.to_string());
-            self.enabled.insert(self.flags - 1, of);
-        }
-    }
-}
-
-/// Disables the flag of a layer.
-pub(super) struct Disable<'a> {
-    pub(super) layer: &'a TrainingLayer,
-    /// The number of flags so far.
-    pub(super) flags: usize,
-}
-
-impl ModuleMapper for Disable<'_> {
-    fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        self.flags += 1;
-        match self.flags - 1 == self.layer.flag {
-            true => flag.with_value(false),
-            false => flag,
-        }
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param
-    }
+/// Returns a copy of a module in which a layer does not act.
+pub(super) fn without_layer<M: Module>(module: &M, layer: &TrainingLayer) -> M {
+    disable_flags(module, |index, _| index == layer.flag)
 }
 
 #[cfg(test)]
 mod tests {
+    use burn::module::{Flag, Param};
     use burn::nn::activation::{RRelu, RReluConfig};
     use burn::nn::{
         BatchNorm, BatchNormConfig, Dropout, DropoutConfig, GaussianNoise, GaussianNoiseConfig,
@@ -152,8 +111,7 @@ mod tests {
         assert_eq!(paths(&net), expected);
         // Each is disabled alone.
         while let Some(layer) = training_layers(&net).first() {
-            let mut disable = Disable { layer, flags: 0 };
-            net = net.map(&mut disable);
+            net = without_layer(&net, layer);
             expected.remove(0);
             assert_eq!(paths(&net), expected);
         }

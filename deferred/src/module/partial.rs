@@ -10,20 +10,14 @@ use crate::ParameterPath;
 /// Burn's visitors, stores, gradient clipping and parameter groups work on it.
 #[derive(Clone, Debug, Default)]
 pub struct PartialModule {
-    entries: Vec<Entry>,
-}
-
-#[derive(Clone, Debug)]
-struct Entry {
-    path: ParameterPath,
-    param: AnyParam,
+    entries: Vec<(ParameterPath, AnyParam)>,
 }
 
 /// A parameter of any rank and kind. Burn's tensors have both in their type, and a module visits
 /// typed parameters, so each combination is a variant.
 macro_rules! any_param {
     ($($rank:literal: $float:ident $int:ident $bool:ident),*) => {
-        #[derive(Clone, Debug)]
+        #[derive(Clone, Debug, derive_more::From)]
         enum AnyParam {
             $($float(Param<Tensor<$rank>>),
               $int(Param<Tensor<$rank, Int>>),
@@ -37,17 +31,6 @@ macro_rules! any_param {
                     $(AnyParam::$float($param) => $run,
                       AnyParam::$int($param) => $run,
                       AnyParam::$bool($param) => $run),*
-                }
-            };
-        }
-
-        /// Replaces the typed parameter inside.
-        macro_rules! replace {
-            ($any:expr, $param:ident => $run:expr) => {
-                match $any {
-                    $(AnyParam::$float($param) => AnyParam::$float($run),
-                      AnyParam::$int($param) => AnyParam::$int($run),
-                      AnyParam::$bool($param) => AnyParam::$bool($run)),*
                 }
             };
         }
@@ -82,26 +65,22 @@ impl PartialModule {
     pub fn new(
         values: impl IntoIterator<Item = (ParameterPath, DynTensor)>,
     ) -> Result<Self, FakeError> {
-        let entries = values
-            .into_iter()
-            .map(|(path, value)| {
-                let param = AnyParam::new(ParamId::new(), value)?;
-                Ok(Entry { path, param })
-            })
-            .collect::<Result<_, FakeError>>()?;
+        let entries = values.into_iter();
+        let entries =
+            entries.map(|(path, value)| Ok((path, AnyParam::new(ParamId::new(), value)?)));
+        let entries = entries.collect::<Result<_, FakeError>>()?;
         Ok(Self { entries })
     }
 
     /// Returns the paths, in order.
     pub fn paths(&self) -> impl Iterator<Item = &ParameterPath> {
-        self.entries.iter().map(|entry| &entry.path)
+        self.entries.iter().map(|(path, _)| path)
     }
 
     /// Returns paths and values, in order. Values are shared, not copied.
     pub fn values(&self) -> impl Iterator<Item = (&ParameterPath, DynTensor)> {
-        self.entries
-            .iter()
-            .map(|entry| (&entry.path, each!(&entry.param, p => p.val().into())))
+        let entries = self.entries.iter();
+        entries.map(|(path, param)| (path, each!(param, p => p.val().into())))
     }
 
     /// Returns the path at an index.
@@ -110,7 +89,7 @@ impl PartialModule {
     ///
     /// When there are fewer parameters.
     pub fn path(&self, position: usize) -> &ParameterPath {
-        &self.entries[position].path
+        &self.entries[position].0
     }
 
     /// Returns the value at an index.
@@ -119,7 +98,7 @@ impl PartialModule {
     ///
     /// When the index is out of range.
     pub fn value(&self, position: usize) -> DynTensor {
-        each!(&self.entries[position].param, p => p.val().into())
+        each!(&self.entries[position].1, p => p.val().into())
     }
 
     /// Replaces the value of a parameter; its id stays the same.
@@ -132,15 +111,14 @@ impl PartialModule {
     ///
     /// When the index is out of range.
     pub fn replace(&mut self, position: usize, value: DynTensor) -> Result<(), FakeError> {
-        let entry = &mut self.entries[position];
-        let id = each!(&entry.param, p => p.id);
-        entry.param = AnyParam::new(id, value)?;
+        let (_, param) = &mut self.entries[position];
+        *param = AnyParam::new(each!(&*param, p => p.id), value)?;
         Ok(())
     }
 
     /// Returns the index of a parameter.
     pub fn position(&self, path: &ParameterPath) -> Option<usize> {
-        self.entries.iter().position(|entry| &entry.path == path)
+        self.paths().position(|known| known == path)
     }
 
     /// Returns the number of parameters.
@@ -158,14 +136,13 @@ impl PartialModule {
         self.values().map(|(_, value)| value.bytes()).sum()
     }
 
-    fn each(self, mut change: impl FnMut(AnyParam) -> AnyParam) -> Self {
-        let entries = self.entries.into_iter();
-        let changed = entries.map(|entry| Entry {
-            path: entry.path,
-            param: change(entry.param),
+    fn each(self, mut change: impl FnMut(&ParameterPath, AnyParam) -> AnyParam) -> Self {
+        let entries = self.entries.into_iter().map(|(path, param)| {
+            let param = change(&path, param);
+            (path, param)
         });
         Self {
-            entries: changed.collect(),
+            entries: entries.collect(),
         }
     }
 }
@@ -175,64 +152,54 @@ const CONTAINER: &str = "Struct:PartialModule";
 
 impl Module for PartialModule {
     fn collect_devices(&self, devices: Vec<Device>) -> Vec<Device> {
-        self.entries.iter().fold(
+        let params = self.entries.iter().map(|(_, param)| param);
+        params.fold(
             devices,
-            |devices, entry| each!(&entry.param, p => p.collect_devices(devices)),
+            |devices, param| each!(param, p => p.collect_devices(devices)),
         )
     }
 
     fn fork(self, device: &Device) -> Self {
-        self.each(|param| replace!(param, p => p.fork(device)))
+        self.each(|_, param| each!(param, p => p.fork(device).into()))
     }
 
     fn to_device(self, device: &Device) -> Self {
-        self.each(|param| replace!(param, p => Module::to_device(p, device)))
+        self.each(|_, param| each!(param, p => Module::to_device(p, device).into()))
     }
 
     fn train(self) -> Self {
-        self.each(|param| replace!(param, p => p.train()))
+        self.each(|_, param| each!(param, p => p.train().into()))
     }
 
     fn valid(&self) -> Self {
-        self.clone().each(|param| replace!(param, p => p.valid()))
+        self.clone()
+            .each(|_, param| each!(param, p => p.valid().into()))
     }
 
     fn materialize(self) -> Self {
-        self.each(|param| replace!(param, p => p.materialize()))
+        self.each(|_, param| each!(param, p => p.materialize().into()))
     }
 
     fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
-        for entry in &self.entries {
-            let names: Vec<&str> = entry.path.as_str().split('.').collect();
-            names
-                .iter()
-                .for_each(|name| visitor.enter_module(name, CONTAINER));
-            each!(&entry.param, p => Module::visit(p, visitor));
-            names
-                .iter()
+        for (path, param) in &self.entries {
+            let names = || path.as_str().split('.');
+            names().for_each(|name| visitor.enter_module(name, CONTAINER));
+            each!(param, p => Module::visit(p, visitor));
+            names()
                 .rev()
                 .for_each(|name| visitor.exit_module(name, CONTAINER));
         }
     }
 
     fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
-        let entries = self.entries.into_iter().map(|entry| {
-            let names: Vec<&str> = entry.path.as_str().split('.').collect();
-            names
-                .iter()
-                .for_each(|name| mapper.enter_module(name, CONTAINER));
-            let param = replace!(entry.param, p => Module::map(p, mapper));
-            names
-                .iter()
+        self.each(|path, param| {
+            let names = || path.as_str().split('.');
+            names().for_each(|name| mapper.enter_module(name, CONTAINER));
+            let param = each!(param, p => Module::map(p, mapper).into());
+            names()
                 .rev()
                 .for_each(|name| mapper.exit_module(name, CONTAINER));
-            Entry {
-                path: entry.path,
-                param,
-            }
-        });
-        Self {
-            entries: entries.collect(),
-        }
+            param
+        })
     }
 }

@@ -1,14 +1,14 @@
 //! A module that is recorded with a distinct value for every parameter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use burn::module::{Flag, Module, ModuleMapper, Param, ParamId, Parameter as BurnParameter};
-use burn::tensor::{Device, Shape, Tensor, kind::Basic};
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::{Device, Shape};
 use tinderbox_fake::DynTensor;
 
 use super::batch_norms::BatchNorms;
-use super::layers::{Disable, TrainingLayer};
-use super::map::{Replace, Replaced, replace_all};
+use super::layers::{TrainingLayer, without_layer};
+use super::map::{ParamTensor, Replace, Replaced, disable_flags, map_values, replace_all};
 use super::visit::{ids, parameter_values};
 use crate::{Parameter, ParameterPath, ParameterTable};
 
@@ -54,12 +54,7 @@ impl<M: Module> Placeholders<M> {
         device: &Device,
         plain: PlainStates,
     ) -> Result<Self, ParameterPath> {
-        let mut put = PutPlaceholders {
-            made: BTreeMap::new(),
-            ids: Vec::new(),
-            values: Vec::new(),
-            constructed: Vec::new(),
-        };
+        let mut put = PutPlaceholders::default();
         let mut module = replace_all(module, table, &mut put)?;
         // A running state accepts the value that a mapper returns, and keeps its id.
         let now = ids(&module);
@@ -71,21 +66,17 @@ impl<M: Module> Placeholders<M> {
             true => BatchNorms::default(),
             false => BatchNorms::of(&module),
         };
-        let is_plain = |position: &usize| {
-            plain == PlainStates::All || batch_norms.parameters.contains(position)
-        };
-        let plain: Vec<usize> = running.iter().copied().filter(is_plain).collect();
-        if !plain.is_empty() {
-            for position in &plain {
-                let value = values[*position].clone();
-                values[*position] = value.without_autodiff();
+        let mut has_plain = false;
+        for position in &running {
+            if plain == PlainStates::All || batch_norms.parameters.contains(position) {
+                values[*position] = values[*position].clone().without_autodiff();
+                has_plain = true;
             }
-            let mut states = PutStates {
-                states: &plain,
-                values: &values,
-                position: 0,
-            };
-            module = replace_all(module, table, &mut states)?;
+        }
+        if has_plain {
+            let mut placeholders = values.iter();
+            let put = |value| placeholders.next().cloned().unwrap_or(value);
+            module = map_values(module, put);
         }
         Ok(Self {
             running,
@@ -103,9 +94,11 @@ impl<M: Module> Placeholders<M> {
         if self.running.is_empty() {
             return Vec::new();
         }
-        // Burn applies them when a module changes between training and validation; copies share the states.
+        // Burn puts floats into autodiff itself, and fails for recorded ones outside of it.
+        let enter = DynTensor::in_autodiff;
+        // It applies the updates when a module changes between training and validation; copies share the states.
         match self.is_training {
-            true => drop(self.module.clone().map(&mut EnterAutodiff).train()),
+            true => drop(map_values(self.module.clone(), enter).train()),
             false => drop(self.module.valid()),
         }
         let now = parameter_values(&self.module);
@@ -125,77 +118,16 @@ impl<M: Module> Placeholders<M> {
     /// Returns the module with batch norms that do not train: they neither read their pending statistics nor
     /// update them. It shares its parameters and running states with this one.
     pub fn with_fixed_batch_norms(&self) -> M {
-        let mut fix = FixBatchNorms {
-            flags: &self.batch_norms.flags,
-        };
-        self.module.clone().map(&mut fix)
+        disable_flags(&self.module, |_, id| self.batch_norms.flags.contains(&id))
     }
 
     /// Returns the module with a layer that does not act. It shares its parameters and running states with this one.
     pub fn without_layer(&self, layer: &TrainingLayer) -> M {
-        self.module.clone().map(&mut Disable { layer, flags: 0 })
+        without_layer(&self.module, layer)
     }
 }
 
-/// Puts floats into autodiff as leaves: Burn does so itself, and fails for recorded ones outside of it.
-struct EnterAutodiff;
-
-impl ModuleMapper for EnterAutodiff {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let value = DynTensor::from(param.base()).in_autodiff();
-        match value.typed() {
-            Ok(value) => Param::initialized(param.id, value),
-            Err(_) => param,
-        }
-    }
-}
-
-/// Sets the flags of batch norms, and changes nothing else.
-struct FixBatchNorms<'a> {
-    flags: &'a BTreeSet<ParamId>,
-}
-
-impl ModuleMapper for FixBatchNorms<'_> {
-    fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        match self.flags.contains(&flag.id) {
-            true => flag.with_value(false),
-            false => flag,
-        }
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param
-    }
-}
-
-/// Gives some running states their placeholders outside of autodiff.
-struct PutStates<'a> {
-    states: &'a [usize],
-    values: &'a [DynTensor],
-    position: usize,
-}
-
-impl Replace for PutStates<'_> {
-    fn replace<const D: usize, K: Basic>(
-        &mut self,
-        _: &Parameter,
-        param: Param<Tensor<D, K>>,
-    ) -> Replaced<Tensor<D, K>>
-    where
-        Tensor<D, K>: BurnParameter + Sync + 'static,
-    {
-        let position = self.position;
-        self.position += 1;
-        if self.states.binary_search(&position).is_err() {
-            return Ok(param);
-        }
-        match self.values[position].clone().typed::<D, K>() {
-            Ok(value) => Ok(Param::initialized(param.id, value)),
-            Err(_) => Err(param),
-        }
-    }
-}
-
+#[derive(Default)]
 struct PutPlaceholders {
     /// The placeholders of parameters that have clones, or may have.
     made: BTreeMap<ParameterPath, DynTensor>,
@@ -205,15 +137,8 @@ struct PutPlaceholders {
 }
 
 impl Replace for PutPlaceholders {
-    fn replace<const D: usize, K: Basic>(
-        &mut self,
-        parameter: &Parameter,
-        param: Param<Tensor<D, K>>,
-    ) -> Replaced<Tensor<D, K>>
-    where
-        Tensor<D, K>: BurnParameter + Sync + 'static,
-    {
-        let constructed = param.is_initialized().then(|| param.base());
+    fn replace<T: ParamTensor>(&mut self, parameter: &Parameter, param: Param<T>) -> Replaced<T> {
+        let constructed: Option<DynTensor> = param.is_initialized().then(|| param.base().into());
         let dims = parameter.shape.iter();
         let dims: Option<Vec<usize>> = dims.map(|size| usize::try_from(*size).ok()).collect();
         let shape = Shape::from(dims.expect("a recorded shape fits this machine"));
@@ -225,19 +150,17 @@ impl Replace for PutPlaceholders {
         let known = first.and_then(|first| self.made.get(first).cloned());
         let placeholder =
             known.unwrap_or_else(|| DynTensor::zeros(shape, parameter.dtype, &device));
-        let typed = placeholder.typed::<D, K>().ok().filter(|_| !is_changed);
-        let Some(value) = typed else {
+        let Some(mut value) = T::of(placeholder).ok().filter(|_| !is_changed) else {
             return Err(param);
         };
-        let value = match parameter.trainable && device.is_autodiff() && first.is_none() {
-            true => BurnParameter::set_require_grad(value, true),
-            false => value,
-        };
+        if parameter.trainable && device.is_autodiff() && first.is_none() {
+            value = value.set_require_grad(true);
+        }
         let path = parameter.path.clone();
         self.made.insert(path, value.clone().into());
         self.ids.push(param.id);
         self.values.push(value.clone().into());
-        self.constructed.push(constructed.map(DynTensor::from));
+        self.constructed.push(constructed);
         Ok(Param::initialized(ParamId::new(), value))
     }
 }

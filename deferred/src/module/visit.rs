@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
+use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::{Bool, Int, Shape, Tensor};
 use tinderbox_fake::DynTensor;
 
@@ -58,25 +58,17 @@ pub(crate) fn declarations<M: Module>(module: &M) -> Vec<Declared> {
 /// are recorded; meanwhile its path is in `at`.
 pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<Found> {
     let found = collect(module, |place, param| {
-        let path = at.take().unwrap_or_default();
-        place.path.clone_into(at.borrow_mut().insert(path));
-        let value = param.value();
+        at.replace(Some(place.path.to_owned()));
         Found {
             path: ParameterPath::new(place.path),
-            modules: place.modules.to_owned(),
+            modules: place.modules(),
             id: param.id(),
             trainable: param.is_trainable(),
-            value,
+            value: param.value(),
         }
     });
     at.take();
     found
-}
-
-/// Returns the `Param<Tensor<D, K>>` of every parameter, for its mappers and training state, in visiting
-/// order.
-pub(super) fn params<M: Module>(module: &M) -> Vec<Box<dyn Any + Send + Sync>> {
-    collect(module, |_, param| param.to_any())
 }
 
 /// Returns the id of every tensor parameter, in visiting order.
@@ -111,13 +103,14 @@ pub fn check_materialized<M: Module>(module: &M) -> Result<(), MaterializeError>
 }
 
 /// The `Param` of a tensor of any rank and kind.
-trait AnyParam {
+pub(super) trait AnyParam {
     fn id(&self) -> ParamId;
     fn declared(&self) -> Declared;
     /// Returns the value; a lazy parameter is initialized.
     fn value(&self) -> DynTensor;
     /// Returns whether the value is trainable; a lazy parameter is initialized.
     fn is_trainable(&self) -> bool;
+    /// Returns a copy of the `Param<Tensor<D, K>>`.
     fn to_any(&self) -> Box<dyn Any + Send + Sync>;
 }
 
@@ -143,19 +136,59 @@ impl<T: Parameter + Into<DynTensor> + Sync + 'static> AnyParam for Param<T> {
     }
 }
 
-/// The place of a parameter: its path, and the types of the modules around it.
-struct Place<'a> {
-    path: &'a str,
-    modules: &'a str,
+/// A parameter or a flag.
+pub(super) enum Visited<'a> {
+    Tensor(&'a dyn AnyParam),
+    Flag(&'a Param<Flag>),
 }
 
-/// Reads a value from each parameter, in visiting order.
-fn collect<M: Module, T>(module: &M, read: impl FnMut(Place<'_>, &dyn AnyParam) -> T) -> Vec<T> {
+/// The place of a parameter or a flag.
+pub(super) struct Place<'a> {
+    pub(super) path: &'a str,
+    /// Kind and type of the modules around it, such as `Struct:Linear`, the outermost first.
+    containers: &'a [String],
+}
+
+impl Place<'_> {
+    /// Returns the path of the module that it is a field of.
+    pub(super) fn module(&self) -> &str {
+        self.path.rsplit_once('.').map_or("", |(module, _)| module)
+    }
+
+    /// Returns kind and type of this module.
+    pub(super) fn container(&self) -> &str {
+        self.containers.last().map_or("", String::as_str)
+    }
+
+    /// Returns the types of the modules around it, joined by dots.
+    fn modules(&self) -> String {
+        let containers = self.containers.iter().map(String::as_str);
+        let types = containers.map(|of| of.split_once(':').map_or(of, |(_, name)| name));
+        types.collect::<Vec<_>>().join(".")
+    }
+}
+
+/// Reads a value from each tensor parameter, in visiting order.
+pub(super) fn collect<M: Module, T>(
+    module: &M,
+    mut read: impl FnMut(&Place<'_>, &dyn AnyParam) -> T,
+) -> Vec<T> {
+    collect_all(module, |place, visited| match visited {
+        Visited::Tensor(param) => Some(read(place, param)),
+        Visited::Flag(_) => None,
+    })
+}
+
+/// Reads a value from each parameter and each flag that has one, in visiting order.
+pub(super) fn collect_all<M: Module, T>(
+    module: &M,
+    read: impl FnMut(&Place<'_>, Visited<'_>) -> Option<T>,
+) -> Vec<T> {
     let mut walk = Walk {
         read,
         found: Vec::new(),
-        path: Dotted::default(),
-        modules: Dotted::default(),
+        path: String::new(),
+        containers: Vec::new(),
     };
     module.visit(&mut walk);
     walk.found
@@ -164,69 +197,50 @@ fn collect<M: Module, T>(module: &M, read: impl FnMut(Place<'_>, &dyn AnyParam) 
 struct Walk<T, F> {
     read: F,
     found: Vec<T>,
-    path: Dotted,
-    modules: Dotted,
+    /// Stored as text, because it is needed at every parameter.
+    path: String,
+    containers: Vec<String>,
 }
 
-impl<T, F: FnMut(Place<'_>, &dyn AnyParam) -> T> Walk<T, F> {
-    fn parameter(&mut self, param: &dyn AnyParam) {
+impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> Walk<T, F> {
+    fn read(&mut self, visited: Visited<'_>) {
         let place = Place {
-            path: &self.path.text,
-            modules: &self.modules.text,
+            path: &self.path,
+            containers: &self.containers,
         };
-        self.found.push((self.read)(place, param));
+        self.found.extend((self.read)(&place, visited));
     }
 }
 
-impl<T, F: FnMut(Place<'_>, &dyn AnyParam) -> T> ModuleVisitor for Walk<T, F> {
+impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> ModuleVisitor for Walk<T, F> {
     fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.push(name);
-        // Burn puts the kind before the name: `Struct:Linear`.
-        let kind = container
-            .split_once(':')
-            .map_or(container, |(_, name)| name);
-        self.modules.push(kind);
+        if !self.containers.is_empty() {
+            self.path.push('.');
+        }
+        self.path.push_str(name);
+        self.containers.push(container.to_owned());
     }
 
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-        self.modules.pop();
+    fn exit_module(&mut self, name: &str, _: &str) {
+        self.containers.pop();
+        let name_begin = self.path.len().saturating_sub(name.len());
+        // The dot before it, too.
+        self.path.truncate(name_begin.saturating_sub(1));
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.parameter(param);
+        self.read(Visited::Tensor(param));
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.parameter(param);
+        self.read(Visited::Tensor(param));
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.parameter(param);
-    }
-}
-
-/// Names joined by dots, one for each entered module. Stored as text, because the path is
-/// needed at every parameter.
-#[derive(Default)]
-struct Dotted {
-    text: String,
-    /// Length of the text before each name.
-    lengths: Vec<usize>,
-}
-
-impl Dotted {
-    fn push(&mut self, name: &str) {
-        let first = self.lengths.is_empty();
-        self.lengths.push(self.text.len());
-        if !first {
-            self.text.push('.');
-        }
-        self.text.push_str(name);
+        self.read(Visited::Tensor(param));
     }
 
-    fn pop(&mut self) {
-        let length = self.lengths.pop();
-        self.text.truncate(length.unwrap_or(0));
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        self.read(Visited::Flag(flag));
     }
 }

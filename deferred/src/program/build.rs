@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn_ir::{TensorIr, TensorStatus};
+use burn::tensor::Shape;
 use tinderbox_fake::{Graph, NodeId, ValueId};
 
+use super::operation::{self, random, tensor_ir};
 use super::together::{WORTHWHILE, bring_together};
-use super::{Draw, Program, RandomKeys, RandomStep, Step, liveness, operation, random, tensor_id};
+use super::{Draw, Program, RandomKeys, RandomStep, Step, liveness};
 use crate::ProgramError;
 
 /// The generator of a program's random operations.
@@ -22,13 +23,11 @@ pub(crate) enum Generator<'a> {
 
 impl Generator<'_> {
     /// Returns what the counter-based generator generates for an operation; `None` if the backend's does.
-    fn draw(&self, node: NodeId, out: &TensorIr) -> Result<Option<Draw>, ProgramError> {
+    fn draw(&self, node: NodeId, shape: &Shape) -> Result<Option<Draw>, ProgramError> {
         let draw = match self {
             Self::Backend => return Ok(None),
             Self::Draws(draws) => draws.get(&node).cloned(),
-            Self::Keys(keys) => keys
-                .get(&node)
-                .map(|key| Draw::whole(key.clone(), &out.shape)),
+            Self::Keys(keys) => keys.get(&node).map(|key| Draw::whole(key.clone(), shape)),
         };
         draw.map(Some).ok_or(ProgramError::NoKey { node })
     }
@@ -67,16 +66,11 @@ impl Program {
             if at_hand.contains(&value) {
                 return Ok(());
             }
-            match graph.constant(value) {
-                Some(data) => {
-                    constants.entry(value).or_insert_with(|| data.clone());
-                    Ok(())
-                }
-                None => Err(ProgramError::NotAtHand {
-                    value,
-                    reader: reader.into(),
-                }),
-            }
+            let reader = reader.to_owned();
+            let constant = graph.constant(value);
+            let data = constant.ok_or(ProgramError::NotAtHand { value, reader })?;
+            constants.entry(value).or_insert_with(|| data.clone());
+            Ok::<_, ProgramError>(())
         };
         for id in nodes {
             let node = graph.node(id);
@@ -89,51 +83,39 @@ impl Program {
                 read(*input, &at_hand, &node.name())?;
             }
             at_hand.extend(node.outputs());
-            let random = match random(&node.operation) {
-                None => None,
-                Some((out, distribution)) => generator
-                    .draw(id, out)?
-                    .map(|draw| (out, distribution, draw)),
+            let mut step = Step::Operation {
+                node: id,
+                last_uses: 0..0,
             };
-            steps.push(match random {
-                None => Step::Operation {
-                    node: id,
-                    last_uses: 0..0,
-                },
-                Some((out, distribution, draw)) => Step::Random(Box::new(RandomStep {
+            if let Some((out, distribution)) = random(&node.operation)
+                && let Some(draw) = generator.draw(id, &out.shape)?
+            {
+                step = Step::Random(Box::new(RandomStep {
                     out: out.clone(),
                     distribution,
                     draw,
-                })),
-            });
+                }));
+            }
+            steps.push(step);
         }
         for output in outputs {
             read(*output, &at_hand, "the program's output")?;
         }
+        let type_of = |value: &ValueId| {
+            let value = graph.value(*value);
+            (value.shape.clone(), value.dtype)
+        };
         let mut program = Self {
             nodes: graph.shared_nodes(),
             steps,
             last_uses: Vec::new(),
             inputs: inputs.to_vec(),
-            input_types: inputs
-                .iter()
-                .map(|v| (graph.value(*v).shape.clone(), graph.value(*v).dtype))
-                .collect(),
-            outputs: outputs.iter().map(|v| tensor_ir(graph, *v)).collect(),
+            input_types: inputs.iter().map(type_of).collect(),
+            outputs: outputs.iter().map(|v| tensor_ir(*v, type_of(v))).collect(),
             constants: constants.into_iter().collect(),
         };
         liveness::mark(&mut program);
         bring_together(&mut program, WORTHWHILE);
         Ok(program)
-    }
-}
-
-fn tensor_ir(graph: &Graph, value: ValueId) -> TensorIr {
-    let known = graph.value(value);
-    TensorIr {
-        id: tensor_id(value),
-        shape: known.shape.clone(),
-        status: TensorStatus::ReadOnly,
-        dtype: known.dtype,
     }
 }

@@ -1,22 +1,23 @@
 //! Runs programs on a device, through Burn's own interpreter of recorded operations.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Shape};
-use burn_dispatch::{DispatchDevice, DispatchKindConversion, DispatchTensor};
+use burn_dispatch::DispatchDevice;
 use burn_flex::Flex;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use rayon::prelude::*;
-use tinderbox_fake::{DynTensor, ValueId, is_host};
+use tinderbox_fake::{DynTensor, NodeId, ValueId, dtype_on, is_host};
 
-use super::handle::handle;
+use super::operation::{self, change_tensors, summed_elements, tensor_id};
 use super::rows::{self, ProgramInput, Rows};
 use super::stack::StackDepth;
-use super::sums::{divided_sum, with_ordered_sums};
-use super::{Dtypes, Program, RandomKey, RandomStep, Step, indices, operation, tensor_id};
-use crate::random::{RandomBackend, Seed, Stream, Wanted, tensor};
+use super::sums::{is_divided, with_ordered_sums};
+use super::{Program, RandomKey, Step, indices};
+use crate::random::{RandomBackend, Seed, Stream, Wanted};
 use crate::{ProgramError, check_device};
 
 /// The inputs of random operations in addition to their key.
@@ -90,16 +91,12 @@ impl Executor {
     /// `Arc` is shared, not copied.
     pub fn load(&self, program: impl Into<Arc<Program>>) -> Executable {
         let program: Arc<Program> = program.into();
-        let constants = program
-            .constants
-            .iter()
-            .map(|(_, data)| DynTensor::from_data(data.clone(), &self.device))
-            .collect();
+        let constants = program.constants.iter();
+        let constants = constants.map(|(_, data)| DynTensor::from_data(data.clone(), &self.device));
         Executable {
+            constants: constants.collect(),
             program: program.for_device(&self.device),
-            constants,
-            device: self.device.clone(),
-            checks_indices: self.checks_indices,
+            executor: self.clone(),
             stack: Arc::default(),
         }
     }
@@ -110,8 +107,7 @@ impl Executor {
 pub struct Executable {
     program: Arc<Program>,
     constants: Vec<DynTensor>,
-    device: Device,
-    checks_indices: bool,
+    executor: Executor,
     /// Shared by all copies.
     stack: Arc<StackDepth>,
 }
@@ -140,7 +136,8 @@ impl Executable {
         inputs: Vec<DynTensor>,
         context: &RunContext,
     ) -> Result<Vec<DynTensor>, ProgramError> {
-        self.run_with(given(inputs), context, &|| false, None)
+        let inputs = inputs.into_iter().map(Into::into);
+        self.run_with(inputs, context, &|| false, None)
     }
 
     /// Runs the program as [`run`](Self::run) does, until a condition holds before one of its operations. An input may be a table
@@ -179,16 +176,19 @@ impl Executable {
         context: &RunContext,
         observer: &mut ValueObserver<'_>,
     ) -> Result<Vec<DynTensor>, ProgramError> {
-        self.run_with(given(inputs), context, &|| false, Some(observer))
+        let inputs = inputs.into_iter().map(Into::into);
+        self.run_with(inputs, context, &|| false, Some(observer))
     }
 
     fn run_with(
         &self,
-        mut inputs: Vec<ProgramInput>,
+        inputs: impl IntoIterator<Item = ProgramInput>,
         context: &RunContext,
         is_stopped: &dyn Fn() -> bool,
         observer: Option<&mut ValueObserver<'_>>,
     ) -> Result<Vec<DynTensor>, ProgramError> {
+        let mut inputs: Vec<ProgramInput> = inputs.into_iter().collect();
+        let device = self.executor.device();
         if inputs.len() != self.program.inputs.len() {
             return Err(ProgramError::InputCount {
                 expected: self.program.inputs.len(),
@@ -205,7 +205,7 @@ impl Executable {
                 && expected != found
             {
                 let data = input.to_data()?.convert_dtype(*dtype);
-                *input = DynTensor::from_data(data, &self.device);
+                *input = DynTensor::from_data(data, device);
             }
             if input.shape() != *shape || input.dtype() != *dtype {
                 let describe = |dtype: DType, shape: &Shape| {
@@ -218,170 +218,182 @@ impl Executable {
                 });
             }
         }
-        match self.device.as_dispatch() {
+        match device.as_dispatch() {
             DispatchDevice::Flex(device) => {
-                let run = || self.interpret::<Flex>(*device, inputs, context, is_stopped, observer);
-                self.stack.run(run)
+                let run = Run::<Flex>::of(self, device, context, observer);
+                self.stack.run(|| run.outputs(inputs, is_stopped))
             }
             #[cfg(feature = "cubecl")]
             DispatchDevice::Cube(device) => {
-                let device = device.clone();
-                self.interpret::<burn_cubecl::Cube>(device, inputs, context, is_stopped, observer)
+                let run = Run::<burn_cubecl::Cube>::of(self, device, context, observer);
+                run.outputs(inputs, is_stopped)
             }
             _ => unreachable!("an executor refuses other devices when it is made"),
         }
     }
+}
 
-    fn interpret<B>(
-        &self,
-        device: B::Device,
-        inputs: Vec<ProgramInput>,
-        context: &RunContext,
-        is_stopped: &dyn Fn() -> bool,
-        mut observer: Option<&mut ValueObserver<'_>>,
-    ) -> Result<Vec<DynTensor>, ProgramError>
-    where
-        B: RandomBackend,
-        DispatchTensor: DispatchKindConversion<B>,
-    {
-        let mut interpreter = TensorInterpreter::<B>::new(device.clone());
-        for ((value, _), tensor) in self.program.constants.iter().zip(&self.constants) {
-            let handle = handle::<B>(tensor.clone())?;
-            interpreter.register_tensor_to_device(tensor_id(*value), handle);
+/// One run of a program.
+struct Run<'a, 'b, B: BackendIr> {
+    executable: &'a Executable,
+    device: B::Device,
+    context: &'a RunContext,
+    interpreter: TensorInterpreter<B>,
+    tables: HashMap<TensorId, Arc<dyn Rows>>,
+    observer: Option<&'a mut ValueObserver<'b>>,
+}
+
+impl<'a, 'b, B: RandomBackend> Run<'a, 'b, B> {
+    fn of(
+        executable: &'a Executable,
+        device: &B::Device,
+        context: &'a RunContext,
+        observer: Option<&'a mut ValueObserver<'b>>,
+    ) -> Self {
+        Self {
+            executable,
+            device: device.clone(),
+            context,
+            interpreter: TensorInterpreter::new(device.clone()),
+            tables: HashMap::new(),
+            observer,
         }
-        let mut tables: HashMap<TensorId, Arc<dyn Rows>> = HashMap::new();
-        for (value, input) in self.program.inputs.iter().zip(inputs) {
+    }
+
+    fn outputs(
+        mut self,
+        inputs: Vec<ProgramInput>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Vec<DynTensor>, ProgramError> {
+        let Executable {
+            program, constants, ..
+        } = self.executable;
+        let values = program.constants.iter().map(|(value, _)| value);
+        let constants = constants.iter().cloned().map(ProgramInput::Value);
+        for (value, input) in values.chain(&program.inputs).zip(constants.chain(inputs)) {
             let id = tensor_id(*value);
             match input {
-                ProgramInput::Value(tensor) => {
-                    interpreter.register_tensor_to_device(id, handle::<B>(tensor)?);
-                }
-                ProgramInput::Rows(rows) => {
-                    tables.insert(id, rows);
-                }
+                ProgramInput::Value(tensor) => self.put(id, B::of_dyn(tensor)?),
+                ProgramInput::Rows(rows) => drop(self.tables.insert(id, rows)),
             }
         }
-        let is_host = is_host(&self.device);
-        // A device other than the CPU runs its queue in parallel to this thread.
-        let has_threads = is_host && observer.is_none() && rayon::current_num_threads() > 1;
-        let operation_of = |interpreter: &mut _, node, last_uses| {
-            let mut operation = self.program.operation(node, last_uses);
-            if !is_host {
-                operation.visit_mut(&mut Dtypes(&self.device));
-            }
-            if self.checks_indices {
-                indices::check(interpreter, &operation)?;
-            }
-            if !tables.is_empty() {
-                rows::read(interpreter, &mut operation, &tables, &self.device)?;
-            }
-            Ok::<_, ProgramError>(operation)
-        };
-        for step in &self.program.steps {
+        for step in &program.steps {
             if is_stopped() {
                 return Err(ProgramError::Stopped);
             }
             match step {
-                Step::Operation { node, last_uses } => {
-                    let operation = operation_of(&mut interpreter, *node, last_uses)?;
-                    run_one(&mut interpreter, &self.device, operation, &mut observer);
-                }
-                Step::Together(together) => {
-                    let operations = together.operations.iter();
-                    let operations = operations
-                        .map(|(node, last_uses)| operation_of(&mut interpreter, *node, last_uses));
+                Step::Operation { .. } | Step::Together(_) => {
+                    let operations = step.operations();
+                    let operations = operations.map(|(node, uses)| self.operation(node, uses));
                     let operations = operations.collect::<Result<Vec<_>, _>>()?;
-                    match has_threads {
-                        true => run_together(&mut interpreter, operations),
-                        false => operations.into_iter().for_each(|operation| {
-                            run_one(&mut interpreter, &self.device, operation, &mut observer);
-                        }),
-                    }
+                    self.run(operations);
                 }
-                Step::Free(value) if tables.contains_key(&value.id) => {}
-                Step::Free(value) => interpreter.register_op(OperationIr::Drop((**value).clone())),
+                Step::Free(value) if self.tables.contains_key(&value.id) => {}
+                Step::Free(value) => {
+                    let value = (**value).clone();
+                    self.interpreter.register_op(OperationIr::Drop(value));
+                }
                 Step::Random(random) => {
-                    let RandomStep {
-                        out,
-                        distribution,
-                        draw,
-                    } = &**random;
-                    let stream = context.stream(&draw.key);
+                    let (out, draw) = (&random.out, &random.draw);
                     let wanted = Wanted {
-                        stream: &stream,
-                        distribution: *distribution,
+                        stream: &self.context.stream(&draw.key),
+                        distribution: random.distribution,
                         whole: &draw.whole,
                         region: &draw.region,
                         dtype: out.dtype,
                     };
-                    let made = B::random(&device, &wanted)?;
-                    interpreter.register_tensor_to_device(out.id, made);
-                    if let Some(observer) = &mut observer {
-                        observe(&mut interpreter, out.clone(), observer);
-                    }
+                    self.put(out.id, B::random(&self.device, &wanted)?);
+                    self.observe(out.clone());
                 }
             }
         }
-        let outputs = self.program.outputs.iter();
-        Ok(outputs
-            .map(|out| tensor::<B>(interpreter.get_tensor(out)))
-            .collect())
+        let mut get = |out| B::to_dyn(self.interpreter.get_tensor(out));
+        Ok(program.outputs.iter().map(&mut get).collect())
     }
-}
 
-/// Runs an operation, and gives what it computes to an observer.
-fn run_one<B: BackendIr>(
-    interpreter: &mut TensorInterpreter<B>,
-    device: &Device,
-    operation: OperationIr,
-    observer: &mut Option<&mut ValueObserver<'_>>,
-) where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    let made: Vec<TensorIr> = match observer {
-        Some(_) => operation.outputs().cloned().collect(),
-        None => Vec::new(),
-    };
-    match divided_sum(&operation) {
-        None => operation::run(interpreter, operation),
-        Some(elements) => {
-            let apart = Apart::new(interpreter, operation);
-            let outputs = with_ordered_sums(device, elements, || apart.run());
-            register(interpreter, outputs);
+    /// Returns the operation of a node with the dtypes of the device, after its indices are checked.
+    fn operation(
+        &mut self,
+        node: NodeId,
+        last_uses: &Range<u32>,
+    ) -> Result<OperationIr, ProgramError> {
+        let Executor {
+            device,
+            checks_indices,
+        } = &self.executable.executor;
+        let mut operation = self.executable.program.operation(node, last_uses);
+        if !is_host(device) {
+            change_tensors(&mut operation, |tensor| {
+                tensor.dtype = dtype_on(tensor.dtype, device)
+            });
+        }
+        if *checks_indices {
+            indices::check(&mut self.interpreter, &operation)?;
+        }
+        if !self.tables.is_empty() {
+            rows::read(&mut self.interpreter, &mut operation, &self.tables, device)?;
+        }
+        Ok(operation)
+    }
+
+    /// Runs independent operations, several at the same time if there are threads for them.
+    fn run(&mut self, operations: Vec<OperationIr>) {
+        let device = &self.executable.executor.device;
+        // A device other than the CPU runs its queue in parallel to this thread.
+        let has_threads = is_host(device) && rayon::current_num_threads() > 1;
+        if operations.len() > 1 && has_threads && self.observer.is_none() {
+            let apart = operations
+                .into_iter()
+                .map(|operation| self.apart(operation));
+            let apart: Vec<Apart<B>> = apart.collect();
+            let outputs: Vec<_> = apart.into_par_iter().map(Apart::run).collect();
+            return self.put_all(outputs.into_iter().flatten());
+        }
+        for operation in operations {
+            let made: Vec<TensorIr> = match self.observer {
+                Some(_) => operation.outputs().cloned().collect(),
+                None => Vec::new(),
+            };
+            match summed_elements(&operation).filter(|elements| is_divided(*elements)) {
+                None => operation::run(&mut self.interpreter, operation),
+                Some(elements) => {
+                    let apart = self.apart(operation);
+                    let outputs = with_ordered_sums(device, elements, || apart.run());
+                    self.put_all(outputs);
+                }
+            }
+            made.into_iter().for_each(|out| self.observe(out));
         }
     }
-    if let Some(observer) = observer {
-        for out in made {
-            observe(interpreter, out, observer);
+
+    /// Gives a computed value to the observer.
+    fn observe(&mut self, mut made: TensorIr) {
+        made.status = TensorStatus::ReadOnly;
+        if let (Some(observer), Some(value)) = (&mut self.observer, ValueId::of_tensor(&made)) {
+            observer(value, B::to_dyn(self.interpreter.get_tensor(&made)));
         }
     }
-}
 
-/// Gives a value that an operation has computed to an observer.
-fn observe<B: BackendIr>(
-    interpreter: &mut TensorInterpreter<B>,
-    mut made: TensorIr,
-    observer: &mut ValueObserver<'_>,
-) where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    made.status = TensorStatus::ReadOnly;
-    if let Some(value) = ValueId::of_tensor(&made) {
-        observer(value, tensor::<B>(interpreter.get_tensor(&made)));
+    /// Returns an operation with its inputs.
+    fn apart(&mut self, operation: OperationIr) -> Apart<B> {
+        let inputs = operation.inputs();
+        let inputs = inputs.map(|input| (input.id, self.interpreter.get_tensor(input)));
+        Apart {
+            inputs: inputs.collect(),
+            device: self.device.clone(),
+            operation,
+        }
     }
-}
 
-/// Runs operations at the same time.
-fn run_together<B: BackendIr>(
-    interpreter: &mut TensorInterpreter<B>,
-    operations: Vec<OperationIr>,
-) {
-    let apart = operations.into_iter();
-    let apart: Vec<_> = apart
-        .map(|operation| Apart::new(interpreter, operation))
-        .collect();
-    let outputs: Vec<_> = apart.into_par_iter().map(Apart::run).collect();
-    register(interpreter, outputs.into_iter().flatten());
+    fn put(&mut self, id: TensorId, value: HandleKind<B>) {
+        self.interpreter.register_tensor_to_device(id, value);
+    }
+
+    fn put_all(&mut self, values: impl IntoIterator<Item = (TensorId, HandleKind<B>)>) {
+        values
+            .into_iter()
+            .for_each(|(id, value)| self.put(id, value));
+    }
 }
 
 /// Values by id.
@@ -395,19 +407,11 @@ struct Apart<B: BackendIr> {
 }
 
 impl<B: BackendIr> Apart<B> {
-    fn new(interpreter: &mut TensorInterpreter<B>, operation: OperationIr) -> Self {
-        let inputs = operation.inputs();
-        let inputs = inputs.map(|input| (input.id, interpreter.get_tensor(input)));
-        Self {
-            inputs: inputs.collect(),
-            device: interpreter.device(),
-            operation,
-        }
-    }
-
     fn run(self) -> Handles<B> {
         let mut own = TensorInterpreter::<B>::new(self.device);
-        register(&mut own, self.inputs);
+        for (id, value) in self.inputs {
+            own.register_tensor_to_device(id, value);
+        }
         let outputs: Vec<TensorIr> = self.operation.outputs().cloned().collect();
         operation::run(&mut own, self.operation);
         let outputs = outputs.into_iter().map(|mut output| {
@@ -416,18 +420,4 @@ impl<B: BackendIr> Apart<B> {
         });
         outputs.collect()
     }
-}
-
-fn register<B: BackendIr>(
-    interpreter: &mut TensorInterpreter<B>,
-    values: impl IntoIterator<Item = (TensorId, HandleKind<B>)>,
-) {
-    for (id, value) in values {
-        interpreter.register_tensor_to_device(id, value);
-    }
-}
-
-/// Values as inputs.
-fn given(values: Vec<DynTensor>) -> Vec<ProgramInput> {
-    values.into_iter().map(ProgramInput::Value).collect()
 }

@@ -1,54 +1,19 @@
 //! Checks indices against the indexed tensor, before an operation reads with them.
 
 use burn::tensor::TensorData;
-use burn_dispatch::{DispatchKindConversion, DispatchTensor};
-use burn_ir::{BaseOperationIr, ModuleOperationIr, OperationIr, TensorIr, TensorStatus};
+use burn_ir::{OperationIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use tinderbox_fake::{Node, ValueId, operation_name};
 
+use super::operation::indexing;
 use crate::ProgramError;
-use crate::random::{RandomBackend, tensor};
-
-/// An index tensor and the sizes of the indexed dimensions: one, or one for each element of the tensor's
-/// last dimension.
-type Indexing<'a> = (&'a TensorIr, &'a [usize]);
-
-/// Returns the indexing of an operation: gathers, selections, embeddings, scatters. The targets of a cross-entropy are
-/// the indices of a gather.
-fn indexing(operation: &OperationIr) -> Option<Indexing<'_>> {
-    let base = match operation {
-        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
-            base
-        }
-        OperationIr::Module(ModuleOperationIr::Embedding(op)) => {
-            return Some((&op.indices, &op.weights.shape.as_slice()[..1]));
-        }
-        OperationIr::Module(ModuleOperationIr::EmbeddingBackward(op)) => {
-            return Some((&op.indices, &op.weights.shape.as_slice()[..1]));
-        }
-        _ => return None,
-    };
-    let along = |dim: usize| dim..dim + 1;
-    let first = |indices: &TensorIr| 0..indices.shape.as_slice().last().copied().unwrap_or(0);
-    let (indices, tensor, dims) = match base {
-        BaseOperationIr::Gather(op) => (&op.indices, &op.tensor, along(op.dim)),
-        BaseOperationIr::Scatter(op) => (&op.indices, &op.tensor, along(op.dim)),
-        BaseOperationIr::Select(op) => (&op.indices, &op.tensor, along(op.dim)),
-        BaseOperationIr::SelectAssign(op) => (&op.indices, &op.tensor, along(op.dim)),
-        BaseOperationIr::GatherNd(op) => (&op.indices, &op.data, first(&op.indices)),
-        BaseOperationIr::ScatterNd(op) => (&op.indices, &op.data, first(&op.indices)),
-        _ => return None,
-    };
-    Some((indices, tensor.shape.as_slice().get(dims)?))
-}
+use crate::device::DeviceBackend;
 
 /// Returns the index tensor of an operation that reads by index, and the sizes of the indexed dimensions: one, or one
 /// for each element of the tensor's last dimension. `None` for other operations.
 pub fn indices_of(node: &Node) -> Option<(ValueId, &[usize])> {
     let (indices, sizes) = indexing(&node.operation)?;
-    let mut inputs = node.inputs().iter().copied();
-    let indices = inputs.find(|value| super::tensor_id(*value) == indices.id)?;
-    Some((indices, sizes))
+    Some((ValueId::of_tensor(indices)?, sizes))
 }
 
 /// Returns an error if an index of a node's operation is out of range; accepts any data for an operation that
@@ -66,20 +31,16 @@ pub fn check_indices(node: &Node, data: &TensorData) -> Result<(), ProgramError>
 
 /// Rejects an operation that would read or write out of range. Reads the indices, which on a GPU waits for all
 /// queued work.
-pub(super) fn check<B>(
+pub(super) fn check<B: DeviceBackend>(
     interpreter: &mut TensorInterpreter<B>,
     operation: &OperationIr,
-) -> Result<(), ProgramError>
-where
-    B: RandomBackend,
-    DispatchTensor: DispatchKindConversion<B>,
-{
+) -> Result<(), ProgramError> {
     let Some((indices, sizes)) = indexing(operation) else {
         return Ok(());
     };
     let mut taken = indices.clone();
     taken.status = TensorStatus::ReadOnly;
-    let data = tensor::<B>(interpreter.get_tensor(&taken)).to_data()?;
+    let data = B::to_dyn(interpreter.get_tensor(&taken)).to_data()?;
     in_range(operation, &data, sizes)
 }
 
@@ -110,16 +71,10 @@ fn wrong(data: &TensorData, sizes: &[usize]) -> Option<(Vec<usize>, i64, usize)>
         size.is_some_and(|size| usize::try_from(*index).map_or(true, |index| index >= size))
     })?;
     let mut rest = flat;
-    let shape = data.shape();
-    let dims = shape.iter().rev();
-    let mut position: Vec<usize> = dims
-        .map(|dim| {
-            let at = rest % dim;
-            rest /= dim;
-            at
-        })
-        .collect();
-    position.reverse();
+    let mut position = data.shape().to_vec();
+    for at in position.iter_mut().rev() {
+        (*at, rest) = (rest % *at, rest / *at);
+    }
     Some((position, index, size?))
 }
 

@@ -88,28 +88,21 @@ impl Program {
         let (mut operands, mut made) = (Vec::new(), Vec::new());
         for step in &self.steps {
             match step {
-                Step::Operation { node, last_uses } => {
-                    let operation = &self.nodes[node.index()].operation;
-                    operands.clear();
-                    values.take_all(operation, self.last_uses(last_uses), &mut operands)?;
-                    interpreter.operation(operation, &operands, &mut made)?;
-                    values.put_all(operation, made.drain(..));
-                }
-                Step::Together(together) => {
-                    let operations = together.operations.iter();
-                    let operations = operations.map(|(node, last_uses)| {
-                        let operation = &self.nodes[node.index()].operation;
-                        let mut operands = Vec::new();
-                        values.take_all(operation, self.last_uses(last_uses), &mut operands)?;
-                        Ok((operation, operands))
-                    });
+                Step::Operation { .. } | Step::Together(_) => {
                     // All have read their inputs before any has a result.
-                    for (operation, operands) in
-                        operations.collect::<Result<Vec<_>, ProgramError>>()?
-                    {
-                        interpreter.operation(operation, &operands, &mut made)?;
-                        values.put_all(operation, made.drain(..));
+                    for (node, last_uses) in step.operations() {
+                        let operation = &self.nodes[node.index()].operation;
+                        values.take_all(operation, self.last_uses(last_uses), &mut operands)?;
                     }
+                    let mut rest = operands.as_slice();
+                    for (node, _) in step.operations() {
+                        let node = &self.nodes[node.index()];
+                        let (inputs, others) = rest.split_at(node.inputs().len());
+                        interpreter.operation(&node.operation, inputs, &mut made)?;
+                        values.put_all(&node.operation, made.drain(..));
+                        rest = others;
+                    }
+                    operands.clear();
                 }
                 Step::Free(value) => values.free(value)?,
                 Step::Random(random) => {
@@ -159,17 +152,15 @@ impl<V: Clone> Held<V> {
     /// Reads a value.
     fn read(&self, tensor: &TensorIr, reader: impl FnOnce() -> String) -> Result<V, ProgramError> {
         let value = ValueId::of_tensor(tensor).expect("the ids of a program are ids of a graph");
-        match self.0.get(value.index()) {
-            Some(Slot::Held(held)) => Ok(held.clone()),
-            Some(Slot::Freed) => Err(ProgramError::Freed {
-                value,
-                reader: reader(),
-            }),
-            Some(Slot::Empty) | None => Err(ProgramError::NotAtHand {
-                value,
-                reader: reader(),
-            }),
+        let slot = self.0.get(value.index());
+        if let Some(Slot::Held(held)) = slot {
+            return Ok(held.clone());
         }
+        let reader = reader();
+        Err(match slot {
+            Some(Slot::Freed) => ProgramError::Freed { value, reader },
+            _ => ProgramError::NotAtHand { value, reader },
+        })
     }
 
     /// Frees a value that no operation uses last.

@@ -10,34 +10,23 @@ pub fn initialization_keys<'a>(
     graph: &Graph,
     parameters: impl IntoIterator<Item = (&'a str, ValueId)>,
 ) -> RandomKeys {
+    let key = |owner: String, draw| RandomKey {
+        domain: Domain::Init,
+        owner,
+        draw,
+    };
     let mut keys = RandomKeys::new();
     for (path, value) in parameters {
-        let recipe = graph.backward_slice([value], |_| false);
-        let draws = recipe
-            .nodes
-            .into_iter()
-            .filter(|node| is_random(graph.node(*node)));
+        let recipe = graph.backward_slice([value], |_| false).nodes;
+        let draws = recipe.into_iter().filter(|id| is_random(graph.node(*id)));
         for (draw, node) in (0..).zip(draws) {
-            keys.entry(node).or_insert_with(|| RandomKey {
-                domain: Domain::Init,
-                owner: path.to_owned(),
-                draw,
-            });
+            keys.entry(node)
+                .or_insert_with(|| key(path.to_owned(), draw));
         }
     }
-    let unowned: Vec<NodeId> = graph
-        .node_ids()
-        .filter(|id| is_random(graph.node(*id)) && !keys.contains_key(id))
-        .collect();
-    for (ordinal, node) in unowned.into_iter().enumerate() {
-        keys.insert(
-            node,
-            RandomKey {
-                domain: Domain::Init,
-                owner: format!("#{ordinal}"),
-                draw: 0,
-            },
-        );
-    }
+    let random = graph.node_ids().filter(|id| is_random(graph.node(*id)));
+    let unowned: Vec<NodeId> = random.filter(|id| !keys.contains_key(id)).collect();
+    let unowned = unowned.into_iter().enumerate();
+    keys.extend(unowned.map(|(ordinal, node)| (node, key(format!("#{ordinal}"), 0))));
     keys
 }

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use burn_ir::{TensorId, TensorIr, TensorStatus};
 
-use super::{Program, Step, tensor_id};
+use super::operation::{tensor_id, tensor_ir};
+use super::{Program, Step};
 
 /// Records the last uses in a program's steps, and adds steps that free other values.
 ///
@@ -27,14 +28,9 @@ pub(super) fn mark(program: &mut Program) {
 
     let mut steps = Vec::with_capacity(program.steps.len());
     for (value, (shape, dtype)) in program.inputs.iter().zip(&program.input_types) {
-        let id = tensor_id(*value);
-        if is_unread(&left, id) {
-            steps.push(free(TensorIr {
-                id,
-                shape: shape.clone(),
-                status: TensorStatus::ReadWrite,
-                dtype: *dtype,
-            }));
+        let input = tensor_ir(*value, (shape.clone(), *dtype));
+        if is_unread(&left, input.id) {
+            steps.push(free(input));
         }
     }
     for (value, _) in &program.constants {

@@ -2,7 +2,6 @@
 
 mod build;
 mod executor;
-mod handle;
 mod indices;
 mod interpret;
 mod keys;
@@ -20,10 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Distribution, Shape, TensorData};
-use burn_ir::{
-    FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, TensorId, TensorIr,
-    TensorStatus,
-};
+use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Node, NodeId, Region, ValueId, dtype_on, is_host};
 
@@ -32,7 +28,10 @@ pub use executor::{Executable, Executor, RunContext, ValueObserver};
 pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
 pub use keys::initialization_keys;
-pub(crate) use operation::{base, is_view};
+pub use operation::is_random;
+pub(crate) use operation::{
+    base, change_tensors, family, is_elementwise, is_row_major, is_view, random, tensor_id,
+};
 pub use rows::{ProgramInput, Rows, rows_read};
 pub use sums::with_ordered_sums;
 
@@ -102,6 +101,19 @@ enum Step {
     Random(Box<RandomStep>),
 }
 
+impl Step {
+    /// Returns the nodes of its operations, with the ranges of the values that they read for the last time.
+    fn operations(&self) -> impl Iterator<Item = (NodeId, &Range<u32>)> {
+        let (one, together) = match self {
+            Self::Operation { node, last_uses } => (Some((*node, last_uses)), &[][..]),
+            Self::Together(together) => (None, &together.operations[..]),
+            Self::Free(_) | Self::Random(_) => (None, &[][..]),
+        };
+        let together = together.iter().map(|(node, last_uses)| (*node, last_uses));
+        one.into_iter().chain(together)
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Together {
     /// Nodes, with the ranges of the values that they read for the last time.
@@ -132,26 +144,6 @@ pub struct Program {
     constants: Vec<(ValueId, TensorData)>,
 }
 
-/// Sets the dtypes that tensors have on a device.
-struct Dtypes<'a>(&'a Device);
-
-impl IrVisitorMut for Dtypes<'_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        tensor.dtype = dtype_on(tensor.dtype, self.0);
-    }
-}
-
-/// Marks the values that an operation reads for the last time.
-struct LastUses<'a>(&'a [TensorId]);
-
-impl IrVisitorMut for LastUses<'_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        if tensor.status == TensorStatus::ReadOnly && self.0.contains(&tensor.id) {
-            tensor.status = TensorStatus::ReadWrite;
-        }
-    }
-}
-
 impl Program {
     /// Returns the program with the dtypes that its tensors have on a device. The dtypes of its operations are looked up
     /// when they run.
@@ -159,21 +151,23 @@ impl Program {
         if is_host(device) {
             return self;
         }
-        let mut dtypes = Dtypes(device);
         let program = Arc::make_mut(&mut self);
+        let set = |dtype: &mut DType| *dtype = dtype_on(*dtype, device);
         for step in &mut program.steps {
             match step {
                 Step::Operation { .. } | Step::Together(_) => {}
-                Step::Free(value) => dtypes.visit_tensor_mut(value),
-                Step::Random(random) => dtypes.visit_tensor_mut(&mut random.out),
+                Step::Free(value) => set(&mut value.dtype),
+                Step::Random(random) => set(&mut random.out.dtype),
             }
         }
-        for (_, dtype) in &mut program.input_types {
-            *dtype = dtype_on(*dtype, device);
-        }
-        for out in &mut program.outputs {
-            dtypes.visit_tensor_mut(out);
-        }
+        program
+            .input_types
+            .iter_mut()
+            .for_each(|(_, dtype)| set(dtype));
+        program
+            .outputs
+            .iter_mut()
+            .for_each(|out| set(&mut out.dtype));
         self
     }
 
@@ -187,7 +181,11 @@ impl Program {
         let mut operation = self.nodes[node.index()].operation.clone();
         let last_uses = self.last_uses(last_uses);
         if !last_uses.is_empty() {
-            operation.visit_mut(&mut LastUses(last_uses));
+            change_tensors(&mut operation, |tensor| {
+                if tensor.status == TensorStatus::ReadOnly && last_uses.contains(&tensor.id) {
+                    tensor.status = TensorStatus::ReadWrite;
+                }
+            });
         }
         operation
     }
@@ -210,36 +208,13 @@ impl Program {
 
     /// Returns the number of operations, without those that only free a value.
     pub fn len(&self) -> usize {
-        let operations = self.steps.iter().map(|step| match step {
-            Step::Operation { .. } | Step::Random(_) => 1,
-            Step::Together(together) => together.operations.len(),
-            Step::Free(_) => 0,
-        });
-        operations.sum()
+        let random = |step: &&Step| matches!(step, Step::Random(_));
+        let operations = self.steps.iter().flat_map(Step::operations);
+        operations.count() + self.steps.iter().filter(random).count()
     }
 
     /// Returns whether the program runs no operation.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-fn tensor_id(value: ValueId) -> TensorId {
-    TensorId::new(value.index() as u64)
-}
-
-/// Returns whether a node draws random values.
-pub fn is_random(node: &Node) -> bool {
-    random(&node.operation).is_some()
-}
-
-/// Returns the result and the distribution of an operation that draws random values.
-pub(crate) fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
-    match operation {
-        OperationIr::Float(_, FloatOperationIr::Random(random))
-        | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) => {
-            Some((&random.out, random.distribution))
-        }
-        _ => None,
     }
 }

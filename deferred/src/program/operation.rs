@@ -1,31 +1,69 @@
-//! Operations that no program can run, and operations that Burn's interpreter does not run
-//! as they were recorded.
+//! Properties of operations: what they compute and read, which no program can run, and which Burn's interpreter does not
+//! run as they were recorded.
 
-use burn::tensor::{DType, read_sync};
+use burn::tensor::{DType, Distribution, Shape, read_sync};
 use burn_backend::{TensorMetadata, tensor::IndexingUpdateOp};
 use burn_ir::{
-    BackendIr, BaseOperationIr, FloatOperationIr, HandleKind, ModuleOperationIr,
-    NumericOperationIr, OperationIr, TensorIr, TensorStatus,
+    ActivationOperationIr, BackendIr, BaseOperationIr, BoolOperationIr, FloatOperationIr,
+    HandleKind, IntOperationIr, IrVisitorMut, ModuleOperationIr, NumericOperationIr, OperationIr,
+    ScatterOpIr, SelectAssignOpIr, TensorId, TensorIr, TensorStatus,
 };
 use burn_router::TensorInterpreter;
-use tinderbox_fake::Node;
+use tinderbox_fake::{Node, TensorKind, ValueId};
 
 use crate::ProgramError;
 
+/// Returns the id of a value in the operations of its graph.
+pub(crate) fn tensor_id(value: ValueId) -> TensorId {
+    TensorId::new(value.index() as u64)
+}
+
+/// Changes all tensors of an operation.
+pub(crate) fn change_tensors(operation: &mut OperationIr, change: impl FnMut(&mut TensorIr)) {
+    operation.visit_mut(&mut ChangeTensors(change));
+}
+
+struct ChangeTensors<F>(F);
+
+impl<F: FnMut(&mut TensorIr)> IrVisitorMut for ChangeTensors<F> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        (self.0)(tensor);
+    }
+}
+
+/// Returns a value of a program as a tensor of Burn.
+pub(super) fn tensor_ir(value: ValueId, (shape, dtype): (Shape, DType)) -> TensorIr {
+    TensorIr {
+        id: tensor_id(value),
+        shape,
+        status: TensorStatus::ReadOnly,
+        dtype,
+    }
+}
+
+/// Returns whether a node draws random values.
+pub fn is_random(node: &Node) -> bool {
+    random(&node.operation).is_some()
+}
+
+/// Returns the result and the distribution of an operation that draws random values.
+pub(crate) fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
+    match operation {
+        OperationIr::Float(_, FloatOperationIr::Random(random))
+        | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) => {
+            Some((&random.out, random.distribution))
+        }
+        _ => None,
+    }
+}
+
 /// Returns whether the result is a view into the memory of the first input, if that is in row-major order.
 pub(crate) fn is_view(operation: &OperationIr) -> bool {
-    use BaseOperationIr as B;
-    base(operation).is_some_and(|base| {
-        matches!(
-            base,
-            B::Reshape(_)
-                | B::SwapDims(_)
-                | B::Permute(_)
-                | B::Flip(_)
-                | B::Expand(_)
-                | B::Slice(_)
-        )
-    })
+    use BaseOperationIr::{Expand, Flip, Permute, Reshape, Slice, SwapDims};
+    matches!(
+        base(operation),
+        Some(Reshape(_) | SwapDims(_) | Permute(_) | Flip(_) | Expand(_) | Slice(_))
+    )
 }
 
 /// Returns the part of an operation that is the same for floats, ints and bools.
@@ -38,10 +76,189 @@ pub(crate) fn base(operation: &OperationIr) -> Option<&BaseOperationIr> {
     }
 }
 
+/// Returns the family of base operations for tensors of a dtype: the same operation exists for each kind.
+pub(crate) fn family(dtype: DType) -> fn(BaseOperationIr) -> OperationIr {
+    match TensorKind::of(dtype) {
+        TensorKind::Float => OperationIr::BaseFloat,
+        TensorKind::Int => OperationIr::BaseInt,
+        TensorKind::Bool => OperationIr::BaseBool,
+    }
+}
+
+/// Returns whether each element of the result only depends on the elements of the inputs at the same index, and on
+/// scalars.
+pub(crate) fn is_elementwise(operation: &OperationIr) -> bool {
+    match operation {
+        OperationIr::Float(_, float) => {
+            use FloatOperationIr::*;
+            !matches!(
+                float,
+                Matmul(_) | Cross(_) | Random(_) | Quantize(_) | Dequantize(_) | GridSample2d(_)
+            )
+        }
+        OperationIr::NumericFloat(_, numeric) | OperationIr::NumericInt(_, numeric) => {
+            is_elementwise_numeric(numeric)
+        }
+        OperationIr::Int(int) => !matches!(int, IntOperationIr::Matmul(_)),
+        OperationIr::Bool(bool) => {
+            use BoolOperationIr::*;
+            matches!(
+                bool,
+                IntoFloat(_) | IntoInt(_) | Not(_) | And(_) | Or(_) | Xor(_)
+            )
+        }
+        OperationIr::Activation(activation) => {
+            use ActivationOperationIr::*;
+            matches!(
+                activation,
+                Relu(_) | LeakyRelu(_) | Gelu(_) | Sigmoid(_) | HardSigmoid(_) | LogSigmoid(_)
+            )
+        }
+        _ => base(operation).is_some_and(|base| {
+            use BaseOperationIr::*;
+            matches!(
+                base,
+                Equal(_)
+                    | EqualElem(_)
+                    | NotEqual(_)
+                    | NotEqualElem(_)
+                    | MaskWhere(_)
+                    | MaskFill(_)
+                    | Cast(_)
+                    | Empty(_)
+                    | Ones(_)
+                    | Zeros(_)
+            )
+        }),
+    }
+}
+
+fn is_elementwise_numeric(numeric: &NumericOperationIr) -> bool {
+    use NumericOperationIr::*;
+    matches!(
+        numeric,
+        Add(_)
+            | AddScalar(_)
+            | Sub(_)
+            | SubScalar(_)
+            | Mul(_)
+            | MulScalar(_)
+            | Div(_)
+            | DivScalar(_)
+            | Rem(_)
+            | RemScalar(_)
+            | Powi(_)
+            | PowiScalar(_)
+            | Abs(_)
+            | Neg(_)
+            | Sign(_)
+            | Full(_)
+            | Greater(_)
+            | GreaterElem(_)
+            | GreaterEqual(_)
+            | GreaterEqualElem(_)
+            | Lower(_)
+            | LowerElem(_)
+            | LowerEqual(_)
+            | LowerEqualElem(_)
+            | Clamp(_)
+            | ClampMin(_)
+            | ClampMax(_)
+    )
+}
+
+/// Returns whether the result on `flex` is certainly in row-major order without gaps, given whether each of the inputs is.
+pub(crate) fn is_row_major(
+    operation: &OperationIr,
+    inputs: impl IntoIterator<Item = bool>,
+) -> bool {
+    use BaseOperationIr as B;
+    use NumericOperationIr as N;
+    if random(operation).is_some() {
+        return true;
+    }
+    let mut inputs = inputs.into_iter();
+    if is_elementwise(operation) {
+        return inputs.all(|input| input);
+    }
+    match operation {
+        OperationIr::Float(_, FloatOperationIr::Matmul(_))
+        | OperationIr::NumericFloat(_, N::Sum(_) | N::SumDim(_) | N::Mean(_) | N::MeanDim(_)) => {
+            true
+        }
+        _ => match base(operation) {
+            // A value in another order is copied when it is reshaped.
+            Some(B::Reshape(_) | B::Zeros(_) | B::Ones(_) | B::Cat(_)) => true,
+            Some(B::SliceAssign(_)) => inputs.next().unwrap_or(true),
+            _ => false,
+        },
+    }
+}
+
+/// Returns the table and the indices of an operation that reads rows of a table, such as an embedding.
+pub(super) fn row_selection(operation: &OperationIr) -> Option<(&TensorIr, &TensorIr)> {
+    match operation {
+        OperationIr::Module(ModuleOperationIr::Embedding(op)) => Some((&op.weights, &op.indices)),
+        OperationIr::BaseFloat(BaseOperationIr::Select(op)) if op.dim == 0 => {
+            Some((&op.tensor, &op.indices))
+        }
+        _ => None,
+    }
+}
+
+/// An index tensor and the sizes of the indexed dimensions: one, or one for each element of the tensor's
+/// last dimension.
+pub(super) type Indexing<'a> = (&'a TensorIr, &'a [usize]);
+
+/// Returns the indexing of an operation: gathers, selections, embeddings, scatters. The targets of a cross-entropy are
+/// the indices of a gather.
+pub(super) fn indexing(operation: &OperationIr) -> Option<Indexing<'_>> {
+    let along = |dim: usize| dim..dim + 1;
+    let first = |indices: &TensorIr| 0..indices.shape.as_slice().last().copied().unwrap_or(0);
+    let (indices, tensor, dims) = match operation {
+        OperationIr::Module(ModuleOperationIr::Embedding(op)) => (&op.indices, &op.weights, 0..1),
+        OperationIr::Module(ModuleOperationIr::EmbeddingBackward(op)) => {
+            (&op.indices, &op.weights, 0..1)
+        }
+        _ => match base(operation)? {
+            BaseOperationIr::Gather(op) => (&op.indices, &op.tensor, along(op.dim)),
+            BaseOperationIr::Scatter(op) => (&op.indices, &op.tensor, along(op.dim)),
+            BaseOperationIr::Select(op) => (&op.indices, &op.tensor, along(op.dim)),
+            BaseOperationIr::SelectAssign(op) => (&op.indices, &op.tensor, along(op.dim)),
+            BaseOperationIr::GatherNd(op) => (&op.indices, &op.data, first(&op.indices)),
+            BaseOperationIr::ScatterNd(op) => (&op.indices, &op.data, first(&op.indices)),
+            _ => return None,
+        },
+    };
+    Some((indices, tensor.shape.as_slice().get(dims)?))
+}
+
+/// Returns the number of elements that an operation adds to one number.
+pub(super) fn summed_elements(operation: &OperationIr) -> Option<usize> {
+    use NumericOperationIr::{Mean, Sum};
+    match operation {
+        OperationIr::NumericFloat(_, Sum(sum) | Mean(sum)) => Some(sum.input.shape.num_elements()),
+        _ => None,
+    }
+}
+
+/// Returns the dtype, the terms of each sum, and the shape of the result of a matrix product.
+pub(super) fn matrix_product(operation: &OperationIr) -> Option<(DType, usize, &Shape)> {
+    let OperationIr::Float(dtype, FloatOperationIr::Matmul(product)) = operation else {
+        return None;
+    };
+    let terms = product.lhs.shape.as_slice().last().copied()?;
+    Some((*dtype, terms, &product.out.shape))
+}
+
+/// Returns whether an operation reshapes its input.
+pub(super) fn is_reshape(operation: &OperationIr) -> bool {
+    matches!(base(operation), Some(BaseOperationIr::Reshape(_)))
+}
+
 /// Rejects operations at which the interpreter would panic.
 pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
     let quantized = |t: &TensorIr| matches!(t.dtype, DType::QFloat(_));
-    let update = "bools are only or-ed into place: use `IndexingUpdateOp::Add`, or compute on ints";
     let reason = match &node.operation {
         OperationIr::Custom(_) => "custom operations are not supported: use Burn's own operations",
         OperationIr::Distributed(_) => "a recording has one device: leave collectives out of it",
@@ -51,15 +268,11 @@ pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
         operation if operation.nodes().into_iter().any(quantized) => {
             "quantized tensors are not supported: quantize after materialization"
         }
-        OperationIr::BaseBool(BaseOperationIr::Scatter(scatter))
-            if scatter.update != IndexingUpdateOp::Add =>
-        {
-            update
-        }
-        OperationIr::BaseBool(BaseOperationIr::SelectAssign(assign))
-            if assign.update != IndexingUpdateOp::Add =>
-        {
-            update
+        OperationIr::BaseBool(
+            BaseOperationIr::Scatter(ScatterOpIr { update, .. })
+            | BaseOperationIr::SelectAssign(SelectAssignOpIr { update, .. }),
+        ) if *update != IndexingUpdateOp::Add => {
+            "bools are only or-ed into place: use `IndexingUpdateOp::Add`, or compute on ints"
         }
         OperationIr::BaseBool(
             BaseOperationIr::ScatterNd(_) | BaseOperationIr::GatherNd(_) | BaseOperationIr::Cast(_),
@@ -103,16 +316,8 @@ fn positions_fit(operation: &NumericOperationIr) -> bool {
     let Some((tensor, dim, out)) = positions(operation) else {
         return true;
     };
-    let largest: u128 = match out.dtype {
-        DType::I8 => i8::MAX as u128,
-        DType::U8 => u8::MAX as u128,
-        DType::I16 => i16::MAX as u128,
-        DType::U16 => u16::MAX as u128,
-        DType::I32 => i32::MAX as u128,
-        DType::U32 => u32::MAX as u128,
-        _ => i64::MAX as u128,
-    };
-    tensor.shape[dim] as u128 <= largest + 1
+    let bits = 8 * out.dtype.size() - usize::from(out.dtype.is_int());
+    tensor.shape[dim] as u128 <= 1 << bits
 }
 
 /// Runs one operation, so that its outputs have the recorded dtypes.

@@ -1,20 +1,16 @@
 //! Tables of which a program reads some rows, by index.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
 use std::sync::Arc;
 
 use burn::tensor::{Device, TensorData};
-use burn_dispatch::{DispatchKindConversion, DispatchTensor};
-use burn_ir::{
-    BaseOperationIr, IrVisitorMut, ModuleOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
-};
+use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use tinderbox_fake::{DynTensor, Node, ValueId};
 
-use super::handle::handle;
-use super::{indices, tensor_id};
-use crate::random::{RandomBackend, tensor};
+use super::indices;
+use super::operation::{change_tensors, row_selection};
+use crate::device::DeviceBackend;
 use crate::{ProgramError, SourceError};
 
 /// A table that is not in memory, of which operations read some rows by index.
@@ -28,78 +24,37 @@ pub trait Rows: Send + Sync {
 }
 
 /// An input of a program.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug, derive_more::From)]
 pub enum ProgramInput {
     /// A value.
     Value(DynTensor),
     /// A table, if all operations that read it [read rows](rows_read).
+    #[debug("Rows")]
+    #[from(skip)]
     Rows(Arc<dyn Rows>),
-}
-
-impl fmt::Debug for ProgramInput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Value(value) => f.debug_tuple("Value").field(value).finish(),
-            Self::Rows(_) => f.write_str("Rows"),
-        }
-    }
-}
-
-impl From<DynTensor> for ProgramInput {
-    fn from(value: DynTensor) -> Self {
-        Self::Value(value)
-    }
 }
 
 /// Returns the table of which an operation reads rows by index, such as an embedding, with the number of indices. `None` for other
 /// operations.
 pub fn rows_read(node: &Node) -> Option<(ValueId, usize)> {
-    let (table, indices) = selection(&node.operation)?;
-    let mut inputs = node.inputs().iter().copied();
-    let table = inputs.find(|value| tensor_id(*value) == table.id)?;
-    Some((table, indices.shape.num_elements()))
-}
-
-/// The table and the indices of an operation that reads rows.
-fn selection(operation: &OperationIr) -> Option<(&TensorIr, &TensorIr)> {
-    match operation {
-        OperationIr::Module(ModuleOperationIr::Embedding(op)) => Some((&op.weights, &op.indices)),
-        OperationIr::BaseFloat(BaseOperationIr::Select(op)) if op.dim == 0 => {
-            Some((&op.tensor, &op.indices))
-        }
-        _ => None,
-    }
-}
-
-/// Replaces tensors that an operation reads.
-struct Replace([(TensorId, TensorIr); 2]);
-
-impl IrVisitorMut for Replace {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        if let Some((_, by)) = self.0.iter().find(|(id, _)| *id == tensor.id) {
-            *tensor = by.clone();
-        }
-    }
+    let (table, indices) = row_selection(&node.operation)?;
+    Some((ValueId::of_tensor(table)?, indices.shape.num_elements()))
 }
 
 /// If an operation reads rows of one of the tables, reads these, and changes the operation to read only them.
-pub(super) fn read<B: RandomBackend>(
+pub(super) fn read<B: DeviceBackend>(
     interpreter: &mut TensorInterpreter<B>,
     operation: &mut OperationIr,
     tables: &HashMap<TensorId, Arc<dyn Rows>>,
     device: &Device,
-) -> Result<(), ProgramError>
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    let Some((table, by)) = selection(operation) else {
-        return Ok(());
-    };
-    let Some(rows) = tables.get(&table.id) else {
+) -> Result<(), ProgramError> {
+    let read = row_selection(operation);
+    let read = read.and_then(|(table, by)| Some((table, by, tables.get(&table.id)?)));
+    let Some((table, by, rows)) = read else {
         return Ok(());
     };
     // Freed here if it is not read again.
-    let wanted = tensor::<B>(interpreter.get_tensor(by)).to_data()?;
+    let wanted = B::to_dyn(interpreter.get_tensor(by)).to_data()?;
     indices::in_range(operation, &wanted, &table.shape.as_slice()[..1])?;
     let wanted: Vec<u64> = wanted.iter::<i64>().map(i64::unsigned_abs).collect();
     let different: BTreeSet<u64> = wanted.iter().copied().collect();
@@ -123,9 +78,15 @@ where
         status: TensorStatus::ReadWrite,
         ..by.clone()
     };
-    interpreter.register_tensor_to_device(few.id, handle::<B>(value)?);
-    interpreter.register_tensor_to_device(new.id, handle::<B>(places)?);
-    let mut replace = Replace([(table.id, few), (by.id, new)]);
-    operation.visit_mut(&mut replace);
+    interpreter.register_tensor_to_device(few.id, B::of_dyn(value)?);
+    interpreter.register_tensor_to_device(new.id, B::of_dyn(places)?);
+    let (table, by) = (table.id, by.id);
+    change_tensors(operation, |tensor| {
+        if tensor.id == table {
+            tensor.clone_from(&few);
+        } else if tensor.id == by {
+            tensor.clone_from(&new);
+        }
+    });
     Ok(())
 }

@@ -6,7 +6,6 @@
 use std::sync::LazyLock;
 
 use burn::tensor::Device;
-use burn_ir::{NumericOperationIr, OperationIr};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use tinderbox_fake::is_host;
 
@@ -34,19 +33,13 @@ pub fn with_ordered_sums<T: Send>(
 ) -> T {
     // On the thread of a pool of one, not outside of it, where the order is another.
     let is_ordered = rayon::current_num_threads() == 1 && rayon::current_thread_index().is_some();
-    match elements >= DIVIDED_SUM && is_host(device) && !is_ordered {
+    match is_divided(elements) && is_host(device) && !is_ordered {
         true => ONE_THREAD.install(run),
         false => run(),
     }
 }
 
-/// Returns the number of elements that an operation adds, if `flex` would divide the sum among threads.
-pub(super) fn divided_sum(operation: &OperationIr) -> Option<usize> {
-    use NumericOperationIr as N;
-    match operation {
-        OperationIr::NumericFloat(_, N::Sum(sum) | N::Mean(sum)) => {
-            Some(sum.input.shape.num_elements()).filter(|elements| *elements >= DIVIDED_SUM)
-        }
-        _ => None,
-    }
+/// Returns whether `flex` would divide a sum of this number of elements among threads.
+pub(super) fn is_divided(elements: usize) -> bool {
+    elements >= DIVIDED_SUM
 }

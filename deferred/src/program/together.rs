@@ -10,13 +10,13 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use burn::tensor::{DType, Shape};
-use burn_ir::{BaseOperationIr, FloatOperationIr, OperationIr, TensorId};
+use burn::tensor::DType;
+use burn_ir::{OperationIr, TensorId, TensorIr};
 use tinderbox_fake::Node;
 
 use super::liveness::free;
-use super::operation::{base, is_view};
-use super::{Program, Step, Together, tensor_id};
+use super::operation::{is_reshape, is_view, matrix_product, tensor_id};
+use super::{Program, Step, Together};
 
 /// Multiplications that are worth the time to start other threads.
 pub(super) const WORTHWHILE: Worthwhile = Worthwhile {
@@ -207,10 +207,9 @@ impl Order<'_> {
             return 0;
         };
         let operation = &self.nodes[node.index()].operation;
-        let is_free = match base(operation) {
-            Some(BaseOperationIr::Reshape(reshape)) => self.given.contains(&reshape.input.id),
-            _ => is_view(operation),
-        };
+        let is_given = |input: &TensorIr| self.given.contains(&input.id);
+        let is_free = is_view(operation)
+            && (!is_reshape(operation) || operation.inputs().next().is_some_and(is_given));
         match is_free {
             true => 0,
             false => operation
@@ -223,17 +222,13 @@ impl Order<'_> {
 
 /// Returns the multiplications of a product that `flex` does not divide among threads; `None` for other operations.
 fn multiplications_of_one_thread(operation: &OperationIr) -> Option<usize> {
-    let OperationIr::Float(dtype, FloatOperationIr::Matmul(product)) = operation else {
-        return None;
-    };
+    let (dtype, terms, out) = matrix_product(operation)?;
     // It multiplies large copies of these in f32.
-    if *dtype == DType::BF16 {
+    if dtype == DType::BF16 {
         return None;
     }
-    let from_end = |shape: &Shape, place: usize| shape[shape.num_dims() - 1 - place];
-    let out = &product.out.shape;
-    let (rows, columns) = (from_end(out, 1), from_end(out, 0));
-    let terms = from_end(&product.lhs.shape, 0);
+    let from_end = |place: usize| out[out.num_dims() - 1 - place];
+    let (rows, columns) = (from_end(1), from_end(0));
     let multiplications = out.num_elements().saturating_mul(terms);
     let is_divided = match out.num_elements() == rows * columns {
         true => rows > 1 && columns > 1 && multiplications >= DIVIDED_PRODUCT,

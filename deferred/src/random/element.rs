@@ -4,10 +4,10 @@ use burn::tensor::Distribution;
 use bytemuck::Pod;
 use fearless_simd::prelude::*;
 
-use super::bernoulli::Threshold;
+use super::distribution::Threshold;
 use super::error::RandomError;
 use super::lanes::{VECTORS, Words, store_interleaved};
-use super::philox::VECTORS_OF_BLOCKS;
+use super::philox::{self, VECTORS_OF_BLOCKS};
 use super::stream::Stream;
 use super::{normal_f32, normal_f64};
 
@@ -27,25 +27,122 @@ pub enum Blocks<'a> {
     Listed(&'a [u64; 2 * BLOCKS]),
 }
 
-impl Blocks<'_> {
-    /// Returns the indices of as many blocks as one step generates, from the `skipped`-th on.
+/// The elements of a chunk that are generated, with the vector instructions of a machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Chunk<'a, S> {
+    simd: S,
+    stream: &'a Stream,
+    blocks: Blocks<'a>,
+}
+
+impl<'a, S: Simd> Chunk<'a, S> {
     #[inline(always)]
-    fn indices<S: Simd>(self, simd: S, skipped: usize) -> [S::u64s; VECTORS] {
+    pub(super) fn new(simd: S, stream: &'a Stream, blocks: Blocks<'a>) -> Self {
+        Self {
+            simd,
+            stream,
+            blocks,
+        }
+    }
+
+    /// The number of blocks that one step generates with these vectors.
+    const STEP: usize = VECTORS_OF_BLOCKS * S::u32s::LEN;
+
+    /// Returns the words of as many blocks as one step generates, from the `skipped`-th on.
+    #[inline(always)]
+    fn step(self, skipped: usize) -> philox::Words<S> {
         const COUNT: [u64; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
-        let mut indices = [S::u64s::splat(simd, 0); VECTORS];
+        const { assert!(BLOCKS.is_multiple_of(Self::STEP)) };
+        let mut indices = [S::u64s::splat(self.simd, 0); VECTORS];
         for (i, vector) in indices.iter_mut().enumerate() {
             let skipped = skipped + i * S::u64s::LEN;
-            *vector = match self {
-                Self::From(first) => {
+            *vector = match self.blocks {
+                Blocks::From(first) => {
                     let first = first.wrapping_add(skipped as u64);
-                    S::u64s::from_slice(simd, &COUNT[..S::u64s::LEN]) + first
+                    S::u64s::from_slice(self.simd, &COUNT[..S::u64s::LEN]) + first
                 }
-                Self::Listed(indices) => {
-                    S::u64s::from_slice(simd, &indices[skipped..skipped + S::u64s::LEN])
+                Blocks::Listed(indices) => {
+                    S::u64s::from_slice(self.simd, &indices[skipped..skipped + S::u64s::LEN])
                 }
             };
         }
-        indices
+        self.stream.words(self.simd, indices)
+    }
+
+    /// Returns the word of every element of a chunk of one-word elements.
+    #[inline(always)]
+    pub(super) fn words(self) -> [u32; CHUNK] {
+        self.words_from(0)
+    }
+
+    /// Returns the words of [`BLOCKS`] blocks, from the `skipped`-th on, one block after the other.
+    #[inline(always)]
+    fn words_from(self, skipped: usize) -> [u32; 4 * BLOCKS] {
+        let mut words = [0; 4 * BLOCKS];
+        for (i, words) in words.chunks_exact_mut(4 * Self::STEP).enumerate() {
+            store_interleaved(self.step(skipped + i * Self::STEP), words);
+        }
+        words
+    }
+
+    /// Returns normal values for a chunk of one-word elements: words 0 and 1 of a block give elements 0
+    /// and 1, words 2 and 3 elements 2 and 3.
+    #[inline(always)]
+    pub(super) fn normals(self, mean: f32, std: f32) -> [f32; CHUNK] {
+        let mut values = [0.0; CHUNK];
+        for (i, values) in values.chunks_exact_mut(4 * Self::STEP).enumerate() {
+            let [a, b, c, d] = self.step(i * Self::STEP);
+            let radius_words = Words::new(self.simd, [a[0], a[1], c[0], c[1]]);
+            let angle_words = Words::new(self.simd, [b[0], b[1], d[0], d[1]]);
+            let (even, odd) = normal_f32::standard_pairs(radius_words, angle_words);
+            let [a0, a1, c0, c1] = even.scale(std, mean).vectors();
+            let [b0, b1, d0, d1] = odd.scale(std, mean).vectors();
+            store_interleaved([[a0, a1], [b0, b1], [c0, c1], [d0, d1]], values);
+        }
+        values
+    }
+
+    /// Returns standard normal values for a chunk of one-word elements.
+    #[inline(always)]
+    pub(super) fn standard_normals(self) -> [f32; CHUNK] {
+        self.normals(0.0, 1.0)
+    }
+
+    /// Returns the word of every element of a chunk of two-word elements, in two rounds of blocks, as each block
+    /// has two elements.
+    #[inline(always)]
+    pub(super) fn wide_words(self) -> [u64; CHUNK] {
+        let mut wide = [0; CHUNK];
+        for (round, wide) in wide.chunks_exact_mut(CHUNK / 2).enumerate() {
+            let words = self.words_from(round * BLOCKS);
+            for (wide, word) in wide.iter_mut().zip(words.as_chunks::<2>().0) {
+                *wide = u64::from(word[0]) | u64::from(word[1]) << 32;
+            }
+        }
+        wide
+    }
+
+    /// Returns standard normal values for a chunk of two-word elements.
+    ///
+    /// In three passes, because the compiler vectorizes each of them, but not a single one.
+    #[inline(always)]
+    pub(super) fn wide_normals(self) -> [f64; CHUNK] {
+        let words = self.wide_words();
+        let pairs = words.as_chunks::<2>().0;
+        let mut radii = [0.0; CHUNK / 2];
+        for (radius, word) in radii.iter_mut().zip(pairs) {
+            *radius = normal_f64::radius(word[0]);
+        }
+        let (mut sines, mut cosines) = ([0.0; CHUNK / 2], [0.0; CHUNK / 2]);
+        for i in 0..CHUNK / 2 {
+            (sines[i], cosines[i]) = normal_f64::sine_cosine(pairs[i][1]);
+        }
+        let mut values = [0.0; CHUNK];
+        for i in 0..CHUNK / 2 {
+            values[2 * i] = radii[i] * cosines[i];
+            values[2 * i + 1] = radii[i] * sines[i];
+        }
+        values
     }
 }
 
@@ -71,13 +168,7 @@ pub trait Sample: Copy + Default + Pod {
     fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError>;
 
     /// Generates all elements of the given blocks, in the order of the blocks.
-    fn sample<S: Simd>(
-        simd: S,
-        sampler: &Self::Sampler,
-        stream: &Stream,
-        blocks: Blocks<'_>,
-        out: &mut [Self; CHUNK],
-    );
+    fn sample<S: Simd>(sampler: &Self::Sampler, chunk: Chunk<'_, S>, out: &mut [Self; CHUNK]);
 }
 
 /// The conversion of each word; chosen once per chunk, outside of the loops.
@@ -94,105 +185,4 @@ pub enum Sampler<Range, Word, Real> {
         /// The standard deviation.
         std: Real,
     },
-}
-
-/// Returns the number of blocks that one step generates with these vectors.
-#[inline(always)]
-fn step<S: Simd>() -> usize {
-    const { assert!(BLOCKS.is_multiple_of(VECTORS_OF_BLOCKS * S::u32s::LEN)) };
-    VECTORS_OF_BLOCKS * S::u32s::LEN
-}
-
-/// Returns the word of every element of a chunk of one-word elements.
-#[inline(always)]
-pub(super) fn words<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) -> [u32; CHUNK] {
-    words_from(simd, stream, blocks, 0)
-}
-
-/// Returns the words of [`BLOCKS`] blocks, from the `skipped`-th on, one block after the other.
-#[inline(always)]
-fn words_from<S: Simd>(
-    simd: S,
-    stream: &Stream,
-    blocks: Blocks<'_>,
-    skipped: usize,
-) -> [u32; 4 * BLOCKS] {
-    let mut words = [0; 4 * BLOCKS];
-    let step = step::<S>();
-    for (i, words) in words.chunks_exact_mut(4 * step).enumerate() {
-        let indices = blocks.indices(simd, skipped + i * step);
-        store_interleaved(stream.words(simd, indices), words);
-    }
-    words
-}
-
-/// Fills a chunk of one-word elements with normal values: words 0 and 1 of a block give elements 0
-/// and 1, words 2 and 3 elements 2 and 3.
-#[inline(always)]
-pub(super) fn normals<S: Simd>(
-    simd: S,
-    stream: &Stream,
-    blocks: Blocks<'_>,
-    (mean, std): (f32, f32),
-    out: &mut [f32; CHUNK],
-) {
-    let step = step::<S>();
-    for (i, out) in out.chunks_exact_mut(4 * step).enumerate() {
-        let [a, b, c, d] = stream.words(simd, blocks.indices(simd, i * step));
-        let radius_words = Words::new(simd, [a[0], a[1], c[0], c[1]]);
-        let angle_words = Words::new(simd, [b[0], b[1], d[0], d[1]]);
-        let (even, odd) = normal_f32::standard_pairs(radius_words, angle_words);
-        let [a0, a1, c0, c1] = even.scale(std, mean).vectors();
-        let [b0, b1, d0, d1] = odd.scale(std, mean).vectors();
-        store_interleaved([[a0, a1], [b0, b1], [c0, c1], [d0, d1]], out);
-    }
-}
-
-/// Returns standard normal values for a chunk of one-word elements.
-#[inline(always)]
-pub(super) fn standard_normals<S: Simd>(
-    simd: S,
-    stream: &Stream,
-    blocks: Blocks<'_>,
-) -> [f32; CHUNK] {
-    let mut values = [0.0; CHUNK];
-    normals(simd, stream, blocks, (0.0, 1.0), &mut values);
-    values
-}
-
-/// Returns the word of every element of a chunk of two-word elements, in two rounds of blocks, as each block
-/// has two elements.
-#[inline(always)]
-pub(super) fn wide_words<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) -> [u64; CHUNK] {
-    let mut wide = [0; CHUNK];
-    for (round, wide) in wide.chunks_exact_mut(CHUNK / 2).enumerate() {
-        let words = words_from(simd, stream, blocks, round * BLOCKS);
-        for (wide, word) in wide.iter_mut().zip(words.as_chunks::<2>().0) {
-            *wide = u64::from(word[0]) | u64::from(word[1]) << 32;
-        }
-    }
-    wide
-}
-
-/// Returns standard normal values for a chunk of two-word elements.
-///
-/// In three passes, because the compiler vectorizes each of them, but not a single one.
-#[inline(always)]
-pub(super) fn wide_normals<S: Simd>(simd: S, stream: &Stream, blocks: Blocks<'_>) -> [f64; CHUNK] {
-    let words = wide_words(simd, stream, blocks);
-    let pairs = words.as_chunks::<2>().0;
-    let mut radii = [0.0; CHUNK / 2];
-    for (radius, word) in radii.iter_mut().zip(pairs) {
-        *radius = normal_f64::radius(word[0]);
-    }
-    let (mut sines, mut cosines) = ([0.0; CHUNK / 2], [0.0; CHUNK / 2]);
-    for i in 0..CHUNK / 2 {
-        (sines[i], cosines[i]) = normal_f64::sine_cosine(pairs[i][1]);
-    }
-    let mut values = [0.0; CHUNK];
-    for i in 0..CHUNK / 2 {
-        values[2 * i] = radii[i] * cosines[i];
-        values[2 * i + 1] = radii[i] * sines[i];
-    }
-    values
 }

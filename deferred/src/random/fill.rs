@@ -6,7 +6,7 @@ use burn::tensor::Distribution;
 use fearless_simd::{Level, Simd, dispatch};
 use tinderbox_fake::Runs;
 
-use super::element::{BLOCKS, Blocks, CHUNK, RandomElement};
+use super::element::{BLOCKS, Blocks, CHUNK, Chunk, RandomElement};
 use super::error::RandomError;
 use super::runs::{Piece, pieces};
 use super::stream::Stream;
@@ -174,7 +174,7 @@ impl<'a, T: RandomElement> Filler<'a, T> {
         let mut chunk = [T::default(); CHUNK];
         let blocks = Blocks::Listed(&wanted.indices);
         dispatch!(self.level, simd => {
-            T::sample(simd, &self.sampler, self.stream, blocks, &mut chunk);
+            T::sample(&self.sampler, Chunk::new(simd, self.stream, blocks), &mut chunk);
         });
         let mut rest = out;
         for part in wanted.parts.drain(..) {
@@ -235,8 +235,9 @@ fn sample_chunks<S: Simd, T: RandomElement>(
     out: &mut [[T; CHUNK]],
 ) {
     let mut first = first_block;
-    for chunk in out {
-        T::sample(simd, sampler, stream, Blocks::From(first), chunk);
+    for out in out {
+        let chunk = Chunk::new(simd, stream, Blocks::From(first));
+        T::sample(sampler, chunk, out);
         first = first.wrapping_add(CHUNK as u64 / T::PER_BLOCK);
     }
 }

@@ -4,38 +4,12 @@ use burn::tensor::Distribution;
 use fearless_simd::Simd;
 use half::{bf16, f16};
 
-use super::bernoulli::Threshold;
-use super::distribution::check;
-use super::element::{
-    Blocks, CHUNK, RandomElement, Sample, Sampler, normals, wide_normals, wide_words, words,
-};
+use super::distribution::{FloatRange, Threshold, check};
+use super::element::{CHUNK, Chunk, RandomElement, Sample, Sampler};
 use super::error::RandomError;
-use super::stream::Stream;
-use super::uniform::FloatRange;
 
 /// The sampler of floats of at most 32 bits, all computed in `f32`.
 pub type NarrowSampler = Sampler<FloatRange<f32>, u32, f32>;
-
-/// Rounds a parameter to the nearest value of a narrow float type. Always through `f32`, because
-/// libraries disagree on the direct conversion from `f64` to 16 bits.
-fn round<T>(
-    parameter: &'static str,
-    value: f64,
-    element: &'static str,
-    round: impl Fn(f32) -> T,
-    widen: impl Fn(T) -> f32,
-) -> Result<f32, RandomError> {
-    let rounded = widen(round(value as f32));
-    if rounded.is_finite() {
-        Ok(rounded)
-    } else {
-        Err(RandomError::OutOfRange {
-            parameter,
-            value,
-            element,
-        })
-    }
-}
 
 /// Returns the bits of the largest value below a finite value of a 16-bit float, given as bits. The arithmetic is the
 /// same for all formats of sign, exponent and mantissa.
@@ -47,30 +21,6 @@ const fn next_down(bits: u16) -> u16 {
     }
 }
 
-/// Generates a chunk of one-word floats in `f32`.
-#[inline(always)]
-fn sample_f32<S: Simd>(
-    simd: S,
-    sampler: &NarrowSampler,
-    stream: &Stream,
-    blocks: Blocks<'_>,
-    out: &mut [f32; CHUNK],
-) {
-    match *sampler {
-        Sampler::Uniform(range) => {
-            for (out, word) in out.iter_mut().zip(words(simd, stream, blocks)) {
-                *out = range.sample(word);
-            }
-        }
-        Sampler::Bernoulli(threshold) => {
-            for (out, word) in out.iter_mut().zip(words(simd, stream, blocks)) {
-                *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
-            }
-        }
-        Sampler::Normal { mean, std } => normals(simd, stream, blocks, (mean, std), out),
-    }
-}
-
 /// The sampler of a float type of at most 32 bits.
 macro_rules! narrow_float_sampler {
     ($type:ty, $round:expr, $widen:expr, $next_down:expr) => {
@@ -79,9 +29,22 @@ macro_rules! narrow_float_sampler {
         const PER_BLOCK: u64 = 4;
 
         fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError> {
-            const NAME: &str = stringify!($type);
+            // To the nearest, always through `f32`, because libraries disagree on the direct conversion from `f64` to
+            // 16 bits.
+            let rounded = |parameter, value| {
+                let rounded: f32 = $widen($round(value as f32));
+                let element = stringify!($type);
+                rounded
+                    .is_finite()
+                    .then_some(rounded)
+                    .ok_or(RandomError::OutOfRange {
+                        parameter,
+                        value,
+                        element,
+                    })
+            };
             check(distribution)?;
-            let bounds = match distribution {
+            let (low, high) = match distribution {
                 Distribution::Default => (0.0, 1.0),
                 Distribution::Uniform(low, high) => (low, high),
                 Distribution::Bernoulli(probability) => {
@@ -89,14 +52,13 @@ macro_rules! narrow_float_sampler {
                 }
                 Distribution::Normal(mean, std) => {
                     // Both must be in the range of the element, and are used as `f32`.
-                    round("mean", mean, NAME, $round, $widen)?;
-                    round("standard deviation", std, NAME, $round, $widen)?;
+                    rounded("mean", mean)?;
+                    rounded("standard deviation", std)?;
                     let (mean, std) = (mean as f32, std as f32);
                     return Ok(Sampler::Normal { mean, std });
                 }
             };
-            let low = round("low", bounds.0, NAME, $round, $widen)?;
-            let high = round("high", bounds.1, NAME, $round, $widen)?;
+            let (low, high) = (rounded("low", low)?, rounded("high", high)?);
             let below_high = $widen($next_down($round(high)));
             FloatRange::<f32>::new(low, high, below_high).map(Sampler::Uniform)
         }
@@ -109,14 +71,20 @@ impl Sample for f32 {
     narrow_float_sampler!(f32, |x: f32| x, |x: f32| x, f32::next_down);
 
     #[inline(always)]
-    fn sample<S: Simd>(
-        simd: S,
-        sampler: &Self::Sampler,
-        stream: &Stream,
-        blocks: Blocks<'_>,
-        out: &mut [Self; CHUNK],
-    ) {
-        sample_f32(simd, sampler, stream, blocks, out);
+    fn sample<S: Simd>(sampler: &Self::Sampler, chunk: Chunk<'_, S>, out: &mut [Self; CHUNK]) {
+        match *sampler {
+            Sampler::Uniform(range) => {
+                for (out, word) in out.iter_mut().zip(chunk.words()) {
+                    *out = range.sample(word);
+                }
+            }
+            Sampler::Bernoulli(threshold) => {
+                for (out, word) in out.iter_mut().zip(chunk.words()) {
+                    *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
+                }
+            }
+            Sampler::Normal { mean, std } => *out = chunk.normals(mean, std),
+        }
     }
 }
 
@@ -181,14 +149,12 @@ macro_rules! half_float {
 
             #[inline(always)]
             fn sample<S: Simd>(
-                simd: S,
                 sampler: &Self::Sampler,
-                stream: &Stream,
-                blocks: Blocks<'_>,
+                chunk: Chunk<'_, S>,
                 out: &mut [Self; CHUNK],
             ) {
                 let mut values = [0f32; CHUNK];
-                sample_f32(simd, sampler, stream, blocks, &mut values);
+                f32::sample(sampler, chunk, &mut values);
                 for (out, value) in out.iter_mut().zip(values) {
                     *out = $type::from_bits($bits(value));
                 }
@@ -222,26 +188,20 @@ impl Sample for f64 {
     }
 
     #[inline(always)]
-    fn sample<S: Simd>(
-        simd: S,
-        sampler: &Self::Sampler,
-        stream: &Stream,
-        blocks: Blocks<'_>,
-        out: &mut [Self; CHUNK],
-    ) {
+    fn sample<S: Simd>(sampler: &Self::Sampler, chunk: Chunk<'_, S>, out: &mut [Self; CHUNK]) {
         match *sampler {
             Sampler::Uniform(range) => {
-                for (out, word) in out.iter_mut().zip(wide_words(simd, stream, blocks)) {
+                for (out, word) in out.iter_mut().zip(chunk.wide_words()) {
                     *out = range.sample(word);
                 }
             }
             Sampler::Bernoulli(threshold) => {
-                for (out, word) in out.iter_mut().zip(wide_words(simd, stream, blocks)) {
+                for (out, word) in out.iter_mut().zip(chunk.wide_words()) {
                     *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
                 }
             }
             Sampler::Normal { mean, std } => {
-                for (out, z) in out.iter_mut().zip(wide_normals(simd, stream, blocks)) {
+                for (out, z) in out.iter_mut().zip(chunk.wide_normals()) {
                     *out = z * std + mean;
                 }
             }

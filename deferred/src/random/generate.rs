@@ -1,7 +1,6 @@
 //! Tensors of random values and regions of them, on all cores.
 
-use burn::tensor::{DType, Distribution, Shape, TensorData};
-use burn_backend::Element;
+use burn::tensor::{DType, Distribution, Element, Shape, TensorData};
 use fearless_simd::Level;
 use half::{bf16, f16};
 use rayon::prelude::*;

@@ -3,15 +3,9 @@
 use burn::tensor::Distribution;
 use fearless_simd::Simd;
 
-use super::bernoulli::Threshold;
-use super::distribution::check;
-use super::element::{
-    Blocks, CHUNK, RandomElement, Sample, Sampler, standard_normals, wide_normals, wide_words,
-    words,
-};
+use super::distribution::{IntegerRange, Threshold, check};
+use super::element::{CHUNK, Chunk, RandomElement, Sample, Sampler};
 use super::error::RandomError;
-use super::stream::Stream;
-use super::uniform::IntegerRange;
 
 /// The integer types with words of one type. `$words` generates the word of each element, `$normals` standard normal
 /// values, which are scaled in `f64`, so that a large mean keeps its units.
@@ -41,25 +35,23 @@ macro_rules! integers {
 
             #[inline(always)]
             fn sample<S: Simd>(
-                simd: S,
                 sampler: &Self::Sampler,
-                stream: &Stream,
-                blocks: Blocks<'_>,
+                chunk: Chunk<'_, S>,
                 out: &mut [Self; CHUNK],
             ) {
                 match *sampler {
                     Sampler::Uniform(range) => {
-                        for (out, word) in out.iter_mut().zip($words(simd, stream, blocks)) {
+                        for (out, word) in out.iter_mut().zip(chunk.$words()) {
                             *out = range.sample(word) as $type;
                         }
                     }
                     Sampler::Bernoulli(threshold) => {
-                        for (out, word) in out.iter_mut().zip($words(simd, stream, blocks)) {
+                        for (out, word) in out.iter_mut().zip(chunk.$words()) {
                             *out = <$type>::from(threshold.accepts(word));
                         }
                     }
                     Sampler::Normal { mean, std } => {
-                        for (out, z) in out.iter_mut().zip($normals(simd, stream, blocks)) {
+                        for (out, z) in out.iter_mut().zip(chunk.$normals()) {
                             // The conversion truncates towards zero and saturates.
                             *out = (f64::from(z) * std + mean) as $type;
                         }

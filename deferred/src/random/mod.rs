@@ -26,7 +26,6 @@
 //!   both bounds are equal after rounding.
 //! - No normal value is NaN. One is infinite only where the scaled value, rounded, leaves the type's range.
 
-mod bernoulli;
 #[cfg(feature = "cubecl")]
 pub(crate) mod cube;
 mod distribution;
@@ -43,7 +42,6 @@ mod on_device;
 mod philox;
 mod runs;
 mod stream;
-mod uniform;
 
 #[cfg(test)]
 mod tests;
@@ -52,6 +50,6 @@ pub use element::RandomElement;
 pub use error::RandomError;
 pub use fill::fill;
 pub use generate::{DTYPES, generate, generate_region};
-pub(crate) use on_device::{RandomBackend, Wanted, tensor};
+pub(crate) use on_device::{RandomBackend, Wanted};
 pub use on_device::{generate_on_device, words_only};
 pub use stream::{Domain, Seed, Stream};

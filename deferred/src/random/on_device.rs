@@ -2,14 +2,14 @@
 
 use burn::tensor::{DType, Device, Distribution, Shape};
 use burn_backend::ops::{FloatTensorOps, IntTensorOps};
-use burn_backend::tensor::Device as BackendDevice;
-use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
+use burn_dispatch::DispatchDevice;
 use burn_flex::Flex;
-use burn_ir::{BackendIr, HandleKind};
+use burn_ir::HandleKind;
 use tinderbox_fake::{DynTensor, Region, TensorKind};
 
 use super::{RandomError, Stream, generate_region};
 use crate::check_device;
+use crate::device::DeviceBackend;
 
 /// Generates random values of a stream for a region of a tensor, on a device: the bits of [`generate_region`], in a
 /// tensor of the region's shape.
@@ -59,26 +59,11 @@ pub fn words_only(device: &Device, units: usize, blocks_per_unit: u32) -> Option
         #[cfg(feature = "cubecl")]
         DispatchDevice::Cube(device) => {
             let words = crate::random::cube::blocks_on(device, units, blocks_per_unit);
-            Some(tensor::<burn_cubecl::Cube>(HandleKind::Int(cube::fused(
-                device, words,
-            ))))
+            let words = HandleKind::Int(cube::fused(device, words));
+            Some(burn_cubecl::Cube::to_dyn(words))
         }
         _ => None,
     }
-}
-
-/// Converts a tensor of a backend to a dispatching one.
-pub(crate) fn tensor<B: BackendIr>(handle: HandleKind<B>) -> DynTensor
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    let tensor = match handle {
-        HandleKind::Float(t) => BackendTensor::Float(t),
-        HandleKind::Int(t) => BackendTensor::Int(t),
-        HandleKind::Bool(t) => BackendTensor::Bool(t),
-        HandleKind::Quantized(t) => BackendTensor::Quantized(t),
-    };
-    <DispatchTensor as DispatchKindConversion<B>>::from_backend(tensor).into()
 }
 
 /// A region of the values of a stream.
@@ -91,41 +76,25 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    fn on<B: RandomBackend>(&self, device: &BackendDevice<B>) -> Result<DynTensor, RandomError>
-    where
-        DispatchTensor: DispatchKindConversion<B>,
-    {
-        B::random(device, self).map(tensor::<B>)
+    fn on<B: RandomBackend>(&self, device: &B::Device) -> Result<DynTensor, RandomError> {
+        B::random(device, self).map(B::to_dyn)
     }
 }
 
 /// A backend that can run programs.
-pub(crate) trait RandomBackend: BackendIr {
+pub(crate) trait RandomBackend: DeviceBackend {
     /// Returns a tensor of the requested values, the same bits on every backend.
     ///
     /// # Errors
     ///
     /// When the distribution's parameters are invalid, or random values of this dtype are not supported.
-    fn random(
-        device: &BackendDevice<Self>,
-        wanted: &Wanted<'_>,
-    ) -> Result<HandleKind<Self>, RandomError>;
+    fn random(device: &Self::Device, wanted: &Wanted<'_>) -> Result<HandleKind<Self>, RandomError>;
 }
 
 impl RandomBackend for Flex {
-    fn random(
-        device: &BackendDevice<Self>,
-        wanted: &Wanted<'_>,
-    ) -> Result<HandleKind<Self>, RandomError> {
-        let (whole, region) = (wanted.whole, wanted.region);
-        let data = generate_region(
-            wanted.stream,
-            wanted.distribution,
-            whole,
-            region,
-            wanted.dtype,
-        )?;
-        Ok(match TensorKind::of(wanted.dtype) {
+    fn random(device: &Self::Device, w: &Wanted<'_>) -> Result<HandleKind<Self>, RandomError> {
+        let data = generate_region(w.stream, w.distribution, w.whole, w.region, w.dtype)?;
+        Ok(match TensorKind::of(w.dtype) {
             TensorKind::Float => HandleKind::Float(Self::float_from_data(data, device)),
             _ => HandleKind::Int(Self::int_from_data(data, device)),
         })
@@ -159,21 +128,10 @@ mod cube {
     impl RandomBackend for Cube {
         /// The kernel is launched immediately, on this thread's stream; operations that read its output are fused
         /// and queued after it.
-        fn random(
-            device: &BackendDevice<Self>,
-            wanted: &Wanted<'_>,
-        ) -> Result<HandleKind<Self>, RandomError> {
-            let (stream, distribution, dtype) = (wanted.stream, wanted.distribution, wanted.dtype);
-            let made = generate_on(
-                device,
-                stream,
-                distribution,
-                wanted.whole,
-                wanted.region,
-                dtype,
-            )?;
+        fn random(device: &CubeDevice, w: &Wanted<'_>) -> Result<HandleKind<Self>, RandomError> {
+            let made = generate_on(device, w.stream, w.distribution, w.whole, w.region, w.dtype)?;
             let made = fused(device, made);
-            Ok(match TensorKind::of(dtype) {
+            Ok(match TensorKind::of(w.dtype) {
                 TensorKind::Float => HandleKind::Float(made),
                 _ => HandleKind::Int(made),
             })

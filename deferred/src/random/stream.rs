@@ -45,19 +45,9 @@ impl Seed {
 #[non_exhaustive]
 pub enum Domain {
     /// Values of parameters and buffers at initialization.
-    Init,
+    Init = 0,
     /// Values drawn while the model runs, such as dropout masks.
-    Forward,
-}
-
-impl Domain {
-    /// Returns the byte of the domain in the hashed key. Part of the format: never changes.
-    const fn byte(self) -> u8 {
-        match self {
-            Self::Init => 0,
-            Self::Forward => 1,
-        }
-    }
+    Forward = 1,
 }
 
 /// One sequence of 2^64 blocks of random numbers: a Philox key and the counter's high words.
@@ -91,7 +81,8 @@ impl Stream {
     pub fn new(seed: Seed, domain: Domain, owner: &str, draw: u64) -> Self {
         let mut bytes = Vec::with_capacity(25 + owner.len());
         bytes.extend_from_slice(&seed.value().to_le_bytes());
-        bytes.push(domain.byte());
+        // Part of the format: never changes.
+        bytes.push(domain as u8);
         bytes.extend_from_slice(&draw.to_le_bytes());
         bytes.extend_from_slice(&(owner.len() as u64).to_le_bytes());
         bytes.extend_from_slice(owner.as_bytes());
@@ -118,12 +109,8 @@ impl Stream {
 
     /// Returns the counter of a block, for a kernel.
     pub const fn counter(&self, block: u64) -> [u32; 4] {
-        [
-            block as u32,
-            (block >> 32) as u32,
-            self.high[0],
-            self.high[1],
-        ]
+        let [step, micro_batch] = self.high;
+        [block as u32, (block >> 32) as u32, step, micro_batch]
     }
 
     /// Returns the words of a few blocks.

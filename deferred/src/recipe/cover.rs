@@ -22,57 +22,48 @@ pub(super) struct Cover {
 /// Dimensions are processed in the smallest groups with equal products; a group of one dimension on each
 /// side keeps its range.
 pub(super) fn cover(before: &[u64], after: &[u64], wanted: &Region) -> Cover {
-    let mut found = Cover {
-        before: scalar(),
-        after: scalar(),
-    };
+    let (mut of_before, mut of_after) = (Vec::new(), Vec::new());
     for (inner, outer) in groups(before, after) {
-        let part = Region::new(
-            wanted.offset()[outer.clone()].to_vec(),
-            wanted.size()[outer.clone()].to_vec(),
-        );
-        let part = part.expect("a part of a region is a region");
+        let part = region(ranges(wanted).skip(outer.start).take(outer.len()));
         let (b, a) = cover_group(&before[inner], &after[outer], part);
-        found.before = joined(&found.before, &b);
-        found.after = joined(&found.after, &a);
+        of_before.extend(ranges(&b));
+        of_after.extend(ranges(&a));
     }
-    found
+    Cover {
+        before: region(of_before),
+        after: region(of_after),
+    }
 }
 
-fn scalar() -> Region {
-    Region::new(Vec::new(), Vec::new()).expect("a scalar is a region")
+/// Returns the region with these offsets and sizes.
+pub(super) fn region(ranges: impl IntoIterator<Item = (u64, u64)>) -> Region {
+    let (offset, size) = ranges.into_iter().unzip();
+    Region::new(offset, size).expect("a part of a tensor is a region")
 }
 
-/// Returns the box over the dimensions of both.
-fn joined(first: &Region, second: &Region) -> Region {
-    let offset = [first.offset(), second.offset()].concat();
-    let size = [first.size(), second.size()].concat();
-    Region::new(offset, size).expect("both are inside one tensor")
+/// Returns offset and size of each dimension.
+pub(super) fn ranges(region: &Region) -> impl Iterator<Item = (u64, u64)> {
+    let sizes = region.size().iter().copied();
+    region.offset().iter().copied().zip(sizes)
 }
 
 /// Returns groups of consecutive dimensions of both shapes with equal numbers of elements, as small as possible.
 fn groups(before: &[u64], after: &[u64]) -> Vec<(Range<usize>, Range<usize>)> {
+    // 1 if there is none.
+    let next = |dims: &[u64], at: &mut usize| {
+        let size = dims.get(*at).copied();
+        *at += usize::from(size.is_some());
+        size.unwrap_or(1)
+    };
     let mut groups = Vec::new();
     let (mut i, mut o) = (0, 0);
     while i < before.len() || o < after.len() {
         let (from_i, from_o) = (i, o);
-        let (mut inner, mut outer) = (1, 1);
-        // Begin with one dimension of each side, if there is one.
-        if i < before.len() {
-            inner *= before[i];
-            i += 1;
-        }
-        if o < after.len() {
-            outer *= after[o];
-            o += 1;
-        }
+        let (mut inner, mut outer) = (next(before, &mut i), next(after, &mut o));
         while inner != outer {
-            if (inner < outer && i < before.len()) || o == after.len() {
-                inner *= before[i];
-                i += 1;
-            } else {
-                outer *= after[o];
-                o += 1;
+            match (inner < outer && i < before.len()) || o == after.len() {
+                true => inner *= next(before, &mut i),
+                false => outer *= next(after, &mut o),
             }
         }
         groups.push((from_i..i, from_o..o));
@@ -112,22 +103,19 @@ fn span(shape: &[u64], region: &Region) -> Range<u64> {
 fn consecutive(shape: &[u64], elements: Range<u64>) -> Region {
     let (mut first, mut last) = (elements.start, elements.end - 1);
     let mut stride: u64 = shape.iter().product();
-    let (mut offset, mut size) = (Vec::new(), Vec::new());
+    let mut ranges = Vec::new();
     let mut split = false;
     for d in shape {
         stride /= d;
         let (begin, end) = (first / stride, last / stride);
         (first, last) = (first % stride, last % stride);
-        if split {
-            offset.push(0);
-            size.push(*d);
-        } else {
-            offset.push(begin);
-            size.push(end - begin + 1);
-            split = begin != end;
-        }
+        ranges.push(match split {
+            true => (0, *d),
+            false => (begin, end - begin + 1),
+        });
+        split |= begin != end;
     }
-    Region::new(offset, size).expect("the box is inside the shape")
+    region(ranges)
 }
 
 #[cfg(test)]

@@ -5,39 +5,9 @@
 //! view depends on its other uses, which differ from region to region. In a recipe such an
 //! operation therefore reads row-major values only.
 
-use burn_ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr};
 use tinderbox_fake::{Graph, ValueId};
 
-use super::rules::is_elementwise;
-use crate::program::{base, is_view, random};
-
-/// Returns whether the result is certainly in row-major order without gaps, given whether each of the inputs is.
-pub(super) fn is_row_major(
-    operation: &OperationIr,
-    inputs: impl IntoIterator<Item = bool>,
-) -> bool {
-    use BaseOperationIr as B;
-    use NumericOperationIr as N;
-    if random(operation).is_some() {
-        return true;
-    }
-    let mut inputs = inputs.into_iter();
-    if is_elementwise(operation) {
-        return inputs.all(|input| input);
-    }
-    match operation {
-        OperationIr::Float(_, FloatOperationIr::Matmul(_))
-        | OperationIr::NumericFloat(_, N::Sum(_) | N::SumDim(_) | N::Mean(_) | N::MeanDim(_)) => {
-            true
-        }
-        _ => match base(operation) {
-            // A value in another order is copied when it is reshaped.
-            Some(B::Reshape(_) | B::Zeros(_) | B::Ones(_) | B::Cat(_)) => true,
-            Some(B::SliceAssign(_)) => inputs.next().unwrap_or(true),
-            _ => false,
-        },
-    }
-}
+use crate::program::is_view;
 
 /// Returns whether a value is a view into memory that is larger than it.
 pub(super) fn is_part_of_more(graph: &Graph, value: ValueId) -> bool {

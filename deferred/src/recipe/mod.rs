@@ -10,24 +10,21 @@ mod rules;
 use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, Graph, Recording, Region, ValueId};
 
+pub(crate) use file::{read_file, write_file};
 pub use plan::{NotSliceable, RecipePlan};
 
 use crate::program::{Draw, Executor, Generator, Program, RandomKeys, RunContext};
 use crate::random::Seed;
 use crate::table::can_cast;
 use crate::{ProgramError, RecipeError, initialization_keys};
-use push::Pushed;
+use push::Contents;
 
 /// The recipe of one tensor, or of a region of it: its operations, and the keys of its random values.
 ///
 /// It needs neither the model nor its code: written to a file and read in another process, it computes
 /// the same bits. It contains no values except the constants of the operations.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recipe {
-    name: String,
-    seed: Seed,
-    made: Pushed,
-}
+pub struct Recipe(Contents);
 
 impl Recipe {
     /// Creates the recipe of a value of a graph.
@@ -59,8 +56,7 @@ impl Recipe {
         let draws = draws.collect();
         let whole = Region::of_shape(&graph.value(value).shape);
         let region = region.unwrap_or(&whole);
-        let made = push::push(graph, value, region, &draws)?;
-        Ok(Self { name, seed, made })
+        push::push((name, seed), graph, value, region, &draws).map(Self)
     }
 
     /// Creates the recipe of a fake tensor that belongs to no module, created under
@@ -87,28 +83,28 @@ impl Recipe {
 
     /// Returns the path of the parameter, or the tensor's name in its recording.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.0.name
     }
 
     /// Returns the seed of its random values.
     pub fn seed(&self) -> Seed {
-        self.seed
+        self.0.seed
     }
 
     /// Returns the size per dimension of the result.
     pub fn shape(&self) -> Vec<u64> {
-        let shape = &self.made.graph.value(self.made.output).shape;
+        let shape = &self.0.graph.value(self.0.output).shape;
         shape.iter().map(|d| *d as u64).collect()
     }
 
     /// Returns the type of an element of the result.
     pub fn dtype(&self) -> DType {
-        self.made.graph.value(self.made.output).dtype
+        self.0.graph.value(self.0.output).dtype
     }
 
     /// Returns the operations.
     pub fn graph(&self) -> &Graph {
-        &self.made.graph
+        &self.0.graph
     }
 
     /// Returns the recipe of a region of the result, with the same bits.
@@ -122,23 +118,14 @@ impl Recipe {
     ///
     /// When the region is not inside the result.
     pub fn region(&self, region: &Region) -> Result<Self, RecipeError> {
-        region
-            .check_inside(&self.shape())
-            .map_err(|source| RecipeError::Region {
-                name: self.name.clone(),
-                source,
-            })?;
-        let Pushed {
-            graph,
-            output,
-            draws,
-            ..
-        } = &self.made;
-        Ok(Self {
-            name: self.name.clone(),
-            seed: self.seed,
-            made: push::push(graph, *output, region, draws)?,
-        })
+        let made = &self.0;
+        let inside = region.check_inside(&self.shape());
+        inside.map_err(|source| RecipeError::Region {
+            name: made.name.clone(),
+            source,
+        })?;
+        let of = (made.name.clone(), made.seed);
+        push::push(of, &made.graph, made.output, region, &made.draws).map(Self)
     }
 
     /// Returns the recipe of the result in another float dtype; a result of another kind is unchanged.
@@ -147,16 +134,15 @@ impl Recipe {
     ///
     /// Never for a recipe of this build; a graph that contradicts itself is rejected.
     pub fn cast(self, dtype: DType) -> Result<Self, RecipeError> {
-        if !can_cast(self.dtype(), dtype) {
-            return Ok(self);
+        match can_cast(self.dtype(), dtype) {
+            true => push::cast(self.0, dtype).map(Self),
+            false => Ok(self),
         }
-        let made = push::cast(self.made, dtype)?;
-        Ok(Self { made, ..self })
     }
 
     /// Returns the operations and memory that the tensor needs.
     pub fn plan(&self) -> RecipePlan {
-        let made = &self.made;
+        let made = &self.0;
         RecipePlan::of(&made.graph, made.output, &made.not_sliceable)
     }
 
@@ -166,19 +152,15 @@ impl Recipe {
     ///
     /// When an operation can't run there.
     pub fn materialize(&self, device: &Device) -> Result<DynTensor, ProgramError> {
-        let Pushed { graph, draws, .. } = &self.made;
-        let program = Program::with_generator(
-            graph,
-            graph.node_ids(),
-            &[],
-            &[self.made.output],
-            Generator::Draws(draws),
-        )?;
-        let context = RunContext::initialization(self.seed);
+        let made = &self.0;
+        let generator = Generator::Draws(&made.draws);
+        let (nodes, outputs) = (made.graph.node_ids(), [made.output]);
+        let program = Program::with_generator(&made.graph, nodes, &[], &outputs, generator)?;
+        let context = RunContext::initialization(made.seed);
         let executable = Executor::new(device)?.load(program);
         let mut outputs = executable.run(Vec::new(), &context)?;
         let tensor = outputs.pop().expect("the program has one output");
-        match self.made.is_view {
+        match made.is_view {
             true => Ok(tensor.compact()?),
             false => Ok(tensor),
         }

@@ -1,13 +1,12 @@
 //! The operations and memory that a tensor needs.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, Node, NodeId, ValueId};
 
-use super::layout::is_row_major;
-use crate::program::is_view;
+use crate::program::{is_elementwise, is_row_major, is_view};
 
 /// A result of which a part is needed, but which is not sliceable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,99 +71,91 @@ fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
             last.insert(*input, id);
         }
     }
-    // A buffer is alive while a value in it is: views share the buffer of their input.
-    let mut buffers: BTreeMap<ValueId, Buffer> = BTreeMap::new();
-    let mut buffer_of: HashMap<ValueId, ValueId> = HashMap::new();
-    let mut row_major: HashSet<ValueId> = HashSet::new();
-    let given = graph.value_ids();
-    for value in given.filter(|value| graph.is_constant(*value)) {
-        buffers.insert(value, Buffer::of(graph, value));
-        buffer_of.insert(value, value);
-        row_major.insert(value);
+    let mut memory = Memory::default();
+    for value in graph.value_ids().filter(|value| graph.is_constant(*value)) {
+        memory.hold(graph, value, value);
+        memory.row_major.insert(value);
     }
-    let mut peak = alive(&buffers);
+    let mut peak = memory.bytes;
     for id in graph.node_ids() {
         let node = graph.node(id);
-        let dying: BTreeSet<ValueId> = node
-            .inputs()
-            .iter()
-            .copied()
-            .filter(|input| last[input] == id && *input != output)
-            .collect();
-        let inputs = node.inputs().iter().map(|input| row_major.contains(input));
-        if is_row_major(&node.operation, inputs) {
-            row_major.extend(node.outputs());
+        let inputs = node.inputs().iter().copied();
+        let is_dying = |input: &ValueId| last[input] == id && *input != output;
+        let dying: BTreeSet<ValueId> = inputs.clone().filter(is_dying).collect();
+        let are_row_major = inputs.map(|input| memory.row_major.contains(&input));
+        if is_row_major(&node.operation, are_row_major.collect::<Vec<_>>()) {
+            memory.row_major.extend(node.outputs());
         }
-        let shared = shared_buffer(graph, node, &dying, &buffers, &buffer_of, &row_major);
+        let shared = memory.shared_buffer(graph, node, &dying);
         for out in node.outputs() {
-            let buffer = shared.unwrap_or(*out);
-            buffer_of.insert(*out, buffer);
-            buffers
-                .entry(buffer)
-                .or_insert_with(|| Buffer::of(graph, *out))
-                .values
-                .insert(*out);
+            memory.hold(graph, *out, shared.unwrap_or(*out));
         }
-        peak = peak.max(alive(&buffers));
-        let unread = node.outputs().iter().copied();
-        let unread = unread.filter(|out| !last.contains_key(out) && *out != output);
-        for value in dying.iter().copied().chain(unread) {
-            let buffer = buffer_of[&value];
-            let held = buffers.get_mut(&buffer).expect("a value has a buffer");
-            held.values.remove(&value);
-            if held.values.is_empty() {
-                buffers.remove(&buffer);
-            }
-        }
+        peak = peak.max(memory.bytes);
+        let unread = |out: &ValueId| !last.contains_key(out) && *out != output;
+        let unread = node.outputs().iter().copied().filter(unread);
+        dying
+            .into_iter()
+            .chain(unread)
+            .for_each(|value| memory.free(value));
     }
     peak
 }
 
-struct Buffer {
+/// The allocated buffers. A buffer is alive while a value in it is: views share the buffer of their input.
+#[derive(Default)]
+struct Memory {
     bytes: u64,
-    values: BTreeSet<ValueId>,
+    /// Bytes and number of values of each buffer, by its first value.
+    buffers: HashMap<ValueId, (u64, usize)>,
+    buffer_of: HashMap<ValueId, ValueId>,
+    row_major: HashSet<ValueId>,
 }
 
-impl Buffer {
-    fn of(graph: &Graph, value: ValueId) -> Self {
-        Self {
-            bytes: graph.value(value).bytes(),
-            values: BTreeSet::from([value]),
+impl Memory {
+    fn hold(&mut self, graph: &Graph, value: ValueId, buffer: ValueId) {
+        let allocated = &mut self.bytes;
+        let (_, values) = self.buffers.entry(buffer).or_insert_with(|| {
+            let bytes = graph.value(value).bytes();
+            *allocated += bytes;
+            (bytes, 0)
+        });
+        *values += 1;
+        self.buffer_of.insert(value, buffer);
+    }
+
+    fn free(&mut self, value: ValueId) {
+        let buffer = self.buffer_of[&value];
+        let (bytes, values) = self.buffers.get_mut(&buffer).expect("a value has a buffer");
+        *values -= 1;
+        if *values == 0 {
+            self.bytes -= *bytes;
+            self.buffers.remove(&buffer);
         }
     }
-}
 
-fn alive(buffers: &BTreeMap<ValueId, Buffer>) -> u64 {
-    buffers.values().map(|buffer| buffer.bytes).sum()
-}
-
-/// Returns the buffer of an input that the result of a node reuses or shares.
-fn shared_buffer(
-    graph: &Graph,
-    node: &Node,
-    dying: &BTreeSet<ValueId>,
-    buffers: &BTreeMap<ValueId, Buffer>,
-    buffer_of: &HashMap<ValueId, ValueId>,
-    row_major: &HashSet<ValueId>,
-) -> Option<ValueId> {
-    let [out] = node.outputs() else { return None };
-    if is_view(&node.operation) {
-        let input = node.inputs().first()?;
-        // A value in another order is copied when it is reshaped.
-        let copied = row_major.contains(out) && !row_major.contains(input);
-        return (!copied).then(|| buffer_of[input]);
+    /// Returns the buffer of an input that the result of a node reuses or shares.
+    fn shared_buffer(
+        &self,
+        graph: &Graph,
+        node: &Node,
+        dying: &BTreeSet<ValueId>,
+    ) -> Option<ValueId> {
+        let [out] = node.outputs() else { return None };
+        let is_row_major = |value| self.row_major.contains(value);
+        if is_view(&node.operation) {
+            let input = node.inputs().first()?;
+            // A value in another order is copied when it is reshaped.
+            let copied = is_row_major(out) && !is_row_major(input);
+            return (!copied).then(|| self.buffer_of[input]);
+        }
+        let made = graph.value(*out);
+        let mut inputs = node.inputs().iter().filter(|input| dying.contains(input));
+        let reused = inputs.find(|input| {
+            is_elementwise(&node.operation)
+                && graph.value(**input).dtype == made.dtype
+                && is_row_major(input)
+                && self.buffers[&self.buffer_of[input]] == (made.bytes(), 1)
+        });
+        reused.map(|input| self.buffer_of[input])
     }
-    let bytes = graph.value(*out).bytes();
-    let same_dtype = |input: &ValueId| graph.value(*input).dtype == graph.value(*out).dtype;
-    let mut inputs = node.inputs().iter().filter(|input| dying.contains(input));
-    inputs
-        .find(|input| {
-            let buffer = &buffers[&buffer_of[input]];
-            super::rules::is_elementwise(&node.operation)
-                && same_dtype(input)
-                && row_major.contains(input)
-                && buffer.bytes == bytes
-                && buffer.values.len() == 1
-        })
-        .map(|input| buffer_of[input])
 }

@@ -1,45 +1,47 @@
 //! Creates the graph of a part of a value from the graph of the whole.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use burn::tensor::{DType, Device, Shape, Slice};
 use burn_ir::{
-    BaseOperationIr, CastOpIr, CreationOpIr, IrVisitorMut, OperationIr, SliceAssignOpIr, SliceOpIr,
-    TensorId, TensorIr, TensorStatus,
+    BaseOperationIr, CastOpIr, CreationOpIr, SliceAssignOpIr, SliceOpIr, TensorIr, TensorStatus,
 };
-use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, TensorKind, ValueId};
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, ValueId};
 
-use super::layout::{is_part_of_more, is_row_major};
+use super::layout::is_part_of_more;
 use super::rules::{Make, Step, step, whole};
 use super::{NotSliceable, RecipeError};
-use crate::program::Draw;
+use crate::program::{Draw, change_tensors, family, is_row_major, tensor_id};
+use crate::random::Seed;
 
-/// The graph of a part of a value.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Pushed {
-    pub(super) graph: Graph,
+/// The contents of a recipe, in the order of its file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Contents {
+    pub(super) name: String,
+    pub(super) seed: Seed,
     pub(super) output: ValueId,
     pub(super) draws: BTreeMap<NodeId, Draw>,
     /// Results of which a part is needed, but which are not sliceable.
+    #[serde(rename = "made_whole")]
     pub(super) not_sliceable: Vec<NotSliceable>,
     /// Whether the output is a view into a larger tensor, whose memory it would keep allocated.
     pub(super) is_view: bool,
+    pub(super) graph: Graph,
 }
 
-/// Propagates a region of `output` back through the operations that compute it, to constants and fills.
+/// Propagates a region of `output` back through the operations that compute it, to constants and fills, and returns the
+/// recipe of the region with this name and seed.
 ///
 /// `draws` has the random values that each random operation of the graph generates. Time: linear in the number
 /// of operations that the value depends on.
 pub(super) fn push(
+    (name, seed): (String, Seed),
     graph: &Graph,
     output: ValueId,
     region: &Region,
     draws: &BTreeMap<NodeId, Draw>,
-) -> Result<Pushed, RecipeError> {
-    if region.num_elements() == 0 {
-        return Ok(empty(graph, output, region));
-    }
-    let demand = Demand::of(graph, output, region);
+) -> Result<Contents, RecipeError> {
     let mut writer = Writer {
         graph,
         draws,
@@ -48,54 +50,51 @@ pub(super) fn push(
         row_major: HashSet::new(),
         new_draws: BTreeMap::new(),
     };
-    for (value, region) in &demand.constants {
-        writer.constant(*value, region)?;
-    }
-    for (node, step) in &demand.steps {
-        writer.step(*node, step)?;
-    }
-    let output = writer.part(output, region);
+    let mut not_sliceable = Vec::new();
+    let output = if region.num_elements() == 0 {
+        // A part without elements has no dependencies.
+        let dtype = graph.value(output).dtype;
+        zeros(&mut writer.builder, shape_of(region), dtype)
+    } else {
+        let demand = Demand::of(graph, output, region);
+        for (value, region) in &demand.constants {
+            writer.constant(*value, region)?;
+        }
+        for (node, step) in &demand.steps {
+            writer.step(*node, step);
+        }
+        not_sliceable = demand.not_sliceable;
+        writer.part(output, region)
+    };
     let graph = writer.builder.finish()?;
-    Ok(Pushed {
+    Ok(Contents {
+        name,
+        seed,
         output,
         draws: writer.new_draws,
-        not_sliceable: demand.not_sliceable,
+        not_sliceable,
         is_view: is_part_of_more(&graph, output),
         graph,
     })
 }
 
-/// A part without elements has no dependencies.
-fn empty(graph: &Graph, output: ValueId, region: &Region) -> Pushed {
-    let mut builder = GraphBuilder::new();
-    let out = builder.output(shape_of(region), graph.value(output).dtype);
+/// Adds an operation with one result to a graph.
+fn add(
+    builder: &mut GraphBuilder,
+    shape: Shape,
+    dtype: DType,
+    operation: impl FnOnce(TensorIr) -> BaseOperationIr,
+) -> ValueId {
+    let out = builder.output(shape, dtype);
     let id = builder.id_of(&out);
-    builder.node(family(out.dtype)(BaseOperationIr::Zeros(CreationOpIr {
-        out,
-    })));
-    Pushed {
-        graph: builder.finish().expect("one node reads nothing"),
-        output: id,
-        draws: BTreeMap::new(),
-        not_sliceable: Vec::new(),
-        is_view: false,
-    }
+    builder.node(family(dtype)(operation(out)));
+    id
 }
 
-/// The step for no elements of an operation's result, which has no dependencies.
-fn nothing(operation: &OperationIr, wanted: &Region) -> Step {
-    let out = operation.outputs().next();
-    let out = out
-        .expect("the caller has checked that it has a result")
-        .clone();
-    let family = family(out.dtype);
-    Step {
-        out: wanted.clone(),
-        inputs: operation.inputs().map(|_| None).collect(),
-        make: Make::Run(Box::new(family(BaseOperationIr::Zeros(CreationOpIr {
-            out,
-        })))),
-    }
+fn zeros(builder: &mut GraphBuilder, shape: Shape, dtype: DType) -> ValueId {
+    add(builder, shape, dtype, |out| {
+        BaseOperationIr::Zeros(CreationOpIr { out })
+    })
 }
 
 /// The needed part of each value and how it is computed, in recorded order.
@@ -120,7 +119,6 @@ impl Demand {
             let node = graph.node(id);
             let step = match node.outputs() {
                 [one] => match needed.get(one) {
-                    Some(wanted) if wanted.num_elements() == 0 => nothing(&node.operation, wanted),
                     Some(wanted) => step(&node.operation, wanted),
                     // Its only reader does not need it after all.
                     None => continue,
@@ -150,18 +148,16 @@ impl Demand {
 
     fn note_whole(&mut self, graph: &Graph, id: NodeId, needed: &BTreeMap<ValueId, Region>) {
         let node = graph.node(id);
-        let parts = node.outputs().iter().filter(|out| {
-            let shape = graph.value(**out).shape.iter().map(|d| *d as u64);
-            let wanted = needed.get(out);
-            wanted.is_some_and(|wanted| !wanted.is_whole(&shape.collect::<Vec<_>>()))
-        });
-        for out in parts {
+        for out in node.outputs() {
             let value = graph.value(*out);
-            self.not_sliceable.push(NotSliceable {
-                operation: node.name(),
-                shape: value.shape.iter().map(|d| *d as u64).collect(),
-                bytes: value.bytes(),
-            });
+            let shape: Vec<u64> = value.shape.iter().map(|d| *d as u64).collect();
+            if needed.get(out).is_some_and(|part| !part.is_whole(&shape)) {
+                self.not_sliceable.push(NotSliceable {
+                    operation: node.name(),
+                    shape,
+                    bytes: value.bytes(),
+                });
+            }
         }
     }
 }
@@ -202,58 +198,60 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn step(&mut self, id: NodeId, step: &Step) -> Result<(), RecipeError> {
+    fn step(&mut self, id: NodeId, step: &Step) {
         let node = self.graph.node(id);
-        let mut parts = VecDeque::new();
+        let mut parts = Vec::new();
         for (input, region) in node.inputs().iter().zip(&step.inputs) {
             if let Some(region) = region {
                 let mut part = self.part(*input, region);
                 if matches!(step.make, Make::Whole) {
                     part = self.in_row_major_order(part);
                 }
-                parts.push_back((tensor_id(*input), part));
+                parts.push((tensor_id(*input), part));
             }
         }
         if let Make::Alias = step.make {
-            let (_, part) = parts.pop_front().expect("an alias has one input");
+            let (_, id) = parts.pop().expect("an alias has one input");
             let region = step.out.clone();
-            self.made
-                .insert(node.outputs()[0], Made { id: part, region });
-            return Ok(());
+            self.made.insert(node.outputs()[0], Made { id, region });
+            return;
         }
         let mut operation = match &step.make {
             Make::Run(operation) => (**operation).clone(),
-            Make::Draw | Make::Whole | Make::Alias => node.operation.clone(),
+            Make::Whole | Make::Alias => node.operation.clone(),
         };
-        let outputs = node.outputs().iter();
-        let outs: Vec<TensorIr> = outputs
-            .map(|out| {
-                let value = self.graph.value(*out);
-                let region = match step.make {
-                    Make::Whole => Region::of_shape(&value.shape),
-                    _ => step.out.clone(),
-                };
-                let tensor = self.builder.output(shape_of(&region), value.dtype);
-                let id = self.builder.id_of(&tensor);
-                self.made.insert(*out, Made { id, region });
-                tensor
-            })
-            .collect();
+        let mut outs = Vec::new();
+        for out in node.outputs() {
+            let value = self.graph.value(*out);
+            let region = match step.make {
+                Make::Whole => Region::of_shape(&value.shape),
+                _ => step.out.clone(),
+            };
+            let tensor = self.builder.output(shape_of(&region), value.dtype);
+            let id = self.builder.id_of(&tensor);
+            self.made.insert(*out, Made { id, region });
+            outs.push(tensor);
+        }
         let inputs = parts.iter().map(|(_, part)| self.row_major.contains(part));
         if is_row_major(&operation, inputs) {
-            self.row_major
-                .extend(outs.iter().map(|out| self.builder.id_of(out)));
+            let outs = outs.iter().map(|out| self.builder.id_of(out));
+            self.row_major.extend(outs);
         }
-        operation.visit_mut(&mut Replace {
-            builder: &self.builder,
-            parts,
-            outs: outs.into(),
+        let mut outs = outs.into_iter();
+        change_tensors(&mut operation, |tensor| {
+            if tensor.status == TensorStatus::NotInit {
+                *tensor = outs.next().expect("an output for each tensor");
+                return;
+            }
+            // An operation may be visited in another order than it lists its inputs.
+            let at = parts.iter().position(|(id, _)| *id == tensor.id);
+            let at = at.expect("there is a part for each input");
+            *tensor = self.builder.input(parts.remove(at).1);
         });
         let new = self.builder.node(operation);
         if let Some(draw) = self.draws.get(&id) {
             self.new_draws.insert(new, draw.part(&step.out));
         }
-        Ok(())
     }
 
     /// Returns the same value in row-major order: see [`layout`](super::layout).
@@ -262,22 +260,18 @@ impl Writer<'_> {
             return value;
         }
         let value = self.builder.input(value);
-        let family = family(value.dtype);
-        let tensor = self.builder.output(value.shape.clone(), value.dtype);
-        let zeros = self.builder.id_of(&tensor);
-        self.builder
-            .node(family(BaseOperationIr::Zeros(CreationOpIr { out: tensor })));
-        let out = self.builder.output(value.shape.clone(), value.dtype);
-        let id = self.builder.id_of(&out);
-        let ranges = value.shape.iter().map(|size| Slice::from(0..*size));
-        let assign = SliceAssignOpIr {
-            ranges: ranges.collect(),
-            tensor: self.builder.input(zeros),
-            value,
-            out,
-        };
-        self.builder
-            .node(family(BaseOperationIr::SliceAssign(assign)));
+        let (shape, dtype) = (value.shape.clone(), value.dtype);
+        let zeros = zeros(&mut self.builder, shape.clone(), dtype);
+        let tensor = self.builder.input(zeros);
+        let ranges = shape.iter().map(|size| Slice::from(0..*size)).collect();
+        let id = add(&mut self.builder, shape, dtype, |out| {
+            BaseOperationIr::SliceAssign(SliceAssignOpIr {
+                ranges,
+                tensor,
+                value,
+                out,
+            })
+        });
         self.row_major.extend([zeros, id]);
         id
     }
@@ -289,83 +283,41 @@ impl Writer<'_> {
             return made.id;
         }
         let ranges = region.relative_to(&made.region).ranges();
+        let ranges = ranges.into_iter().map(Slice::from).collect();
         let tensor = self.builder.input(made.id);
-        let out = self.builder.output(shape_of(region), tensor.dtype);
-        let id = self.builder.id_of(&out);
-        let slice = SliceOpIr {
-            ranges: ranges.into_iter().map(Slice::from).collect(),
-            out,
-            tensor,
-        };
-        let family = family(slice.out.dtype);
-        self.builder.node(family(BaseOperationIr::Slice(slice)));
-        id
+        let dtype = tensor.dtype;
+        add(&mut self.builder, shape_of(region), dtype, |out| {
+            BaseOperationIr::Slice(SliceOpIr {
+                ranges,
+                out,
+                tensor,
+            })
+        })
     }
 }
 
-/// Inserts the tensors of the new graph into an operation of the old one.
-struct Replace<'a> {
-    builder: &'a GraphBuilder,
-    /// The old id and the new value of each remaining input, in the operation's order.
-    parts: VecDeque<(TensorId, ValueId)>,
-    outs: VecDeque<TensorIr>,
-}
-
-impl IrVisitorMut for Replace<'_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        if tensor.status == TensorStatus::NotInit {
-            *tensor = self
-                .outs
-                .pop_front()
-                .expect("the operation has an output for each tensor");
-            return;
-        }
-        // An operation may be visited in another order than it lists its inputs.
-        let at = self.parts.iter().position(|(id, _)| *id == tensor.id);
-        let part = at.and_then(|at| self.parts.remove(at));
-        let (_, value) = part.expect("there is a part for each input");
-        *tensor = self.builder.input(value);
-    }
-}
-
-/// Appends a cast of a graph's output.
-pub(super) fn cast(pushed: Pushed, dtype: DType) -> Result<Pushed, RecipeError> {
-    let known = pushed.graph.value(pushed.output);
+/// Appends a cast of a recipe's result.
+pub(super) fn cast(recipe: Contents, dtype: DType) -> Result<Contents, RecipeError> {
+    let known = recipe.graph.value(recipe.output);
     if known.dtype == dtype {
-        return Ok(pushed);
+        return Ok(recipe);
     }
     let shape = known.shape.clone();
-    let mut builder = GraphBuilder::from(pushed.graph);
-    let input = builder.input(pushed.output);
-    let out = builder.output(shape, dtype);
-    let output = builder.id_of(&out);
-    builder.node(OperationIr::BaseFloat(BaseOperationIr::Cast(CastOpIr {
-        input,
-        out,
-    })));
-    Ok(Pushed {
+    let mut builder = GraphBuilder::from(recipe.graph);
+    let input = builder.input(recipe.output);
+    let output = add(&mut builder, shape, dtype, |out| {
+        BaseOperationIr::Cast(CastOpIr { input, out })
+    });
+    Ok(Contents {
         graph: builder.finish()?,
         output,
         // The result of a cast has memory of its own.
         is_view: false,
-        ..pushed
+        ..recipe
     })
-}
-
-fn tensor_id(value: ValueId) -> TensorId {
-    TensorId::new(value.index() as u64)
 }
 
 fn shape_of(region: &Region) -> Shape {
     let dims: Vec<usize> = region.size().iter().map(|d| *d as usize).collect();
     Shape::from(dims)
-}
-
-/// Returns the family of base operations for tensors of a dtype.
-fn family(dtype: DType) -> fn(BaseOperationIr) -> OperationIr {
-    match TensorKind::of(dtype) {
-        TensorKind::Float => OperationIr::BaseFloat,
-        TensorKind::Int => OperationIr::BaseInt,
-        TensorKind::Bool => OperationIr::BaseBool,
-    }
 }

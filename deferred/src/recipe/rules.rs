@@ -2,14 +2,13 @@
 
 use burn::tensor::Slice;
 use burn_ir::{
-    ActivationOperationIr, BaseOperationIr, BoolOperationIr, CatOpIr, FlipOpIr, FloatOperationIr,
-    IntOperationIr, NumericOperationIr, OperationIr, RepeatDimOpIr, SelectOpIr, SliceAssignOpIr,
-    SliceOpIr, TensorIr,
+    BaseOperationIr, CatOpIr, CreationOpIr, OperationIr, RepeatDimOpIr, SelectOpIr,
+    SliceAssignOpIr, SliceOpIr, TensorIr,
 };
 use tinderbox_fake::Region;
 
-use super::cover::{Cover, cover};
-use crate::program::random;
+use super::cover::{Cover, cover, ranges, region};
+use crate::program::{base, family, is_elementwise, random};
 
 /// How a part of an operation's result is computed.
 #[derive(Clone, Debug)]
@@ -29,35 +28,38 @@ pub(super) enum Make {
     Run(Box<OperationIr>),
     /// None: the result is the needed part of its only needed input.
     Alias,
-    /// A part of random values.
-    Draw,
     /// The operation as it was recorded: it is not sliceable.
     Whole,
 }
 
-/// The family of a base operation: the same operation exists for each kind of tensor.
-type Family = fn(BaseOperationIr) -> OperationIr;
-
 /// Returns how the wanted part of the result of an operation with one output is computed.
 ///
-/// The wanted part is not empty. Operations that are not listed here are computed whole, which is always correct.
+/// Operations that are not listed here are computed whole, which is always correct.
 pub(super) fn step(operation: &OperationIr, wanted: &Region) -> Step {
-    let pushed = match operation {
-        OperationIr::BaseFloat(base) => base_step(base, OperationIr::BaseFloat, wanted),
-        OperationIr::BaseInt(base) => base_step(base, OperationIr::BaseInt, wanted),
-        OperationIr::BaseBool(base) => base_step(base, OperationIr::BaseBool, wanted),
-        _ => None,
-    };
+    if wanted.num_elements() == 0 {
+        return nothing(operation, wanted);
+    }
+    if random(operation).is_some() {
+        return run(wanted.clone(), Vec::new(), operation.clone());
+    }
+    let pushed = base(operation).and_then(|base| base_step(base, operation, wanted));
     pushed
-        .or_else(|| {
-            random(operation).map(|_| Step {
-                out: wanted.clone(),
-                inputs: Vec::new(),
-                make: Make::Draw,
-            })
-        })
         .or_else(|| elementwise(operation, wanted))
         .unwrap_or_else(|| whole(operation))
+}
+
+/// Returns the step for no elements, which has no dependencies.
+fn nothing(operation: &OperationIr, wanted: &Region) -> Step {
+    let out = operation.outputs().next();
+    let out = out.expect("the operation has one output").clone();
+    let zeros = family(out.dtype)(BaseOperationIr::Zeros(CreationOpIr { out }));
+    let inputs = operation.inputs().map(|_| None).collect();
+    run(wanted.clone(), inputs, zeros)
+}
+
+fn run(out: Region, inputs: Vec<Option<Region>>, operation: OperationIr) -> Step {
+    let make = Make::Run(Box::new(operation));
+    Step { out, inputs, make }
 }
 
 /// Returns the step of a result that is one of the inputs, or a part of one.
@@ -71,94 +73,11 @@ fn alias(wanted: &Region, inputs: Vec<Option<Region>>) -> Step {
 
 pub(super) fn whole(operation: &OperationIr) -> Step {
     let whole = |t: &TensorIr| Region::of_shape(&t.shape);
+    let out = operation.outputs().next();
     Step {
-        out: operation
-            .outputs()
-            .next()
-            .map_or_else(|| Region::of_shape(&[]), whole),
+        out: out.map_or_else(|| Region::of_shape(&[]), whole),
         inputs: operation.inputs().map(|t| Some(whole(t))).collect(),
         make: Make::Whole,
-    }
-}
-
-/// Returns whether each element of the result only depends on the elements of the inputs at the same index, and on
-/// scalars.
-pub(super) fn is_elementwise(operation: &OperationIr) -> bool {
-    use NumericOperationIr as N;
-    match operation {
-        OperationIr::Float(_, float) => !matches!(
-            float,
-            FloatOperationIr::Matmul(_)
-                | FloatOperationIr::Cross(_)
-                | FloatOperationIr::Random(_)
-                | FloatOperationIr::Quantize(_)
-                | FloatOperationIr::Dequantize(_)
-                | FloatOperationIr::GridSample2d(_)
-        ),
-        OperationIr::NumericFloat(_, numeric) | OperationIr::NumericInt(_, numeric) => matches!(
-            numeric,
-            N::Add(_)
-                | N::AddScalar(_)
-                | N::Sub(_)
-                | N::SubScalar(_)
-                | N::Div(_)
-                | N::DivScalar(_)
-                | N::Rem(_)
-                | N::RemScalar(_)
-                | N::Mul(_)
-                | N::MulScalar(_)
-                | N::Abs(_)
-                | N::Full(_)
-                | N::Greater(_)
-                | N::GreaterElem(_)
-                | N::GreaterEqual(_)
-                | N::GreaterEqualElem(_)
-                | N::Lower(_)
-                | N::LowerElem(_)
-                | N::LowerEqual(_)
-                | N::LowerEqualElem(_)
-                | N::Clamp(_)
-                | N::ClampMin(_)
-                | N::ClampMax(_)
-                | N::Powi(_)
-                | N::PowiScalar(_)
-                | N::Neg(_)
-                | N::Sign(_)
-        ),
-        OperationIr::Int(int) => !matches!(int, IntOperationIr::Matmul(_)),
-        OperationIr::Bool(
-            BoolOperationIr::IntoFloat(_)
-            | BoolOperationIr::IntoInt(_)
-            | BoolOperationIr::Not(_)
-            | BoolOperationIr::And(_)
-            | BoolOperationIr::Or(_)
-            | BoolOperationIr::Xor(_),
-        ) => true,
-        OperationIr::Activation(activation) => matches!(
-            activation,
-            ActivationOperationIr::Relu(_)
-                | ActivationOperationIr::LeakyRelu(_)
-                | ActivationOperationIr::Gelu(_)
-                | ActivationOperationIr::Sigmoid(_)
-                | ActivationOperationIr::HardSigmoid(_)
-                | ActivationOperationIr::LogSigmoid(_)
-        ),
-        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
-            matches!(
-                base,
-                BaseOperationIr::Equal(_)
-                    | BaseOperationIr::EqualElem(_)
-                    | BaseOperationIr::NotEqual(_)
-                    | BaseOperationIr::NotEqualElem(_)
-                    | BaseOperationIr::MaskWhere(_)
-                    | BaseOperationIr::MaskFill(_)
-                    | BaseOperationIr::Cast(_)
-                    | BaseOperationIr::Empty(_)
-                    | BaseOperationIr::Ones(_)
-                    | BaseOperationIr::Zeros(_)
-            )
-        }
-        _ => false,
     }
 }
 
@@ -168,14 +87,9 @@ fn elementwise(operation: &OperationIr, wanted: &Region) -> Option<Step> {
         return None;
     }
     let shape = &operation.outputs().next()?.shape;
-    let inputs = operation
-        .inputs()
-        .map(|input| broadcast(&input.shape, shape, wanted).map(Some));
-    Some(Step {
-        out: wanted.clone(),
-        inputs: inputs.collect::<Option<_>>()?,
-        make: Make::Run(Box::new(operation.clone())),
-    })
+    let part_of = |input: &TensorIr| broadcast(&input.shape, shape, wanted).map(Some);
+    let inputs = operation.inputs().map(part_of).collect::<Option<_>>()?;
+    Some(run(wanted.clone(), inputs, operation.clone()))
 }
 
 /// Returns the needed part of an input that is broadcast along its dimensions of one element.
@@ -183,117 +97,99 @@ fn broadcast(input: &[usize], result: &[usize], wanted: &Region) -> Option<Regio
     if input.len() != result.len() {
         return None;
     }
-    let ranges = input.iter().zip(result).enumerate();
-    let ranges = ranges.map(|(d, (i, r))| match (i == r, i) {
-        (true, _) => Some((wanted.offset()[d], wanted.size()[d])),
+    let sizes = input.iter().zip(result).zip(ranges(wanted));
+    let ranges = sizes.map(|((input, result), range)| match (input == result, input) {
+        (true, _) => Some(range),
         (false, 1) => Some((0, 1)),
         _ => None,
     });
-    let (offset, size) = ranges.collect::<Option<Vec<_>>>()?.into_iter().unzip();
-    Region::new(offset, size).ok()
+    Some(region(ranges.collect::<Option<Vec<_>>>()?))
 }
 
 /// Returns the step of a shape operation or join; `None` for operations without a rule.
-fn base_step(base: &BaseOperationIr, family: Family, wanted: &Region) -> Option<Step> {
+fn base_step(base: &BaseOperationIr, operation: &OperationIr, wanted: &Region) -> Option<Step> {
     use BaseOperationIr as B;
-    let of_one = |needed| run(wanted.clone(), vec![Some(needed)], family(base.clone()));
+    let of_one = |needed| run(wanted.clone(), vec![Some(needed)], operation.clone());
     Some(match base {
         B::Reshape(reshape) => {
             let Cover { before, after } = cover(&dims(&reshape.input), &dims(&reshape.out), wanted);
-            run(after, vec![Some(before)], family(base.clone()))
+            run(after, vec![Some(before)], operation.clone())
         }
         B::Expand(expand) => {
             // New dimensions are first.
             let new = expand.out.shape.num_dims() - expand.input.shape.num_dims();
-            let kept = Region::new(
-                wanted.offset()[new..].to_vec(),
-                wanted.size()[new..].to_vec(),
-            );
-            let result = &expand.out.shape[new..];
-            of_one(broadcast(&expand.input.shape, result, &kept.ok()?)?)
+            let kept = region(ranges(wanted).skip(new));
+            of_one(broadcast(
+                &expand.input.shape,
+                &expand.out.shape[new..],
+                &kept,
+            )?)
         }
         B::SwapDims(swap) => {
-            let mut axes: Vec<usize> = (0..wanted.rank()).collect();
-            axes.swap(swap.dim1, swap.dim2);
-            of_one(permuted(wanted, &axes))
+            let mut needed: Vec<_> = ranges(wanted).collect();
+            needed.swap(swap.dim1, swap.dim2);
+            of_one(region(needed))
         }
         B::Permute(permute) => {
             // Dimension `d` of the result is dimension `axes[d]` of the input.
-            let mut back = vec![0; permute.axes.len()];
-            for (d, axis) in permute.axes.iter().enumerate() {
-                back[*axis] = d;
+            let mut needed = vec![(0, 0); permute.axes.len()];
+            for (axis, range) in permute.axes.iter().zip(ranges(wanted)) {
+                needed[*axis] = range;
             }
-            of_one(permuted(wanted, &back))
+            of_one(region(needed))
         }
-        B::Flip(flip) => of_one(flipped(flip, wanted)),
-        B::Slice(slice) => sliced(slice, family, wanted)?,
-        B::SliceAssign(assign) => assigned(assign, family, wanted)?,
-        B::RepeatDim(repeat) => repeated(repeat, family(base.clone()), wanted),
-        B::Cat(cat) => joined(cat, family, wanted),
-        B::Select(select) => selected(select, family(base.clone()), wanted),
+        B::Flip(flip) => {
+            let mut needed: Vec<_> = ranges(wanted).collect();
+            for axis in &flip.axes {
+                let (offset, size) = needed[*axis];
+                needed[*axis].0 = flip.input.shape[*axis] as u64 - offset - size;
+            }
+            of_one(region(needed))
+        }
+        B::Slice(slice) => sliced(slice, wanted)?,
+        B::SliceAssign(assign) => assigned(assign, wanted)?,
+        B::RepeatDim(repeat) => repeated(repeat, operation, wanted),
+        B::Cat(cat) => joined(cat, wanted),
+        B::Select(select) => selected(select, operation, wanted),
         _ => return None,
     })
-}
-
-fn run(out: Region, inputs: Vec<Option<Region>>, operation: OperationIr) -> Step {
-    Step {
-        out,
-        inputs,
-        make: Make::Run(Box::new(operation)),
-    }
 }
 
 fn dims(tensor: &TensorIr) -> Vec<u64> {
     tensor.shape.iter().map(|d| *d as u64).collect()
 }
 
-fn permuted(region: &Region, axes: &[usize]) -> Region {
-    let pick = |of: &[u64]| axes.iter().map(|axis| of[*axis]).collect();
-    Region::new(pick(region.offset()), pick(region.size())).expect("a permuted region is a region")
-}
-
 /// Returns a region with another range in one dimension.
-fn with_range(region: &Region, dim: usize, offset: u64, size: u64) -> Region {
-    let (mut offsets, mut sizes) = (region.offset().to_vec(), region.size().to_vec());
-    (offsets[dim], sizes[dim]) = (offset, size);
-    Region::new(offsets, sizes).expect("the range is inside the tensor")
-}
-
-fn flipped(flip: &FlipOpIr, wanted: &Region) -> Region {
-    let mut needed = wanted.clone();
-    for axis in &flip.axes {
-        let length = flip.input.shape[*axis] as u64;
-        let (offset, size) = (wanted.offset()[*axis], wanted.size()[*axis]);
-        needed = with_range(&needed, *axis, length - offset - size, size);
-    }
-    needed
+fn with_range(of: &Region, dim: usize, offset: u64, size: u64) -> Region {
+    let mut ranges: Vec<_> = ranges(of).collect();
+    ranges[dim] = (offset, size);
+    region(ranges)
 }
 
 /// Only positive steps have a rule.
-fn sliced(slice: &SliceOpIr, family: Family, wanted: &Region) -> Option<Step> {
-    let mut needed = Region::of_shape(&slice.tensor.shape);
-    let mut ranges = Vec::new();
-    for d in 0..wanted.rank() {
-        let length = slice.tensor.shape[d];
+fn sliced(slice: &SliceOpIr, wanted: &Region) -> Option<Step> {
+    let (mut needed, mut steps) = (Vec::new(), Vec::new());
+    for (d, (offset, size)) in ranges(wanted).enumerate() {
         let (start, step) = match slice.ranges.get(d) {
-            Some(range) => (
-                range.to_range(length).start as u64,
-                u64::try_from(range.step).ok()?,
-            ),
+            Some(range) => {
+                let start = range.to_range(slice.tensor.shape[d]).start;
+                (start as u64, u64::try_from(range.step).ok()?)
+            }
             None => (0, 1),
         };
-        let span = (wanted.size()[d] - 1) * step + 1;
-        needed = with_range(&needed, d, start + wanted.offset()[d] * step, span);
-        ranges.push(Slice::new(0, Some(span as isize), step as isize));
+        let span = (size - 1) * step + 1;
+        needed.push((start + offset * step, span));
+        steps.push(Slice::new(0, Some(span as isize), step as isize));
     }
-    if ranges.iter().all(|range| range.step == 1) {
-        return Some(alias(wanted, vec![Some(needed)]));
+    let needed = vec![Some(region(needed))];
+    if steps.iter().all(|range| range.step == 1) {
+        return Some(alias(wanted, needed));
     }
-    let operation = family(BaseOperationIr::Slice(SliceOpIr {
-        ranges,
+    let operation = family(slice.out.dtype)(BaseOperationIr::Slice(SliceOpIr {
+        ranges: steps,
         ..slice.clone()
     }));
-    Some(run(wanted.clone(), vec![Some(needed)], operation))
+    Some(run(wanted.clone(), needed, operation))
 }
 
 /// Returns the box that a value is written to, for steps of one; `None` for other steps.
@@ -309,7 +205,7 @@ fn target(assign: &SliceAssignOpIr) -> Option<Region> {
     Region::new(offset, size).ok()
 }
 
-fn assigned(assign: &SliceAssignOpIr, family: Family, wanted: &Region) -> Option<Step> {
+fn assigned(assign: &SliceAssignOpIr, wanted: &Region) -> Option<Step> {
     let target = target(assign)?;
     let Some(written) = wanted.intersection(&target) else {
         return Some(alias(wanted, vec![Some(wanted.clone()), None]));
@@ -319,7 +215,7 @@ fn assigned(assign: &SliceAssignOpIr, family: Family, wanted: &Region) -> Option
         return Some(alias(wanted, vec![None, Some(of_value)]));
     }
     let ranges = written.relative_to(wanted).ranges();
-    let operation = family(BaseOperationIr::SliceAssign(SliceAssignOpIr {
+    let operation = family(assign.out.dtype)(BaseOperationIr::SliceAssign(SliceAssignOpIr {
         ranges: ranges.into_iter().map(Slice::from).collect(),
         ..assign.clone()
     }));
@@ -327,7 +223,7 @@ fn assigned(assign: &SliceAssignOpIr, family: Family, wanted: &Region) -> Option
     Some(run(wanted.clone(), inputs, operation))
 }
 
-fn repeated(repeat: &RepeatDimOpIr, operation: OperationIr, wanted: &Region) -> Step {
+fn repeated(repeat: &RepeatDimOpIr, operation: &OperationIr, wanted: &Region) -> Step {
     let dim = repeat.dim;
     let length = repeat.tensor.shape[dim] as u64;
     let (offset, size) = (wanted.offset()[dim], wanted.size()[dim]);
@@ -337,14 +233,11 @@ fn repeated(repeat: &RepeatDimOpIr, operation: OperationIr, wanted: &Region) -> 
         return alias(wanted, vec![Some(with_range(wanted, dim, within, size))]);
     }
     let out = with_range(wanted, dim, 0, repeat.out.shape[dim] as u64);
-    run(
-        out,
-        vec![Some(with_range(wanted, dim, 0, length))],
-        operation,
-    )
+    let once = with_range(wanted, dim, 0, length);
+    run(out, vec![Some(once)], operation.clone())
 }
 
-fn joined(cat: &CatOpIr, family: Family, wanted: &Region) -> Step {
+fn joined(cat: &CatOpIr, wanted: &Region) -> Step {
     let dim = cat.dim;
     let wanted_range = wanted.offset()[dim]..wanted.offset()[dim] + wanted.size()[dim];
     let mut begin = 0;
@@ -362,7 +255,7 @@ fn joined(cat: &CatOpIr, family: Family, wanted: &Region) -> Step {
     if tensors.len() == 1 {
         return alias(wanted, inputs);
     }
-    let operation = family(BaseOperationIr::Cat(CatOpIr {
+    let operation = family(cat.out.dtype)(BaseOperationIr::Cat(CatOpIr {
         tensors,
         ..cat.clone()
     }));
@@ -370,10 +263,10 @@ fn joined(cat: &CatOpIr, family: Family, wanted: &Region) -> Step {
 }
 
 /// Returns the indices of the wanted rows, and the whole of the selected dimension.
-fn selected(select: &SelectOpIr, operation: OperationIr, wanted: &Region) -> Step {
+fn selected(select: &SelectOpIr, operation: &OperationIr, wanted: &Region) -> Step {
     let dim = select.dim;
     let tensor = with_range(wanted, dim, 0, select.tensor.shape[dim] as u64);
-    let indices = Region::new(vec![wanted.offset()[dim]], vec![wanted.size()[dim]]);
-    let indices = indices.expect("a range of a region is a region");
-    run(wanted.clone(), vec![Some(tensor), Some(indices)], operation)
+    let indices = region([(wanted.offset()[dim], wanted.size()[dim])]);
+    let inputs = vec![Some(tensor), Some(indices)];
+    run(wanted.clone(), inputs, operation.clone())
 }

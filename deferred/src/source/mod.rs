@@ -1,21 +1,21 @@
 //! Sources of parameter values.
 
-mod observed;
 mod request;
-mod uncached;
 mod values;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use burn::tensor::Device;
 use tinderbox_fake::DynTensor;
 
 use crate::{Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, SourceError};
 
-pub use observed::Observed;
 pub use request::Request;
-pub use uncached::Uncached;
 pub use values::Values;
+
+/// The values of a load, in the order of the requests.
+pub type Loaded = Result<Vec<DynTensor>, SourceError>;
 
 /// Values of parameters, by path and region: a replay of the recorded initialization, a checkpoint,
 /// a gathered model.
@@ -28,11 +28,7 @@ pub trait Source: Send + Sync {
     /// [values that differ](Mismatch::Differ) under the paths of one parameter; either all values are returned or none.
     ///
     /// The observer is notified of each complete value; `&()` ignores all events.
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError>;
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded;
 
     /// As [`load`](Self::load), for values that are loaded again and again, of which the system's cache of files can't hold all:
     /// a source of files reads around it. By default the same.
@@ -40,11 +36,7 @@ pub trait Source: Send + Sync {
     /// # Errors
     ///
     /// As [`load`](Self::load).
-    fn load_uncached(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.load(requests, observer)
     }
 
@@ -119,20 +111,12 @@ pub trait Source: Send + Sync {
 macro_rules! forward {
     ($self:ident => $to:expr; $($method:ident)*) => { $(forward!(@$method $self, $to);)* };
     (@load $self:ident, $to:expr) => {
-        fn load(
-            &$self,
-            requests: &[Request],
-            observer: &dyn Observer,
-        ) -> Result<Vec<DynTensor>, SourceError> {
+        fn load(&$self, requests: &[Request], observer: &dyn Observer) -> Loaded {
             $to.load(requests, observer)
         }
     };
     (@load_uncached $self:ident, $to:expr) => {
-        fn load_uncached(
-            &$self,
-            requests: &[Request],
-            observer: &dyn Observer,
-        ) -> Result<Vec<DynTensor>, SourceError> {
+        fn load_uncached(&$self, requests: &[Request], observer: &dyn Observer) -> Loaded {
             $to.load_uncached(requests, observer)
         }
     };
@@ -158,8 +142,6 @@ macro_rules! forward {
     };
 }
 
-use forward;
-
 impl<S: Source + ?Sized> Source for &S {
     forward!(self => (**self); load load_uncached check working_bytes construct describe);
 }
@@ -168,7 +150,7 @@ impl<S: Source + ?Sized> Source for Box<S> {
     forward!(self => (**self); load load_uncached check working_bytes construct describe);
 }
 
-impl<S: Source + ?Sized> Source for std::sync::Arc<S> {
+impl<S: Source + ?Sized> Source for Arc<S> {
     forward!(self => (**self); load load_uncached check working_bytes construct describe);
 }
 
@@ -185,19 +167,15 @@ pub struct OrElse<A, B> {
 impl<A: Source, B: Source> OrElse<A, B> {
     /// Splits the mismatches of the first source into parameters that the second may supply, and errors.
     fn split(&self, mismatches: Mismatches) -> (BTreeSet<ParameterPath>, Mismatches) {
-        let is_in = |path: &ParameterPath, module: &String| {
-            let rest = path.as_str().strip_prefix(module.as_str());
-            rest.is_some_and(|rest| module.is_empty() || rest.is_empty() || rest.starts_with('.'))
+        let may_supply = |path: &ParameterPath| match &self.modules {
+            Some(modules) => modules.iter().any(|module| path.is_under(module)),
+            None => true,
         };
         let mut missing = BTreeSet::new();
         let mut wrong = Vec::new();
         for mismatch in mismatches.0 {
             match mismatch {
-                Mismatch::Missing { path }
-                    if self.modules.as_ref().is_none_or(|modules| {
-                        modules.iter().any(|module| is_in(&path, module))
-                    }) =>
-                {
+                Mismatch::Missing { path } if may_supply(&path) => {
                     missing.insert(path);
                 }
                 other => wrong.push(other),
@@ -210,8 +188,8 @@ impl<A: Source, B: Source> OrElse<A, B> {
     fn load_of_both(
         &self,
         requests: &[Request],
-        load: impl Fn(&dyn Source, &[Request]) -> Result<Vec<DynTensor>, SourceError>,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+        load: impl Fn(&dyn Source, &[Request]) -> Loaded,
+    ) -> Loaded {
         let missing = match load(&self.first, requests) {
             // Nothing was computed: a source checks all requests before it serves the first.
             Err(SourceError::Mismatch {
@@ -233,44 +211,27 @@ impl<A: Source, B: Source> OrElse<A, B> {
             parameters = missing.len(), lacking = %self.first.describe(),
             source = %self.second.describe(), "what one source lacks comes from another"
         );
-        let (theirs, ours): (Vec<_>, Vec<_>) =
-            (0..requests.len()).partition(|at| missing.contains(&requests[*at].path));
         let mut values: Vec<Option<DynTensor>> = vec![None; requests.len()];
-        let mut load_some = |source: &dyn Source, positions: &[usize]| {
+        let sources: [(&dyn Source, bool); 2] = [(&self.first, false), (&self.second, true)];
+        for (source, supplies_missing) in sources {
+            let is_asked = |at: &usize| missing.contains(&requests[*at].path) == supplies_missing;
+            let positions: Vec<usize> = (0..requests.len()).filter(is_asked).collect();
             let some: Vec<Request> = positions.iter().map(|at| requests[*at].clone()).collect();
-            let made = load(source, &some)?;
-            if made.len() != some.len() {
-                return Err(SourceError::Count {
-                    described: source.describe(),
-                    expected: some.len(),
-                    found: made.len(),
-                });
+            let made = one_per_request(source, &some, load(source, &some)?)?;
+            for (at, value) in positions.into_iter().zip(made) {
+                values[at] = Some(value);
             }
-            for (at, value) in positions.iter().zip(made) {
-                values[*at] = Some(value);
-            }
-            Ok(())
-        };
-        load_some(&self.first, &ours)?;
-        load_some(&self.second, &theirs)?;
+        }
         Ok(values.into_iter().flatten().collect())
     }
 }
 
 impl<A: Source, B: Source> Source for OrElse<A, B> {
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.load_of_both(requests, |source, some| source.load(some, observer))
     }
 
-    fn load_uncached(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.load_of_both(requests, |source, some| {
             source.load_uncached(some, observer)
         })
@@ -322,6 +283,93 @@ pub struct ConstructedBy<S, C> {
 impl<S: Source, C: Source> Source for ConstructedBy<S, C> {
     forward!(self => self.values; load load_uncached check working_bytes describe);
     forward!(self => self.constructor; construct);
+}
+
+/// A source that reports everything that is loaded from it to an observer, whoever the caller is, for example the
+/// ranks of a pipeline, each of which begins and ends on its own.
+#[derive(Clone, derive_more::Debug)]
+pub struct Observed<S> {
+    source: S,
+    #[debug(skip)]
+    observer: Arc<dyn Observer>,
+}
+
+impl<S: Source> Observed<S> {
+    /// Creates a source with an observer.
+    pub fn new(source: S, observer: Arc<dyn Observer>) -> Self {
+        Self { source, observer }
+    }
+
+    /// Reports what `load` loads.
+    fn reported(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+        load: impl FnOnce(&dyn Observer) -> Loaded,
+    ) -> Loaded {
+        let bytes = requests.iter().map(Request::bytes).sum();
+        self.observer.begin(requests.len(), bytes);
+        let values = load(&Both(observer, &*self.observer))?;
+        self.observer.end();
+        Ok(values)
+    }
+}
+
+impl<S: Source> Source for Observed<S> {
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
+        self.reported(requests, observer, |both| self.source.load(requests, both))
+    }
+
+    fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
+        self.reported(requests, observer, |both| {
+            self.source.load_uncached(requests, both)
+        })
+    }
+
+    forward!(self => self.source; check working_bytes construct describe);
+}
+
+/// Reports each value to two observers.
+struct Both<'a>(&'a dyn Observer, &'a dyn Observer);
+
+impl Observer for Both<'_> {
+    fn advanced(&self, bytes: u64) {
+        self.0.advanced(bytes);
+        self.1.advanced(bytes);
+    }
+
+    fn completed(&self, path: &ParameterPath, bytes: u64) {
+        self.0.completed(path, bytes);
+        self.1.completed(path, bytes);
+    }
+}
+
+/// A source each of whose loads is [uncached](Source::load_uncached).
+#[derive(Clone, Debug)]
+pub struct Uncached<S>(pub S);
+
+impl<S: Source> Source for Uncached<S> {
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
+        self.0.load_uncached(requests, observer)
+    }
+
+    forward!(self => self.0; check working_bytes construct describe);
+}
+
+/// Returns the values that a source has loaded, if there is one for each request.
+pub(crate) fn one_per_request(
+    source: &dyn Source,
+    requests: &[Request],
+    values: Vec<DynTensor>,
+) -> Loaded {
+    match values.len() == requests.len() {
+        true => Ok(values),
+        false => Err(SourceError::Count {
+            described: source.describe(),
+            expected: requests.len(),
+            found: values.len(),
+        }),
+    }
 }
 
 /// Returns the value for each request, or all mismatches in one error.

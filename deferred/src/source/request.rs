@@ -73,21 +73,16 @@ impl Request {
         shape: &[u64],
         dtype: DType,
     ) -> Vec<Mismatch> {
-        let path = || path.clone();
         let mut mismatches = Vec::new();
         if shape != self.shape {
-            mismatches.push(Mismatch::Shape {
-                path: path(),
-                expected: self.shape.clone(),
-                found: shape.to_vec(),
-            });
+            mismatches.push(of_shape(path, &self.shape, shape));
         }
         if dtype != self.dtype && !can_cast(dtype, self.dtype) {
-            mismatches.push(self.of_dtype(path(), dtype));
+            mismatches.push(self.of_dtype(path, dtype));
         }
         // Compared with the request's own shape, since the other mismatch is reported already.
         if let Err(reason) = self.region.check_inside(&self.shape) {
-            let path = path();
+            let path = path.clone();
             mismatches.push(Mismatch::Region { path, reason });
         }
         mismatches
@@ -108,14 +103,10 @@ impl Request {
         let found: Vec<u64> = answer.shape().iter().map(|d| *d as u64).collect();
         let mut mismatches = Vec::new();
         if found != self.region.size() {
-            mismatches.push(Mismatch::Shape {
-                path: self.path.clone(),
-                expected: self.region.size().to_vec(),
-                found,
-            });
+            mismatches.push(of_shape(&self.path, self.region.size(), &found));
         }
         if answer.dtype() != dtype_on(self.dtype, &self.device) {
-            mismatches.push(self.of_dtype(self.path.clone(), answer.dtype()));
+            mismatches.push(self.of_dtype(&self.path, answer.dtype()));
         }
         if answer.is_fake() {
             let path = self.path.clone();
@@ -124,12 +115,19 @@ impl Request {
         mismatches
     }
 
-    fn of_dtype(&self, path: ParameterPath, found: DType) -> Mismatch {
-        let name = dtype_name;
+    fn of_dtype(&self, path: &ParameterPath, found: DType) -> Mismatch {
         Mismatch::DType {
-            path,
-            expected: name(self.dtype).into(),
-            found: name(found).into(),
+            path: path.clone(),
+            expected: dtype_name(self.dtype).into(),
+            found: dtype_name(found).into(),
         }
+    }
+}
+
+fn of_shape(path: &ParameterPath, expected: &[u64], found: &[u64]) -> Mismatch {
+    Mismatch::Shape {
+        path: path.clone(),
+        expected: expected.to_vec(),
+        found: found.to_vec(),
     }
 }

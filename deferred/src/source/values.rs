@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tinderbox_fake::{DynTensor, FakeError};
 
-use super::check_all;
+use super::{Loaded, check_all};
 use crate::{
     Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, Request, Source, SourceError,
 };
@@ -28,9 +28,9 @@ impl FromIterator<(ParameterPath, DynTensor)> for Values {
 
 impl Values {
     fn answer(&self, request: &Request) -> Result<&DynTensor, Vec<Mismatch>> {
-        let found = request.paths();
-        let found = found.filter_map(|path| Some((path, self.values.get(path)?)));
-        let found: Vec<(&ParameterPath, &DynTensor)> = found.collect();
+        let value_at = |path| Some((path, self.values.get(path)?));
+        let found: Vec<(&ParameterPath, &DynTensor)> =
+            request.paths().filter_map(value_at).collect();
         let Some((path, value)) = found.first() else {
             let path = request.path.clone();
             return Err(vec![Mismatch::Missing { path }]);
@@ -70,24 +70,19 @@ impl Values {
 }
 
 impl Source for Values {
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         let values = check_all(self, requests, |request| self.answer(request).cloned())?;
         let parts = values.into_iter().zip(requests);
-        parts
-            .map(|(value, request)| {
-                let part = request.part_of(value)?;
-                observer.completed(&request.path, part.bytes());
-                Ok(part)
-            })
-            .collect::<Result<_, FakeError>>()
-            .map_err(|source| SourceError::Failed {
-                described: self.describe(),
-                source: Box::new(source),
-            })
+        let parts = parts.map(|(value, request)| {
+            let part = request.part_of(value)?;
+            observer.completed(&request.path, part.bytes());
+            Ok(part)
+        });
+        let parts: Result<_, FakeError> = parts.collect();
+        parts.map_err(|source| SourceError::Failed {
+            described: self.describe(),
+            source: Box::new(source),
+        })
     }
 
     /// Reports every value that the model has no parameter for, in addition to other mismatches.

@@ -33,10 +33,11 @@ pub enum UnknownPath {
 }
 
 fn did_you_mean(near: &[ParameterPath]) -> String {
-    match near {
-        [] => ": it has no parameters".into(),
-        [only] => format!(": the nearest is `{only}`"),
-        several => format!(": the nearest are {}", quoted(several)),
+    let listed = quoted(near);
+    match near.len() {
+        0 => ": it has no parameters".into(),
+        1 => format!(": the nearest is {listed}"),
+        _ => format!(": the nearest are {listed}"),
     }
 }
 
@@ -73,18 +74,20 @@ impl ParameterTable {
     }
 
     fn unknown(&self, path: &str) -> UnknownPath {
+        let inside = self.iter().filter(|p| p.path.is_under(path));
+        let mut parameters: Vec<ParameterPath> = inside.map(|p| p.path.clone()).collect();
+        let count = parameters.len();
+        parameters.truncate(SHOWN);
         let path = path.to_owned();
-        let inside = self.iter().filter(|p| p.path.is_under(&path));
-        let count = inside.clone().count();
         match count {
             0 => UnknownPath::Nothing {
                 near: self.near(&path),
                 path,
             },
             _ => UnknownPath::Module {
-                parameters: inside.map(|p| p.path.clone()).take(SHOWN).collect(),
                 path,
                 count,
+                parameters,
             },
         }
     }

@@ -1,13 +1,77 @@
-//! The table of a model's parameters.
+//! The parameters of a model, and their table.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use burn::module::ParamGroup;
+use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
+use tinderbox_fake::{TensorKind, ValueId};
 
-use super::{Origin, Parameter};
 use crate::ParameterPath;
+
+/// When a module initializes a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// At its first use; never, if its value is replaced before.
+    Lazy,
+    /// While the module is constructed (`Param::from_tensor`, running statistics).
+    Eager,
+}
+
+/// One parameter of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parameter {
+    /// Its path in the module.
+    pub path: ParameterPath,
+    /// Types of the modules around it, the outermost first, one for each component of the path:
+    /// `Gpt.Vec.Block.Linear` for `blocks.0.query.weight`.
+    pub modules: String,
+    /// Float, int or bool.
+    pub kind: TensorKind,
+    /// Size per dimension, as seen by the forward.
+    pub shape: Vec<u64>,
+    /// Type of an element.
+    #[serde(with = "tinderbox_fake::dtype_names")]
+    pub dtype: DType,
+    /// Bytes of the elements.
+    pub bytes: u64,
+    /// Whether it has gradients; buffers do not.
+    pub trainable: bool,
+    /// When the module initializes it.
+    pub origin: Origin,
+    /// Whether Burn's own records contain its value transposed, as for a `Linear` in column layout.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub saved_transposed: bool,
+    /// The first parameter with the same id, if that is another one: clones of one `Param`.
+    pub clone_of: Option<ParameterPath>,
+    /// Its initial value in the graph of the model.
+    pub value: ValueId,
+}
+
+impl Parameter {
+    /// Returns the type of the module that owns it, such as `Linear`.
+    pub fn owner(&self) -> &str {
+        self.modules.rsplit('.').next().unwrap_or("")
+    }
+
+    /// Returns the path under which its value is loaded and saved: the path of the first of its clones, or its own.
+    pub fn original(&self) -> &ParameterPath {
+        self.clone_of.as_ref().unwrap_or(&self.path)
+    }
+
+    /// Returns the number of elements.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+}
+
+/// Whether values of a dtype can be cast to another.
+pub(crate) fn can_cast(from: DType, to: DType) -> bool {
+    let is_float = |dtype| matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16);
+    is_float(from) && is_float(to)
+}
 
 /// Every parameter of a model, in the order in which the module visits them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -69,24 +133,20 @@ impl ParameterTable {
     /// Returns a group of Burn, as optimizers and learning-rate schedulers take it, of the parameters with a property:
     /// a rank, a dtype, a type of module.
     pub fn group(&self, contains: impl Fn(&Parameter) -> bool) -> ParamGroup {
-        let contained = self
-            .parameters
-            .iter()
-            .filter(|parameter| contains(parameter));
+        let contained = self.iter().filter(|parameter| contains(parameter));
         ParamGroup::from_paths(contained.map(|parameter| parameter.path.as_str()).collect())
     }
 
     fn index_of(&self, path: &str) -> Option<usize> {
         let by_path = self.by_path.get_or_init(|| {
             let count = u32::try_from(self.parameters.len());
-            let mut positions: Vec<u32> =
-                (0..count.expect("a model has fewer than 2^32 parameters")).collect();
+            let count = count.expect("a model has fewer than 2^32 parameters");
+            let mut positions: Vec<u32> = (0..count).collect();
             positions.sort_by_key(|at| self.parameters[*at as usize].path.as_str());
             positions
         });
-        let found = by_path
-            .binary_search_by_key(&path, |at| self.parameters[*at as usize].path.as_str())
-            .ok()?;
+        let path_of = |at: &u32| self.parameters[*at as usize].path.as_str();
+        let found = by_path.binary_search_by_key(&path, path_of).ok()?;
         Some(by_path[found] as usize)
     }
 
@@ -102,10 +162,8 @@ impl ParameterTable {
 
     /// Returns the bytes of parameters that constructing the module on a real device allocates at once.
     pub fn eager_bytes(&self) -> u64 {
-        self.distinct()
-            .filter(|parameter| parameter.origin == Origin::Eager)
-            .map(|parameter| parameter.bytes)
-            .sum()
+        let eager = self.distinct().filter(|p| p.origin == Origin::Eager);
+        eager.map(|parameter| parameter.bytes).sum()
     }
 
     /// Returns the paths of the clones of a parameter, which have one value with it, in visiting order: the clones of
@@ -126,9 +184,7 @@ impl ParameterTable {
 
     /// Returns the parameters that are not clones of earlier ones: those that are loaded, saved and counted.
     pub fn distinct(&self) -> impl Iterator<Item = &Parameter> {
-        self.parameters
-            .iter()
-            .filter(|parameter| parameter.clone_of.is_none())
+        self.iter().filter(|parameter| parameter.clone_of.is_none())
     }
 }
 

@@ -139,31 +139,29 @@ impl ModuleSummary {
 
     /// Compares modules inside of two compared modules, whose paths are ignored.
     fn is_like_within(&self, other: &Self, outer: &str, other_outer: &str) -> bool {
+        let mut pairs = self.entries.iter().zip(&other.entries);
         self.kind == other.kind
             && self.totals == other.totals
             && self.entries.len() == other.entries.len()
-            && self
-                .entries
-                .iter()
-                .zip(&other.entries)
-                .all(|pair| match pair {
-                    (Entry::Module(a), Entry::Module(b)) => {
-                        a.name() == b.name() && a.is_like_within(b, outer, other_outer)
-                    }
-                    (Entry::Parameter(a), Entry::Parameter(b)) => {
-                        let original = |p: &Parameter, outer: &str| {
-                            let original = p.clone_of.as_ref().map(|path| path.as_str().to_owned());
-                            original.map(|path| match path.strip_prefix(outer) {
-                                Some(inside) if inside.starts_with('.') => inside.to_owned(),
-                                _ => path,
-                            })
-                        };
-                        a.path.leaf() == b.path.leaf()
-                            && (&a.shape, a.dtype, a.trainable, a.origin)
-                                == (&b.shape, b.dtype, b.trainable, b.origin)
-                            && original(a, outer) == original(b, other_outer)
-                    }
-                    _ => false,
-                })
+            && pairs.all(|pair| match pair {
+                (Entry::Module(a), Entry::Module(b)) => {
+                    a.name() == b.name() && a.is_like_within(b, outer, other_outer)
+                }
+                (Entry::Parameter(a), Entry::Parameter(b)) => {
+                    description(a, outer) == description(b, other_outer)
+                }
+                _ => false,
+            })
     }
+}
+
+/// Returns what is compared of a parameter inside of a module.
+fn description<'a>(parameter: &'a Parameter, outer: &str) -> impl PartialEq + use<'a> {
+    let original = parameter.clone_of.as_ref().map(|path| {
+        let inside = path.as_str().strip_prefix(outer);
+        let inside = inside.filter(|inside| inside.starts_with('.'));
+        inside.unwrap_or(path.as_str())
+    });
+    let of_values = (&parameter.shape, parameter.dtype, parameter.trainable);
+    (parameter.path.leaf(), of_values, parameter.origin, original)
 }

@@ -116,11 +116,12 @@ impl SummaryTable<'_> {
             return;
         }
         let totals = &module.totals;
-        let mut row = Row::default();
-        row[MODULE] = indented(&name, INDENT * depth);
+        let mut row = counted_row(
+            indented(&name, INDENT * depth),
+            totals.elements,
+            totals.bytes,
+        );
         row[TYPE] = kind;
-        row[ELEMENTS] = group_digits(totals.elements);
-        row[BYTES] = human_bytes(totals.bytes);
         row[TRAINABLE] = match totals.trainable_elements {
             0 => "no",
             all if all == totals.elements => "yes",
@@ -137,27 +138,23 @@ impl SummaryTable<'_> {
             1 => format!("1 {what}"),
             _ => format!("{} {what}s", group_digits(count)),
         };
-        let mut rows = Vec::new();
-        let mut row = |name: &str, elements: u64, bytes: u64| {
-            let mut row = Row::default();
-            row[MODULE] = name.into();
-            row[ELEMENTS] = group_digits(elements);
-            row[BYTES] = human_bytes(bytes);
-            rows.push(row);
-        };
-        let all = counted(totals.parameters, "parameter");
-        row(&all, totals.elements, totals.bytes);
-        let (elements, bytes) = (totals.trainable_elements, totals.trainable_bytes);
-        row("trainable", elements, bytes);
-        row(
-            "not trainable",
-            totals.elements - elements,
-            totals.bytes - bytes,
-        );
-        if totals.eager_elements > 0 {
-            row("made eagerly", totals.eager_elements, totals.eager_bytes);
-        }
+        let (all, bytes) = (totals.elements, totals.bytes);
+        let (trainable, trainable_bytes) = (totals.trainable_elements, totals.trainable_bytes);
+        let parameters = counted(totals.parameters, "parameter");
+        let mut rows = vec![
+            counted_row(parameters, all, bytes),
+            counted_row("trainable".into(), trainable, trainable_bytes),
+            counted_row(
+                "not trainable".into(),
+                all - trainable,
+                bytes - trainable_bytes,
+            ),
+        ];
         rows[0][TYPE] = self.summary.model.kind.clone();
+        if totals.eager_elements > 0 {
+            let (elements, bytes) = (totals.eager_elements, totals.eager_bytes);
+            rows.push(counted_row("made eagerly".into(), elements, bytes));
+        }
         if totals.clones > 0 {
             let mut row = Row::default();
             row[MODULE] = counted(totals.clones, "clone");
@@ -165,6 +162,14 @@ impl SummaryTable<'_> {
         }
         rows
     }
+}
+
+fn counted_row(name: String, elements: u64, bytes: u64) -> Row {
+    let mut row = Row::default();
+    row[MODULE] = name;
+    row[ELEMENTS] = group_digits(elements);
+    row[BYTES] = human_bytes(bytes);
+    row
 }
 
 /// Returns whether two modules are equal elements of a list.
@@ -175,27 +180,17 @@ fn is_like(module: &ModuleSummary, entry: &Entry) -> bool {
 }
 
 fn parameter_row(parameter: &Parameter, name: &str, kind: &str, depth: usize) -> Row {
-    let shape: Vec<String> = parameter.shape.iter().map(u64::to_string).collect();
-    let mut notes = Vec::new();
-    if parameter.origin == Origin::Eager {
-        notes.push("eager".to_owned());
-    }
-    let mut row = Row::default();
-    row[MODULE] = indented(name, INDENT * depth);
+    let name = indented(name, INDENT * depth);
+    let mut row = counted_row(name, parameter.elements(), parameter.bytes);
     row[TYPE] = kind.into();
-    row[SHAPE] = format!("[{}]", shape.join(", "));
+    row[SHAPE] = format!("{:?}", parameter.shape);
     row[DTYPE] = tinderbox_fake::dtype_name(parameter.dtype).into();
     row[TRAINABLE] = if parameter.trainable { "yes" } else { "no" }.into();
-    match &parameter.clone_of {
-        Some(original) => {
-            notes.push(format!("clone of {original}"));
-            row[ELEMENTS] = "-".into();
-            row[BYTES] = "-".into();
-        }
-        None => {
-            row[ELEMENTS] = group_digits(parameter.elements());
-            row[BYTES] = human_bytes(parameter.bytes);
-        }
+    let eager = (parameter.origin == Origin::Eager).then(|| "eager".to_owned());
+    let mut notes = Vec::from_iter(eager);
+    if let Some(original) = &parameter.clone_of {
+        notes.push(format!("clone of {original}"));
+        (row[ELEMENTS], row[BYTES]) = ("-".into(), "-".into());
     }
     row[NOTES] = notes.join(", ");
     row
@@ -215,16 +210,16 @@ impl fmt::Display for SummaryTable<'_> {
         let width = columns.iter().map(|(_, width)| width + GAP).sum::<usize>() - GAP;
         let rule = "─".repeat(width);
         writeln!(f, "{rule}")?;
-        for (index, row) in rows.iter().enumerate() {
+        for (row, number) in rows.iter().zip(1..) {
             let cells = columns
                 .iter()
                 .map(|(column, width)| cell(&row[*column], *column, *width));
             let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
             writeln!(f, "{}", line.trim_end())?;
-            if index == 0 {
-                writeln!(f, "{}", "═".repeat(width))?;
-            } else if index + 1 == parameters_end {
-                writeln!(f, "{rule}")?;
+            match number {
+                1 => writeln!(f, "{}", "═".repeat(width))?,
+                number if number == parameters_end => writeln!(f, "{rule}")?,
+                _ => {}
             }
         }
         write!(f, "{rule}")
@@ -290,10 +285,8 @@ fn shorten(text: &str, width: usize) -> String {
         return indented(text.trim_start(), indent);
     }
     let tail = (room - 1) / 2;
-    let head = room - 1 - tail;
-    let mut short: String = name[..head].iter().collect();
-    short.push('…');
-    short.extend(&name[name.len() - tail..]);
+    let (head, tail) = (&name[..room - 1 - tail], &name[name.len() - tail..]);
+    let short: String = head.iter().chain(&['…']).chain(tail).collect();
     indented(&short, indent)
 }
 
@@ -324,24 +317,16 @@ fn terminal_width() -> usize {
 
 /// Formats bytes with three digits and a unit: `3.91 GiB`.
 pub fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut size = bytes as f64;
-    let mut unit = "";
-    for next in UNITS {
-        if size < 1024.0 {
-            break;
-        }
-        size /= 1024.0;
-        unit = next;
-    }
-    match size {
-        size if size < 10.0 => format!("{size:.2} {unit}"),
-        size if size < 100.0 => format!("{size:.1} {unit}"),
-        size => format!("{size:.0} {unit}"),
-    }
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let all = bytes as f64;
+    let power = (all as u64).checked_ilog2().unwrap_or(0) / 10;
+    let (size, unit) = (all / 1024_f64.powi(power as i32), UNITS[power as usize]);
+    let decimals = match size {
+        ..10.0 if power > 0 => 2,
+        ..100.0 if power > 0 => 1,
+        _ => 0,
+    };
+    format!("{size:.decimals$} {unit}")
 }
 
 /// Like [`human_bytes`], or with all digits if another number has the same three: two numbers in one sentence that
@@ -355,15 +340,9 @@ pub fn human_bytes_distinct(bytes: u64, other: u64) -> String {
 
 /// Formats a number with a comma between groups of three digits.
 fn group_digits(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let digits = number.to_string().into_bytes();
+    let groups = digits.rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

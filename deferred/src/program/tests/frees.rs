@@ -8,7 +8,8 @@ use tinderbox_fake::ValueId;
 
 use super::random_programs::{GIVEN, calls, fixed_seed, recorded};
 use super::without_liveness;
-use crate::program::{Program, RandomKeys, Step, tensor_id};
+use crate::program::operation::tensor_id;
+use crate::program::{Program, RandomKeys, Step};
 
 fn operations(program: &Program) -> impl Iterator<Item = OperationIr> {
     program.steps.iter().map(|step| match step {

@@ -4,10 +4,9 @@ use burn::tensor::{DType, Distribution, Shape};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::client::Client;
 use cubecl::ir::UIntKind;
 use cubecl::prelude::*;
-use tinderbox_fake::{ElementRun, Region, Runs};
+use tinderbox_fake::Region;
 
 use super::narrow::{Narrow, Parameters, ParametersLaunch, narrow};
 use super::philox::{Draw, DrawLaunch};
@@ -29,7 +28,7 @@ struct Axis {
     stride: u64,
 }
 
-/// The position of a region in the whole, counted in blocks or in elements: as [`Runs`].
+/// The position of a region in the whole, counted in blocks or in elements: as [`Runs`](tinderbox_fake::Runs).
 #[derive(CubeType, CubeLaunch)]
 struct Places {
     first: u64,
@@ -154,82 +153,65 @@ pub fn generate_on(
     let out =
         empty_device_contiguous_dtype(client.clone(), device.clone(), Shape::from(shape), dtype);
     let elements = out.meta.num_elements();
-    if let Some(first) = runs.peek() {
-        let launch = Launch {
-            client: &client,
-            elements,
-            unit: match dtype.size() {
-                1 => UIntKind::U8,
-                2 => UIntKind::U16,
-                4 => UIntKind::U32,
-                _ => UIntKind::U64,
-            },
-            stream,
-            task,
-        };
-        launch.fill(out.clone(), first, &runs);
+    let Some(first) = runs.peek() else {
+        return Ok(out);
+    };
+    let per_block = match task.values {
+        Values::Narrow(_) => PER_NARROW_BLOCK,
+        Values::Wide(_) => PER_WIDE_BLOCK,
+    };
+    // Whole blocks are generated if every one is completely in a run.
+    let strides = runs.axes().iter().map(|axis| axis.source_stride);
+    let mut counts = strides.chain([first.source, first.len]);
+    let in_blocks = counts.all(|count| count.is_multiple_of(per_block));
+    let group = if in_blocks { per_block } else { 1 };
+    let units = elements / group as usize;
+
+    let client = &client;
+    let dim = CubeDim::new(client, units);
+    let count = cubecl::calculate_cube_count_elemwise(client, units, dim);
+    let address = AddressType::from_len(elements);
+    let mut axes = SequenceArg::new();
+    for axis in runs.axes() {
+        axes.push(AxisLaunch::new(axis.size, axis.source_stride / group));
+    }
+    let places = PlacesLaunch::new(first.source / group, first.len / group, axes);
+    let [k0, k1] = stream.key();
+    let [_, _, step, micro_batch] = stream.counter(0);
+    let draw = DrawLaunch::new(k0, k1, step, micro_batch);
+    let [a, b, c, d] = task.parameters;
+    let asked = AskedLaunch::new(places, draw, ParametersLaunch::new(a, b, c, d));
+    let unit = unit(dtype);
+    let buffer = out.clone().into_buffer_arg();
+    match (task.values, in_blocks) {
+        (Values::Narrow(values), true) => {
+            let vector = PER_NARROW_BLOCK as usize;
+            narrow_blocks::launch(
+                client, count, dim, address, vector, buffer, asked, values, unit,
+            );
+        }
+        (Values::Narrow(values), false) => {
+            narrow_elements::launch(client, count, dim, address, buffer, asked, values, unit);
+        }
+        (Values::Wide(values), true) => {
+            let vector = PER_WIDE_BLOCK as usize;
+            wide_blocks::launch(client, count, dim, address, vector, buffer, asked, values);
+        }
+        (Values::Wide(values), false) => {
+            wide_elements::launch(client, count, dim, address, buffer, asked, values);
+        }
     }
     Ok(out)
 }
 
-/// A kernel with its arguments.
-struct Launch<'a> {
-    client: &'a Client,
-    elements: usize,
-    /// The unsigned integer with as many bits as an element.
-    unit: UIntKind,
-    stream: &'a Stream,
-    task: Task,
-}
-
-impl Launch<'_> {
-    fn fill(&self, out: CubeTensor, first: ElementRun, runs: &Runs) {
-        let per_block = match self.task.values {
-            Values::Narrow(_) => PER_NARROW_BLOCK,
-            Values::Wide(_) => PER_WIDE_BLOCK,
-        };
-        // Whole blocks are generated if every one is completely in a run.
-        let strides = runs.axes().iter().map(|axis| axis.source_stride);
-        let mut counts = strides.chain([first.source, first.len]);
-        let in_blocks = counts.all(|count| count.is_multiple_of(per_block));
-        let group = if in_blocks { per_block } else { 1 };
-        let units = self.elements / group as usize;
-
-        let client = self.client;
-        let dim = CubeDim::new(client, units);
-        let count = cubecl::calculate_cube_count_elemwise(client, units, dim);
-        let address = AddressType::from_len(self.elements);
-        let mut axes = SequenceArg::new();
-        for axis in runs.axes() {
-            axes.push(AxisLaunch::new(axis.size, axis.source_stride / group));
-        }
-        let places = PlacesLaunch::new(first.source / group, first.len / group, axes);
-        let [k0, k1] = self.stream.key();
-        let [_, _, step, micro_batch] = self.stream.counter(0);
-        let draw = DrawLaunch::new(k0, k1, step, micro_batch);
-        let [a, b, c, d] = self.task.parameters;
-        let asked = AskedLaunch::new(places, draw, ParametersLaunch::new(a, b, c, d));
-        let unit = ElemType::UInt(self.unit);
-        let out = out.into_buffer_arg();
-        match (self.task.values, in_blocks) {
-            (Values::Narrow(values), true) => {
-                let vector = PER_NARROW_BLOCK as usize;
-                narrow_blocks::launch(
-                    client, count, dim, address, vector, out, asked, values, unit,
-                );
-            }
-            (Values::Narrow(values), false) => {
-                narrow_elements::launch(client, count, dim, address, out, asked, values, unit);
-            }
-            (Values::Wide(values), true) => {
-                let vector = PER_WIDE_BLOCK as usize;
-                wide_blocks::launch(client, count, dim, address, vector, out, asked, values);
-            }
-            (Values::Wide(values), false) => {
-                wide_elements::launch(client, count, dim, address, out, asked, values);
-            }
-        }
-    }
+/// Returns the unsigned integer with as many bits as an element.
+fn unit(dtype: DType) -> ElemType {
+    ElemType::UInt(match dtype.size() {
+        1 => UIntKind::U8,
+        2 => UIntKind::U16,
+        4 => UIntKind::U32,
+        _ => UIntKind::U64,
+    })
 }
 
 #[cfg(all(test, feature = "cpu"))]

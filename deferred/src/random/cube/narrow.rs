@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 use super::exact::product;
 use super::normal::standard_pair;
 use super::philox::{Draw, Words, block};
-use crate::random::uniform::STEP_F32;
+use crate::random::distribution::STEP_F32;
 
 /// The values computed from the words. In parentheses: the [`Parameters`], of which floats of `f32` and integers are
 /// in the lower half.

@@ -6,9 +6,9 @@ use half::{bf16, f16};
 use super::narrow::{Narrow, Storage};
 use super::wide::Wide;
 use crate::random::RandomError;
+use crate::random::distribution::{FloatRange, IntegerRange};
 use crate::random::element::{Sample, Sampler};
 use crate::random::float::NarrowSampler;
-use crate::random::uniform::{FloatRange, IntegerRange};
 
 /// Elements of a block.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,7 +6,7 @@ use super::exact::product;
 use super::narrow::Parameters;
 use super::normal_wide::standard_pair;
 use super::philox::{Draw, Words, block};
-use crate::random::uniform::STEP_F64;
+use crate::random::distribution::STEP_F64;
 
 /// The values computed from the words. In parentheses: the [`Parameters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

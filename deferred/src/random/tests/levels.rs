@@ -7,13 +7,12 @@ use burn::tensor::Distribution;
 use fearless_simd::{Level, Simd, dispatch};
 use half::{bf16, f16};
 
-use crate::random::bernoulli::Threshold;
+use crate::random::distribution::{FloatRange, IntegerRange, Threshold};
 use crate::random::element::{Sample, Sampler};
 use crate::random::fill::fill_at;
 use crate::random::float::NarrowSampler;
 use crate::random::philox::philox4x32_10;
 use crate::random::tests::scalar;
-use crate::random::uniform::{FloatRange, IntegerRange};
 use crate::random::{Domain, RandomElement, Seed, Stream, normal_f64};
 
 type NarrowIntegerSampler = Sampler<IntegerRange<u32>, u32, f64>;
