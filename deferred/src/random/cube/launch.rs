@@ -4,7 +4,6 @@ use burn::tensor::{DType, Distribution, Shape};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::client::Client;
 use cubecl::ir::UIntKind;
 use cubecl::prelude::*;
 use tinderbox_fake::Region;
