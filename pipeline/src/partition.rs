@@ -205,7 +205,7 @@ impl<'a> Places<'a> {
             mark,
             marks: marks.len(),
         })?;
-        let producer = self.joint.graph().value(*value).producer;
+        let producer = self.joint.graph().producer(*value);
         let position = producer.and_then(|node| self.joint.forward().position(node));
         position
             .map(|position| self.after_states(position + 1))

@@ -70,17 +70,20 @@ impl Cutting {
     /// The parameters that each stage reads and does not own.
     pub(crate) fn copies(&self, joint: &JointGraph, layout: &Layout) -> Vec<Vec<usize>> {
         let copies = layout.stages().map(|stage| {
-            let (forward, backward) = (&self.forward, &self.backward);
-            let reads = [forward, backward].map(|parts| parts[stage.index()].reads.iter());
-            let read = reads.into_iter().flatten();
-            let parameters = read.filter_map(|value| match joint.given(*value)? {
-                Given::Parameter(position) => Some(position),
-                _ => None,
-            });
+            let programs = [&self.forward, &self.backward].into_iter();
+            let read = programs.flat_map(|parts| &parts[stage.index()].reads);
+            let parameters = read.filter_map(|value| joint.parameter_of(*value));
             let others = parameters.filter(|position| layout.owners()[*position] != stage);
             others.collect::<BTreeSet<_>>().into_iter().collect()
         });
         copies.collect()
+    }
+
+    /// The messages along some edges.
+    fn messages(&self, keep: impl Fn(&Edge) -> bool) -> BTreeMap<Edge, Vec<ValueId>> {
+        let edges = self.edges.iter().filter(|(edge, _)| keep(edge));
+        let messages = edges.map(|(edge, values)| (*edge, values.iter().copied().collect()));
+        messages.collect()
     }
 
     /// The carried tensors that one stage has, by their names.
@@ -166,9 +169,8 @@ impl Cutting {
                 let keeper = keeper(joint, layout, stage_of, *value);
                 let input_value = joint.inputs()[*input].value;
                 let is_read = self.forward.iter().any(|p| p.reads.contains(&input_value));
-                for (index, parts) in self.forward.iter_mut().enumerate() {
-                    let (stage, reads) =
-                        (StageIndex::new(index), parts.reads.contains(&input_value));
+                for (stage, parts) in layout.stages().zip(&mut self.forward) {
+                    let reads = parts.reads.contains(&input_value);
                     if let Some(owner) = keeper.filter(|owner| reads && *owner != stage) {
                         let name = joint.inputs()[*input].leaf.name.clone();
                         return Err(PlanError::CarriedApart { name, owner, stage });
@@ -261,7 +263,7 @@ fn keeper(
 
 /// The program that makes a value; `None` for parameters, inputs and what every program makes for itself.
 fn maker(joint: &JointGraph, stage_of: &[Option<usize>], value: ValueId) -> Option<Endpoint> {
-    let producer = joint.graph().value(value).producer?;
+    let producer = joint.graph().producer(value)?;
     let stage = StageIndex::new(stage_of[producer.index()]?);
     match joint.role(producer) {
         Role::Assigned => Some(Endpoint::forward(stage)),

@@ -4,22 +4,20 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use tinderbox_deferred::{ParameterPath, ParameterTable};
-use tinderbox_fake::dtype_name;
+use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_fake::{Operation, dtype_name};
 use tinderbox_planner::{
     Boundary, Choice, Machine, PLAN_VERSION, Partition, PartitionCosts, PlanFile, PlanParameter,
     PlanStage, Rates, StageBytes, Step, TieGroup, Work, lower_bound, predict_costs,
 };
 use twox_hash::XxHash3_128;
 
-use super::Plan;
-use super::{text, values};
+use super::{Plan, text, values};
 use crate::PlanError;
 use crate::batch::Batch;
-use crate::cost::product_flops;
 use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
 use crate::schedule::{Compute, Dependencies, Edge, StageCosts, StageIndex};
-use crate::trace::{Given, JointGraph, Trace};
+use crate::trace::{JointGraph, Trace};
 use crate::work::{OperationGroups, OperationTimes, parameter_positions, work_of};
 
 /// The parameters of a model in the form of the plan file.
@@ -78,41 +76,30 @@ pub(crate) struct Divided {
 }
 
 impl Planning {
-    /// Prepares a trace; times are estimated from shapes unless they are given.
+    /// Prepares the program of batches like the example of a trace, with another number of samples if one is given. Times are
+    /// estimated from shapes unless those of the example are given, which are scaled to other samples.
     pub(crate) fn new<B: Batch>(
         trace: &Trace<B>,
-        rates: &Rates,
-        times: Option<OperationTimes>,
-    ) -> Result<Self, PlanError> {
-        let joint = trace.example_program()?;
-        let times = times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates));
-        Ok(Self::of_program(joint, trace.samples(), times))
-    }
-
-    /// Prepares the program of batches with another number of samples; the times of the traced one are scaled to it.
-    pub(super) fn of_samples<B: Batch>(
-        trace: &Trace<B>,
-        samples: usize,
+        samples: Option<usize>,
         rates: &Rates,
         times: Option<&OperationTimes>,
     ) -> Result<Self, PlanError> {
         let traced = trace.example_program()?;
-        let joint = trace.program_of_samples(samples)?;
+        let joint = match samples.filter(|samples| Some(*samples) != trace.samples()) {
+            Some(samples) => trace.program_of_samples(samples)?,
+            None => traced.clone(),
+        };
         let times = match times {
             Some(times) => times.scaled(&traced, &joint, rates),
             None => OperationTimes::analytic(&joint, rates),
         };
-        Ok(Self::of_program(joint, Some(samples), times))
-    }
-
-    fn of_program(joint: Arc<JointGraph>, samples: Option<usize>, times: OperationTimes) -> Self {
-        Self {
-            samples,
+        Ok(Self {
+            samples: samples.or(trace.samples()),
             groups: OperationGroups::new(&joint),
             times,
             work: OnceCell::new(),
             joint,
-        }
+        })
     }
 
     /// The work that partitioners divide, computed on first use.
@@ -207,7 +194,7 @@ impl Planning {
         let mut lowest: BTreeMap<usize, usize> = BTreeMap::new();
         for (id, stage) in joint.forward().nodes().iter().zip(&partition.stage_of) {
             for input in joint.graph().node(*id).inputs() {
-                if let Some(Given::Parameter(parameter)) = joint.given(*input) {
+                if let Some(parameter) = joint.parameter_of(*input) {
                     let known = lowest.entry(parameter).or_insert(*stage);
                     *known = (*known).min(*stage);
                 }
@@ -312,35 +299,33 @@ impl Planning {
         costs: StageCosts,
     ) -> PlanStage {
         let (layout, programs) = (&divided.layout, &divided.programs[stage.index()]);
-        let (owned, copies) = (layout.owned(stage), layout.copies(stage));
-        let paths = |positions: &[usize]| -> Vec<ParameterPath> {
+        let parameters = |positions: &[usize]| -> Vec<&Parameter> {
             let parameters = positions.iter().map(|at| self.joint.parameter(*at));
-            parameters.map(|parameter| parameter.path.clone()).collect()
+            parameters.collect()
         };
-        let bytes = |positions: &[usize]| -> u64 {
-            let parameters = positions.iter().map(|at| self.joint.parameter(*at));
-            parameters.map(|parameter| parameter.bytes).sum()
+        let owned = parameters(layout.owned(stage));
+        let copies = parameters(layout.copies(stage));
+        let paths = |parameters: &[&Parameter]| -> Vec<ParameterPath> {
+            parameters.iter().map(|one| one.path.clone()).collect()
         };
+        let bytes = |parameters: &[&Parameter]| parameters.iter().map(|one| one.bytes).sum();
         let mut known = HashSet::new();
-        let modules = owned
-            .iter()
-            .map(|at| self.joint.parameter(*at).path.module());
+        let modules = owned.iter().map(|parameter| parameter.path.module());
         let modules = modules.filter(|module| known.insert(*module));
-        let modules: Vec<String> = modules.map(str::to_owned).collect();
         let flops = |compute| -> u64 {
             let nodes = programs.phase(compute).map(|phase| phase.nodes.iter());
             let nodes = nodes.into_iter().flatten();
-            let operations = nodes.map(|id| &self.joint.graph().node(*id).operation);
-            operations.filter_map(product_flops).sum()
+            let operations = nodes.map(|id| self.joint.graph().node(*id).operation());
+            operations.filter_map(Operation::product_flops).sum()
         };
         PlanStage {
             stage,
             rank: layout.ranks[stage.index()],
-            modules,
-            parameter_bytes: bytes(owned),
-            copy_bytes: bytes(copies),
-            parameters: paths(owned),
-            copies: paths(copies),
+            modules: modules.map(str::to_owned).collect(),
+            parameter_bytes: bytes(&owned),
+            copy_bytes: bytes(&copies),
+            parameters: paths(&owned),
+            copies: paths(&copies),
             forward_flops: flops(Compute::Forward),
             backward_flops: flops(Compute::Backward),
             boundary_bytes: programs.sent_bytes.values().sum(),

@@ -160,7 +160,7 @@ impl<'a, B: Batch> Profiler<'a, B> {
     pub fn measure(self) -> Result<Profile, ProfileError> {
         // The same allocator settings as in a pipeline.
         tinderbox_pages::keep_freed_blocks();
-        let planning = Planning::new(self.trace, &Rates::default(), None)?;
+        let planning = Planning::new(self.trace, None, &Rates::default(), None)?;
         let mut profile = Profile {
             graph: planning.graph_digest(),
             device: DeviceLabel::of(&self.device).to_string(),

@@ -231,7 +231,7 @@ mod tests {
         let example = Tensor::<2>::ones([2, 5], &Device::flex());
         let forward = |net: &Linear, x| Outputs::loss(net.forward(x).mean());
         let trace: Trace<Tensor<2>> = model.trace(&example, forward).unwrap();
-        let planning = Planning::new(&trace, &Rates::default(), None).unwrap();
+        let planning = Planning::new(&trace, None, &Rates::default(), None).unwrap();
         let profile = Profile {
             depth: 1,
             ..Profile::unmeasured()

@@ -21,7 +21,7 @@ impl Profile {
     ///
     /// When the profile is of another program.
     pub fn times<B: Batch>(&self, trace: &Trace<B>) -> Result<OperationTimes, ProfileError> {
-        let planning = Planning::new(trace, &Rates::default(), None)?;
+        let planning = Planning::new(trace, None, &Rates::default(), None)?;
         let found = planning.graph_digest();
         if found != self.graph {
             return Err(ProfileError::OtherProgram {
