@@ -104,7 +104,7 @@ pub use error::{
 pub use lists::ScheduleChoice;
 pub use partition::Cut;
 pub use plan::{Plan, Planner};
-pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
+pub use profile::{BlockProfile, BlockSizes, PROFILE_VERSION, Profile, Profiler, Spread};
 #[doc(hidden)]
 pub use runtime::certification_time;
 pub use runtime::{

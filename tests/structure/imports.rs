@@ -77,8 +77,10 @@ fn cycles(graph: &Graph) -> Vec<Vec<String>> {
         }
         found
     };
-    let reached: BTreeMap<&String, BTreeSet<&String>> =
-        graph.keys().map(|module| (module, reached(module))).collect();
+    let reached: BTreeMap<&String, BTreeSet<&String>> = graph
+        .keys()
+        .map(|module| (module, reached(module)))
+        .collect();
     let mut cycles = BTreeSet::new();
     for (module, from) in &reached {
         let back = |other: &&&String| reached.get(**other).is_some_and(|of| of.contains(module));
@@ -95,7 +97,9 @@ fn described(of: &str, graph: &Graph) -> String {
     for cycle in cycles(graph) {
         text += &format!("\n{of}: {} modules use each other:\n", cycle.len());
         for module in &cycle {
-            let used = graph[module].iter().filter(|(other, _)| cycle.contains(other));
+            let used = graph[module]
+                .iter()
+                .filter(|(other, _)| cycle.contains(other));
             for (other, names) in used {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 text += &format!("  {module} -> {other}: {}\n", names.join(", "));

@@ -76,7 +76,11 @@ impl Crate {
         let syntax = syn::parse_file(&text).unwrap();
         let (stem, folder) = (file.file_stem().unwrap(), file.parent().unwrap());
         let is_root = ["lib", "main", "mod"].iter().any(|root| stem == *root);
-        let folder = if is_root { folder.to_owned() } else { folder.join(stem) };
+        let folder = if is_root {
+            folder.to_owned()
+        } else {
+            folder.join(stem)
+        };
         self.add(path, (file, &folder), &syntax.items);
         self.files.insert(file.to_owned(), syntax);
     }
@@ -189,7 +193,11 @@ impl Module {
 }
 
 /// The paths of a tree of imports, each with the name that it gets; none for all names.
-fn flatten(tree: &UseTree, before: &mut Vec<String>, found: &mut Vec<(Vec<String>, Option<String>)>) {
+fn flatten(
+    tree: &UseTree,
+    before: &mut Vec<String>,
+    found: &mut Vec<(Vec<String>, Option<String>)>,
+) {
     match tree {
         UseTree::Path(path) => {
             before.push(path.ident.to_string());
@@ -226,7 +234,8 @@ struct Names(BTreeSet<Vec<String>>);
 impl<'ast> Visit<'ast> for Names {
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let segments = path.segments.iter();
-        self.0.insert(segments.map(|one| one.ident.to_string()).collect());
+        self.0
+            .insert(segments.map(|one| one.ident.to_string()).collect());
         syn::visit::visit_path(self, path);
     }
 
@@ -236,7 +245,9 @@ impl<'ast> Visit<'ast> for Names {
     fn visit_macro(&mut self, called: &'ast syn::Macro) {
         let arguments = Punctuated::<syn::Expr, Token![,]>::parse_terminated;
         if let Ok(arguments) = called.parse_body_with(arguments) {
-            arguments.iter().for_each(|one| self.visit_expr_in_macro(one));
+            arguments
+                .iter()
+                .for_each(|one| self.visit_expr_in_macro(one));
         }
         syn::visit::visit_macro(self, called);
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::CertifiedStep;
 use super::copies::{Progress, Version};
 use super::refused::other_value;
-use super::run::{ListRun, Made};
+use super::run::ListRun;
 use super::sums::{Term, certify_sums};
 use crate::CertifyError;
 use crate::cut::{Binding, Phase};
@@ -146,11 +146,7 @@ impl<'a> ListRun<'a> {
         let phase = self.phase(task)?;
         let is_split = self.replica.lists.is_split(stage, k.index());
         for (value, takes) in &phase.outputs {
-            let made = Made {
-                value: *value,
-                micro_batch: k,
-            };
-            self.put((stage, k), made, *value, takes.of(is_split))?;
+            self.put((stage, k), *value, takes.of(is_split))?;
         }
         for position in &phase.gradients {
             self.add(task, *position)?;
@@ -163,14 +159,12 @@ impl<'a> ListRun<'a> {
         }
         let programs = self.programs(stage, k);
         if task.compute == Compute::Forward {
-            if let Some(value) = programs.loss {
-                self.take((stage, k), value)?;
-                *self.reported.entry((k.index(), None)).or_default() += 1;
-            }
-            for (name, value) in &programs.outputs {
+            let loss = programs.loss.iter().map(|value| (None, value));
+            let named = programs.outputs.iter();
+            let named = named.map(|(name, value)| (Some(name.as_str()), value));
+            for (name, value) in loss.chain(named) {
                 self.take((stage, k), *value)?;
-                let of = (k.index(), Some(name.as_str()));
-                *self.reported.entry(of).or_default() += 1;
+                *self.reported.entry((k.index(), name)).or_default() += 1;
             }
         }
         // Other stages of this rank read the values without a message.
@@ -182,9 +176,9 @@ impl<'a> ListRun<'a> {
             let received = &self.programs(to, k).received;
             let is_split = self.replica.lists.is_split(to, k.index());
             for value in values {
-                let made = self.take((stage, k), *value)?;
+                self.take((stage, k), *value)?;
                 let uses = received.get(value).map_or(0, |takes| takes.of(is_split));
-                self.put((to, k), made, *value, uses)?;
+                self.put((to, k), *value, uses)?;
             }
         }
         Ok(())

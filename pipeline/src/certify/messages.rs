@@ -2,7 +2,7 @@
 
 use super::copies::{Progress, Version};
 use super::refused::{differs, other_value};
-use super::run::{Contents, ListRun};
+use super::run::{Contents, ListRun, text as value_text};
 use super::sums::Term;
 use crate::CertifyError;
 use crate::schedule::{Compute, Message, MicroBatchIndex, StageIndex, Task};
@@ -45,9 +45,13 @@ impl ListRun<'_> {
                 self.same_length(needed.len(), values.len())?;
                 let is_split = self.replica.lists.is_split(to, micro_batch.index());
                 for (needed, made) in needed.iter().zip(values) {
+                    let wanted = (*needed, micro_batch);
+                    if made != wanted {
+                        return Err(self.expected(&value_text(wanted), value_text(made)));
+                    }
                     let uses = programs.received.get(needed);
                     let uses = uses.map_or(0, |takes| takes.of(is_split));
-                    self.put((to, micro_batch), made, *needed, uses)?;
+                    self.put((to, micro_batch), *needed, uses)?;
                 }
                 Ok(())
             }

@@ -181,30 +181,27 @@ impl ProgramRun<'_, '_> {
         let bound = phase.outputs.len() + phase.gradients.len();
         let bound = bound + phase.updates.len() + phase.carried.len();
         self.count("outputs", made.len(), bound)?;
-        let (outputs, rest) = made.split_at(phase.outputs.len());
-        for ((value, _), made) in phase.outputs.iter().zip(outputs) {
-            if self.reference.find(*value) != Some(*made) {
-                return Err(self.wrong_output("an output", Some(*value), self.value_of(*made)));
-            }
-        }
         let joint = self.reference.joint;
-        let gradients = phase.gradients.iter().map(|position| {
-            let expected = joint.gradients().get(*position).copied().flatten();
-            ("the gradient of", Given::Parameter(*position), expected)
+        let outputs = phase.outputs.iter();
+        let outputs = outputs.map(|(value, _)| ("an output", None, Some(*value)));
+        let gradients = phase.gradients.iter().map(|at| {
+            let expected = joint.gradients().get(*at).copied().flatten();
+            ("the gradient of", Some(Given::Parameter(*at)), expected)
         });
-        let updates = phase.updates.iter().map(|position| {
-            let expected = joint.updates().get(position).copied();
-            ("the new value of", Given::Parameter(*position), expected)
+        let updates = phase.updates.iter().map(|at| {
+            let expected = joint.updates().get(at).copied();
+            ("the new value of", Some(Given::Parameter(*at)), expected)
         });
-        let carried = phase.carried.iter().map(|position| {
-            let expected = joint.carried().get(position).copied();
-            ("the new value of", Given::Input(*position), expected)
+        let carried = phase.carried.iter().map(|at| {
+            let expected = joint.carried().get(at).copied();
+            ("the new value of", Some(Given::Input(*at)), expected)
         });
-        let bound = gradients.chain(updates).chain(carried);
-        for ((what, given, expected), made) in bound.zip(rest) {
-            if expected.map(|value| self.reference.of(value)) != Some(*made) {
-                let what = format!("{what} {}", self.reference.given(given));
-                return Err(self.wrong_output(&what, expected, self.value_of(*made)));
+        let bound = outputs.chain(gradients).chain(updates).chain(carried);
+        for ((what, given, expected), made) in bound.zip(made) {
+            if expected.and_then(|value| self.reference.find(value)) != Some(made) {
+                let given = given.map(|given| format!("{what} {}", self.reference.given(given)));
+                let what = given.unwrap_or_else(|| what.to_owned());
+                return Err(self.wrong_output(&what, expected, self.value_of(made)));
             }
         }
         Ok(())
@@ -218,10 +215,10 @@ impl ProgramRun<'_, '_> {
         found: ValueId,
     ) -> Result<(), CertifyError> {
         let fingerprint = self.reference.find(found);
-        if expected.is_some() && expected.map(|value| self.reference.of(value)) == fingerprint {
-            return Ok(());
+        match expected.is_some_and(|value| self.reference.find(value) == fingerprint) {
+            true => Ok(()),
+            false => Err(self.wrong_output(what, expected, Some(found))),
         }
-        Err(self.wrong_output(what, expected, Some(found)))
     }
 
     fn wrong_output(
@@ -241,10 +238,8 @@ impl ProgramRun<'_, '_> {
     }
 
     fn or_nothing(&self, value: Option<ValueId>) -> String {
-        value.map_or_else(
-            || "no value of the model".into(),
-            |value| self.reference.describe(value),
-        )
+        let described = value.map(|value| self.reference.describe(value));
+        described.unwrap_or_else(|| "no value of the model".into())
     }
 
     fn describe(&self, binding: Binding) -> String {

@@ -1,7 +1,6 @@
 //! A step of a replica in progress.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 
 use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::ValueId;
@@ -18,16 +17,11 @@ use crate::sum::TreeSum;
 use crate::{CertifyError, CertifySite};
 
 /// A value of a micro-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Made {
-    pub(super) value: ValueId,
-    pub(super) micro_batch: MicroBatchIndex,
-}
+pub(super) type Made = (ValueId, MicroBatchIndex);
 
-impl fmt::Display for Made {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of micro-batch {}", self.value, self.micro_batch)
-    }
+/// The text of a value.
+pub(super) fn text((value, micro_batch): Made) -> String {
+    format!("{value} of micro-batch {micro_batch}")
 }
 
 /// The contents of a message.
@@ -155,20 +149,13 @@ impl<'a> ListRun<'a> {
     pub(super) fn put(
         &mut self,
         location: Location,
-        made: Made,
-        needed: ValueId,
+        value: ValueId,
         uses: usize,
     ) -> Result<(), CertifyError> {
-        let wanted = Made {
-            value: needed,
-            micro_batch: location.1,
-        };
-        if made != wanted {
-            return Err(self.expected(&wanted.to_string(), made.to_string()));
-        }
-        match self.kept.put(location, needed, (), uses) {
+        let made = (value, location.1);
+        match self.kept.put(location, value, (), uses) {
             true => Ok(()),
-            false => Err(self.expected("each value once", format!("{made} again"))),
+            false => Err(self.expected("each value once", format!("{} again", text(made)))),
         }
     }
 
@@ -178,13 +165,10 @@ impl<'a> ListRun<'a> {
         location: Location,
         value: ValueId,
     ) -> Result<Made, CertifyError> {
-        let made = Made {
-            value,
-            micro_batch: location.1,
-        };
+        let made = (value, location.1);
         match self.kept.take(location, value) {
             Some(_) => Ok(made),
-            None => Err(self.expected(&made.to_string(), "nothing")),
+            None => Err(self.expected(&text(made), "nothing")),
         }
     }
 

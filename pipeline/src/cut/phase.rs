@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tinderbox_deferred::{Program, ProgramError};
 use tinderbox_fake::{NodeId, ValueId};
 
-use super::Parts;
+use super::parts::Parts;
 use super::takes::{Taken, Takes};
 use crate::schedule::Compute;
 use crate::trace::{Given, JointGraph};

@@ -32,14 +32,11 @@ pub(super) fn plan_parameters(table: &ParameterTable) -> Vec<PlanParameter> {
 
 /// A digest of the model's parameters: path, shape and dtype of each, in order.
 pub(super) fn model_digest(table: &ParameterTable) -> String {
-    let mut text = String::new();
-    for parameter in table {
-        text.push_str(&format!(
-            "{}\n{:?}\n{:?}\n",
-            parameter.path, parameter.shape, parameter.dtype
-        ));
-    }
-    format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
+    let texts = table.iter().map(|one| {
+        let (path, shape, dtype) = (&one.path, &one.shape, one.dtype);
+        format!("{path}\n{shape:?}\n{dtype:?}\n")
+    });
+    digest(&texts.collect::<String>())
 }
 
 /// A digest of a program without its initialization: operations, shapes and operands.
@@ -56,6 +53,10 @@ pub(super) fn graph_digest(joint: &JointGraph) -> String {
         }
         text.push('\n');
     }
+    digest(&text)
+}
+
+fn digest(text: &str) -> String {
     format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
 }
 
@@ -201,11 +202,9 @@ impl Planning {
             }
         }
         // In the order of the forward; parameters of one operation in the order of the table.
-        let parameters = table.iter().zip(parameter_positions(joint)).enumerate();
-        let distinct = parameters.filter(|(_, (parameter, _))| parameter.clone_of.is_none());
-        let mut parameters: Vec<(usize, usize)> = distinct
-            .map(|(parameter, (_, position))| (position, parameter))
-            .collect();
+        let positions = parameter_positions(joint).into_iter().zip(0..);
+        let mut parameters: Vec<(usize, usize)> = positions.collect();
+        parameters.retain(|(_, parameter)| joint.parameter(*parameter).clone_of.is_none());
         parameters.sort_unstable();
         let mut owned = vec![Vec::new(); partition.stages()];
         for (position, parameter) in parameters {
@@ -221,21 +220,19 @@ impl Planning {
 
     fn ties(&self, layout: &Layout) -> Vec<TieGroup> {
         let table = self.joint.table();
-        let parameters = table.iter().enumerate();
-        let groups = parameters.filter_map(|(position, parameter)| {
+        let groups = table.iter().enumerate().map(|(position, parameter)| {
             let copies = layout.stages();
             let copies = copies.filter(|stage| layout.copies(*stage).contains(&position));
-            let copies: Vec<StageIndex> = copies.collect();
             let clones = table.iter();
             let clones = clones.filter(|other| other.clone_of.as_ref() == Some(&parameter.path));
-            (!copies.is_empty()).then(|| TieGroup {
+            TieGroup {
                 path: parameter.path.clone(),
                 clones: clones.map(|other| other.path.clone()).collect(),
                 owner: layout.owners()[position],
-                copies,
-            })
+                copies: copies.collect(),
+            }
         });
-        groups.collect()
+        groups.filter(|group| !group.copies.is_empty()).collect()
     }
 
     fn costs(&self, machine: &Machine, step: &Step, divided: &Divided) -> PartitionCosts {
@@ -247,7 +244,8 @@ impl Planning {
         costs.overhead = machine.action_ns;
         let replicas = step.replicas.max(1) as u64;
         let mut bytes = Vec::new();
-        for ((stage, programs), costs) in layout.stages().zip(programs).zip(&mut costs.stages) {
+        let stages = layout.stages().zip(programs);
+        for ((stage, programs), costs) in stages.zip(&mut costs.stages) {
             let rank = machine.rank(layout.ranks[stage.index()]);
             let time = |compute: Compute| {
                 let phase = programs.phase(compute);
@@ -313,8 +311,10 @@ impl Planning {
         let modules = owned.iter().map(|parameter| parameter.path.module());
         let modules = modules.filter(|module| known.insert(*module));
         let flops = |compute| -> u64 {
-            let nodes = programs.phase(compute).map(|phase| phase.nodes.iter());
-            let nodes = nodes.into_iter().flatten();
+            let nodes = programs
+                .phase(compute)
+                .into_iter()
+                .flat_map(|phase| &phase.nodes);
             let operations = nodes.map(|id| self.joint.graph().node(*id).operation());
             operations.filter_map(Operation::product_flops).sum()
         };
@@ -342,16 +342,16 @@ impl Planning {
 
 /// The messages that leave each stage.
 fn boundaries(programs: &[StagePrograms]) -> Vec<Boundary> {
-    let sends = programs.iter().flat_map(|programs| {
-        let bytes = programs.sent_bytes.values();
-        programs.sends.iter().zip(bytes)
-    });
-    let boundaries = sends.map(|((edge, values), bytes)| Boundary {
-        edge: *edge,
-        values: values.len(),
-        bytes: *bytes,
-    });
-    boundaries.collect()
+    let of_stage = |programs: &StagePrograms| {
+        let sends = programs.sends.iter().zip(programs.sent_bytes.values());
+        let boundaries = sends.map(|((edge, values), bytes)| Boundary {
+            edge: *edge,
+            values: values.len(),
+            bytes: *bytes,
+        });
+        boundaries.collect::<Vec<_>>()
+    };
+    programs.iter().flat_map(of_stage).collect()
 }
 
 /// The positions of a stage as ranges.

@@ -76,48 +76,6 @@ struct Division {
     stage_bytes: Option<(u64, u64)>,
 }
 
-/// The numbers of replicas and micro-batches that were tried so far.
-#[derive(Default)]
-struct Choosing {
-    /// The first of the shortest steps, with its numbers.
-    best: Option<(u64, (usize, usize))>,
-    /// The error of most micro-batches, of several the one with the fewest replicas, with its number of micro-batches.
-    error: Option<PlanError>,
-    error_at: usize,
-    /// What was found, each on one line.
-    reasons: Vec<String>,
-}
-
-impl Choosing {
-    /// Adds the step of numbers with a name, and returns whether it is the fastest so far.
-    fn add(
-        &mut self,
-        (numbers, name): ((usize, usize), String),
-        step_ns: Result<u64, PlanError>,
-    ) -> bool {
-        let found = match &step_ns {
-            Ok(step_ns) => format!("{:.3} ms", *step_ns as f64 / 1e6),
-            Err(error) => without_advice(error),
-        };
-        self.reasons.push(format!("{name}: {found}"));
-        match step_ns {
-            Ok(step_ns) => {
-                let is_fastest = self.best.is_none_or(|(best, _)| step_ns < best);
-                if is_fastest {
-                    self.best = Some((step_ns, numbers));
-                }
-                is_fastest
-            }
-            Err(error) => {
-                if numbers.1 > self.error_at {
-                    (self.error, self.error_at) = (Some(error), numbers.1);
-                }
-                false
-            }
-        }
-    }
-}
-
 impl Plan {
     /// Creates the best plan for a machine, with the defaults of [`Planner`].
     ///
@@ -335,68 +293,78 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// can't be cut, or the batch of [`choose_micro_batches`](Self::choose_micro_batches) can't be split. If no number fits
     /// that is to be chosen, it returns the error of most micro-batches.
     pub fn plan(self) -> Result<Plan, PlanError> {
-        let rates = &self.machine.rates;
+        let (rates, times) = (&self.machine.rates, self.times.as_ref());
+        let of_samples = |samples| Planning::new(self.trace, samples, rates, times);
         if let Some(batch) = &self.batch {
             self.trace.check_batch(batch)?;
-            return self.choose(samples_of(batch)?);
+            let samples = samples_of(batch)?;
+            let least = self.replicas.unwrap_or(1);
+            if least > samples {
+                let replicas = least;
+                return Err(PlanError::FewSamples { samples, replicas });
+            }
+            let counts = (1..=samples).filter(|count| samples.is_multiple_of(*count));
+            let counts = counts.filter(|count| *count >= least);
+            return self.choose(counts, |count| of_samples(Some(samples / count)));
         }
-        let micro_batches = self.step.micro_batches;
-        if micro_batches == 0 {
-            return Err(PlanError::NoMicroBatches);
+        match (self.step.micro_batches, self.replicas) {
+            (0, _) => Err(PlanError::NoMicroBatches),
+            (count, None) => self.choose([count], |_| of_samples(self.samples)),
+            (count, Some(replicas)) => {
+                let planning = of_samples(self.samples)?;
+                self.plan_of(&planning, (replicas, count), self.programs)
+            }
         }
-        let planning = Planning::new(self.trace, self.samples, rates, self.times.as_ref())?;
-        if let Some(replicas) = self.replicas {
-            return self.plan_of(&planning, (replicas, micro_batches), self.programs);
-        }
-        let mut choice = Choosing::default();
-        for replicas in self.possible_replicas(&planning, micro_batches) {
-            let numbers = (replicas, micro_batches);
-            choice.add(self.named(numbers), self.step_ns(&planning, numbers));
-        }
-        self.chosen(choice, |_| Ok(planning))
     }
 
-    /// Chooses the number of micro-batches of a batch, and of replicas if that is not set.
-    fn choose(&self, samples: usize) -> Result<Plan, PlanError> {
+    /// Chooses one of some numbers of micro-batches, and the number of replicas if that is not set.
+    fn choose(
+        &self,
+        counts: impl IntoIterator<Item = usize>,
+        planning_of: impl Fn(usize) -> Result<Planning, PlanError>,
+    ) -> Result<Plan, PlanError> {
         /// After so many numbers without a faster plan, larger ones are not tried.
         const SLOWER: usize = 3;
-        if let Some(replicas) = self.replicas.filter(|replicas| *replicas > samples) {
-            return Err(PlanError::FewSamples { samples, replicas });
-        }
-        let planning_of = |count: usize| {
-            let (rates, times) = (&self.machine.rates, self.times.as_ref());
-            Planning::new(self.trace, Some(samples / count), rates, times)
-        };
-        let mut choice = Choosing::default();
-        let mut slower = 0;
-        for count in (1..=samples).filter(|count| samples.is_multiple_of(*count)) {
-            if self.replicas.is_some_and(|replicas| replicas > count) {
-                continue;
-            }
-            let mut is_faster = false;
-            match planning_of(count) {
+        // The first of the shortest steps; the error of most micro-batches, of several the one with the fewest replicas.
+        let mut best: Option<(u64, (usize, usize))> = None;
+        let mut error: Option<(usize, PlanError)> = None;
+        let (mut reasons, mut slower) = (Vec::new(), 0);
+        for count in counts {
+            slower += 1;
+            let steps = match planning_of(count) {
                 Ok(planning) => {
-                    for replicas in self.possible_replicas(&planning, count) {
-                        let numbers = (replicas, count);
-                        let step_ns = self.step_ns(&planning, numbers);
-                        is_faster |= choice.add(self.named(numbers), step_ns);
-                    }
+                    let replicas = self.possible_replicas(&planning, count).into_iter();
+                    let steps = replicas.map(|of| (of, self.step_ns(&planning, (of, count))));
+                    steps.collect()
                 }
                 // Such as the error of a forward that compares samples with each other.
-                Err(error) => {
-                    let numbers = (self.replicas.unwrap_or(1), count);
-                    choice.add(self.named(numbers), Err(error));
+                Err(error) => vec![(self.replicas.unwrap_or(1), Err(error))],
+            };
+            for (replicas, step_ns) in steps {
+                reasons.push(self.reason((replicas, count), &step_ns));
+                match step_ns {
+                    Ok(step_ns) if best.is_none_or(|(least, _)| step_ns < least) => {
+                        best = Some((step_ns, (replicas, count)));
+                        slower = 0;
+                    }
+                    Err(found) if error.as_ref().is_none_or(|(at, _)| count > *at) => {
+                        error = Some((count, found));
+                    }
+                    Ok(_) | Err(_) => {}
                 }
             }
-            slower = match is_faster || choice.best.is_none() {
-                true => 0,
-                false => slower + 1,
-            };
-            if slower == SLOWER {
+            if best.is_some() && slower == SLOWER {
                 break;
             }
         }
-        self.chosen(choice, planning_of)
+        let Some((_, numbers)) = best else {
+            let (_, error) = error.expect("one replica and one micro-batch are always possible");
+            return Err(error);
+        };
+        let planning = planning_of(numbers.1)?;
+        let mut plan = self.plan_of(&planning, numbers, self.programs)?;
+        plan.file.choice.reasons.extend(reasons);
+        Ok(plan)
     }
 
     /// The numbers of replicas that may be chosen, or the one that was set.
@@ -425,34 +393,25 @@ impl<'a, B: Batch> Planner<'a, B> {
         }
     }
 
-    /// Numbers of replicas and micro-batches, with the text of those that are to be chosen.
-    fn named(&self, numbers: (usize, usize)) -> ((usize, usize), String) {
-        let (replicas, micro_batches) = numbers;
-        let mut texts = Vec::new();
+    /// What was found for numbers of replicas and micro-batches, on one line.
+    fn reason(
+        &self,
+        (replicas, micro_batches): (usize, usize),
+        step_ns: &Result<u64, PlanError>,
+    ) -> String {
+        let mut numbers = Vec::new();
         if self.replicas.is_none() {
             let ranks = self.machine.ranks() / replicas;
-            texts.push(format!("{replicas} replicas of {ranks} ranks"));
+            numbers.push(format!("{replicas} replicas of {ranks} ranks"));
         }
         if self.batch.is_some() {
-            texts.push(format!("{micro_batches} micro-batches"));
+            numbers.push(format!("{micro_batches} micro-batches"));
         }
-        (numbers, texts.join(", "))
-    }
-
-    /// Returns the plan of the choice.
-    fn chosen(
-        &self,
-        choice: Choosing,
-        planning_of: impl FnOnce(usize) -> Result<Planning, PlanError>,
-    ) -> Result<Plan, PlanError> {
-        let Some((_, numbers)) = choice.best else {
-            let error = choice.error;
-            return Err(error.expect("one replica and one micro-batch are always possible"));
+        let found = match step_ns {
+            Ok(step_ns) => format!("{:.3} ms", *step_ns as f64 / 1e6),
+            Err(error) => without_advice(error),
         };
-        let planning = planning_of(numbers.1)?;
-        let mut plan = self.plan_of(&planning, numbers, self.programs)?;
-        plan.file.choice.reasons.extend(choice.reasons);
-        Ok(plan)
+        format!("{}: {found}", numbers.join(", "))
     }
 
     /// Creates the plan of a number of replicas and micro-batches.

@@ -68,7 +68,8 @@ pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[Stag
     }
 }
 
-fn in_module(joint: &JointGraph, node: NodeId) -> String {
+/// Where the module of an operation is known, ` in ` and its path.
+pub(super) fn in_module(joint: &JointGraph, node: NodeId) -> String {
     match joint.module_of(node) {
         None | Some("") => String::new(),
         Some(module) => format!(" in {module}"),

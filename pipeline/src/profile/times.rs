@@ -30,12 +30,10 @@ impl Profile {
             });
         }
         let (blocks, programs) = blocks::divide(&planning, self)?;
-        let operations = |block: &BlockProfile| block.operations;
-        if !blocks
-            .iter()
-            .map(operations)
-            .eq(self.blocks.iter().map(operations))
-        {
+        let operations = |blocks: &[BlockProfile]| -> Vec<_> {
+            blocks.iter().map(|block| block.operations).collect()
+        };
+        if operations(&blocks) != operations(&self.blocks) {
             return Err(ProfileError::OtherBlocks {
                 expected: self.blocks.len(),
                 found: blocks.len(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Shape, Tensor};
 use tinderbox_deferred::{ParameterPath, ParameterTable, RandomKey, RandomKeys, random::Domain};
 use tinderbox_fake::{Backward, DynTensor, Graph, Mode, RecordError, Recording, ValueId};
 
@@ -72,20 +72,18 @@ fn weight_of(device: &Device, outputs: &Outputs) -> Result<Tensor<1>, TraceError
     if outputs.is_contradictory {
         return Err(TraceError::SumOverCount);
     }
-    if let Some(loss) = &outputs.loss {
-        let elements = loss.shape().num_elements();
-        if elements != 1 {
-            return Err(TraceError::LossShape { elements });
-        }
+    let several = |shape: Shape| Some(shape.num_elements()).filter(|elements| *elements != 1);
+    let loss = outputs.loss.as_ref();
+    if let Some(elements) = loss.and_then(|loss| several(loss.shape())) {
+        return Err(TraceError::LossShape { elements });
     }
-    if let LossOver::Count(count) = &outputs.over {
-        let elements = count.shape().num_elements();
-        if elements != 1 {
-            return Err(TraceError::CountShape { elements });
-        }
+    if let LossOver::Count(count) = &outputs.over
+        && let Some(elements) = several(count.shape())
+    {
+        return Err(TraceError::CountShape { elements });
     }
     // The weight is not a power of two, so it is not rounded to 16 bits.
-    let dtype = match outputs.loss.as_ref().map(Tensor::dtype) {
+    let dtype = match loss.map(Tensor::dtype) {
         Some(DType::F64) => DType::F64,
         _ => DType::F32,
     };
@@ -189,9 +187,8 @@ impl Recorded {
     /// The values of the tensors, without the new values of running states.
     fn values(&self, key: &ProgramKey, recording: &Recording) -> Result<Values, TraceError> {
         let made = |tensor: &DynTensor| {
-            recording
-                .value(tensor)
-                .expect("it is made in the recording")
+            let value = recording.value(tensor);
+            value.expect("it is made in the recording")
         };
         let outputs = &self.forward.outputs;
         let named = outputs.named.iter().map(|(name, tensor)| {
@@ -199,30 +196,27 @@ impl Recorded {
             Ok((name.clone(), recording.value(tensor).ok_or_else(foreign)?))
         });
         let inputs = key.leaves.iter().cloned().zip(&self.inputs);
+        let inputs = inputs.map(|(leaf, tensor)| TracedInput {
+            leaf,
+            value: made(tensor),
+        });
         let loss = outputs.loss.clone().map(DynTensor::from);
         let gradients = self.gradients.iter();
         let gradients = gradients.map(|gradient| recording.value(gradient.as_ref()?));
+        let over = outputs.over.clone();
+        let count = |tensor| recording.value(&tensor).ok_or(TraceError::ForeignCount);
         let carried = self.carried.iter();
+        let carried = carried.map(|(position, value)| (*position, made(value)));
         Ok(Values {
             outputs: named.collect::<Result<_, TraceError>>()?,
             parameters: self.forward.parameters.iter().map(made).collect(),
-            inputs: inputs
-                .map(|(leaf, tensor)| TracedInput {
-                    leaf,
-                    value: made(tensor),
-                })
-                .collect(),
+            inputs: inputs.collect(),
             weight: made(&self.weight),
             loss: loss.and_then(|loss| recording.value(&loss)),
-            loss_over: outputs
-                .over
-                .clone()
-                .try_map(|count| recording.value(&count).ok_or(TraceError::ForeignCount))?,
+            loss_over: over.try_map(count)?,
             gradients: gradients.collect(),
             updates: BTreeMap::new(),
-            carried: carried
-                .map(|(position, value)| (*position, made(value)))
-                .collect(),
+            carried: carried.collect(),
         })
     }
 }

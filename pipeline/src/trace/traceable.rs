@@ -262,33 +262,29 @@ impl<B: Batch> Trace<B> {
         Ok(program)
     }
 
+    /// Records a program again and compares.
+    fn again(&self, program: &JointGraph, example: &B) -> Result<(), TraceError> {
+        program.check_same(&self.record(program.key(), example)?)
+    }
+
     /// Records a program again and compares: with the defaults of the batch's skipped fields, if it has any.
     fn check_same(&self, program: &JointGraph, example: &B) -> Result<(), TraceError> {
-        let again = |example: &B| {
-            let again = self.record(program.key(), example)?;
-            program.check_same(&again)
-        };
         let Some(without) = without_skipped(example) else {
-            return again(example);
+            return self.again(program, example);
         };
-        again(&without).or_else(|error| {
-            again(example)?;
-            let source = Box::new(error);
-            Err(TraceError::SkippedField { source })
+        self.again(program, &without).or_else(|error| {
+            self.again(program, example)?;
+            Err(skipped(error))
         })
     }
 
     /// Records a program with the skipped fields of another batch, if it has any: the skipped fields of the example
     /// may have had their defaults.
     pub(crate) fn check_skipped(&self, program: &JointGraph, batch: &B) -> Result<(), TraceError> {
-        if without_skipped(batch).is_none() {
-            return Ok(());
+        match without_skipped(batch) {
+            Some(_) => self.again(program, batch).map_err(skipped),
+            None => Ok(()),
         }
-        let again = self.record(program.key(), batch);
-        let checked = again.and_then(|again| program.check_same(&again));
-        checked.map_err(|error| TraceError::SkippedField {
-            source: Box::new(error),
-        })
     }
 
     /// Records the example's program once more and compares.
@@ -297,8 +293,7 @@ impl<B: Batch> Trace<B> {
     ///
     /// When the forward, or the constructor, differs from the first recording.
     pub(crate) fn check_stable(&self) -> Result<(), TraceError> {
-        let known = self.example_program()?;
-        known.check_same(&self.record(known.key(), &self.example)?)
+        self.again(&*self.example_program()?, &self.example)
     }
 
     fn record(&self, key: &ProgramKey, example: &B) -> Result<JointGraph, TraceError> {
@@ -317,6 +312,12 @@ impl<B: Batch> Trace<B> {
             false => self.constructor.difference(constructor),
         }
     }
+}
+
+/// The error of a forward that depends on skipped fields.
+fn skipped(error: TraceError) -> TraceError {
+    let source = Box::new(error);
+    TraceError::SkippedField { source }
 }
 
 /// A panic during an insertion leaves the map consistent.

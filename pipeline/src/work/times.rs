@@ -61,11 +61,8 @@ impl OperationTimes {
         let scaled = |times: &[u64], from: &[u64], to: &[u64]| {
             let pairs: Vec<(u64, u64)> = times.iter().copied().zip(from.iter().copied()).collect();
             if names[0] == names[1] {
-                return to
-                    .iter()
-                    .zip(pairs)
-                    .map(|(to, pair)| scale(*to, pair))
-                    .collect();
+                let each = to.iter().zip(pairs);
+                return each.map(|(to, pair)| scale(*to, pair)).collect();
             }
             let mut of_all = (0, 0);
             let mut of_names: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
