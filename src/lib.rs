@@ -321,19 +321,19 @@ pub use tinderbox_pipeline::planner;
 pub use tinderbox_pipeline::schedule;
 pub use tinderbox_pipeline::{
     ActionError, Along, AnyPrecisionAdamW, Batch, BatchError, BatchMapper, BlockProfile,
-    CalibrateError, Carried, CarriedFault, Carry, CarryError, CertifyError, CertifySite, Clipping,
-    Cut, DamageError, DiskRate, Division, Evaluation, GradientSum, GroupError, Leaf, LeafName,
-    Link, LinkError, LinkMessage, ListsError, LocalLink, LossOver, LossScale, Machine,
-    MemoryBudget, MixedPrecision, MomentDType, NotHeld, OperationTimes, OptimizerConfig,
-    OptimizerSnapshot, OutputError, Outputs, OutputsOn, Partitioner, Pipeline, PipelineBuilder,
-    PipelineError, Placement, Plan, PlanError, PlanFile, PlanStage, Planner, ProcessError, Profile,
-    ProfileError, Profiler, ProgramDigest, RankError, RankModel, Recovered, Recovery,
-    RecoveryError, Repaired, ReplayComparison, ReplayDifference, ReplayedOperation,
-    ReplayedProgram, RestoreError, SavedOptimizer, SavedState, ScheduleChoice, ScheduleKind, Stage,
-    StageStore, StartError, StateDigest, StateError, StateFault, StateFields, StatePart,
-    StateTensor, StepError, StepOutput, StepRates, StepReplay, Streamed, StreamedBuilder,
-    StreamedError, StreamedTraining, Tag, Trace, TraceError, Traceable, UpdatedStage, Whole,
-    batch_tensors, calibrate, calibrate_world, split_batch,
+    BlockSizes, CalibrateError, Carried, CarriedFault, Carry, CarryError, CertifyError,
+    CertifySite, Clipping, Cut, DamageError, DiskRate, Division, Evaluation, GradientSum,
+    GroupError, Leaf, LeafName, Link, LinkError, LinkMessage, ListsError, LocalLink, LossOver,
+    LossScale, Machine, MemoryBudget, MixedPrecision, MomentDType, NotHeld, OnDemand,
+    OperationTimes, OptimizerConfig, OptimizerSnapshot, OutputError, Outputs, OutputsOn,
+    Partitioner, Pipeline, PipelineBuilder, PipelineError, Placement, Plan, PlanError, PlanFile,
+    PlanStage, Planner, ProcessError, Profile, ProfileError, Profiler, ProgramDigest, RankError,
+    RankModel, Recovered, Recovery, RecoveryError, Repaired, ReplayComparison, ReplayDifference,
+    ReplayedOperation, ReplayedProgram, Resident, RestoreError, SavedOptimizer, SavedState,
+    ScheduleChoice, ScheduleKind, Stage, StageStore, StartError, StateDigest, StateError,
+    StateFault, StateFields, StatePart, StateTensor, StepError, StepOutput, StepRates, StepReplay,
+    Streamed, StreamedBuilder, StreamedError, StreamedTraining, Tag, Trace, TraceError, Traceable,
+    UpdatedStage, Whole, batch_tensors, calibrate, calibrate_world, split_batch,
 };
 /// Processes that run a program together, and the engines between them.
 pub use tinderbox_world as world;

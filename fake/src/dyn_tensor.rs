@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Shape, Slice, Tensor, TensorData,
-    kind::Basic,
+    kind::{Basic, BridgeTensor},
 };
 use burn_autodiff::Autodiff;
 use burn_backend::{
@@ -67,6 +67,13 @@ pub struct DynTensor(pub(crate) DispatchTensor);
 impl<const D: usize, K: Basic> From<Tensor<D, K>> for DynTensor {
     fn from(tensor: Tensor<D, K>) -> Self {
         Self(tensor.into_dispatch())
+    }
+}
+
+/// Such as the value that an optimizer returns.
+impl From<BridgeTensor> for DynTensor {
+    fn from(tensor: BridgeTensor) -> Self {
+        Self(tensor.into())
     }
 }
 
@@ -295,7 +302,7 @@ impl DynTensor {
     }
 
     /// A captured tensor outside of autodiff.
-    fn captured(tensor: BackendTensor<CaptureBackend>) -> Self {
+    pub(crate) fn captured(tensor: BackendTensor<CaptureBackend>) -> Self {
         Self(DispatchTensor {
             kind: DispatchTensorKind::Capture(tensor),
             autodiff: DispatchAutodiffContext::Disabled,

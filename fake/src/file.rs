@@ -7,7 +7,8 @@ use burn_ir::OperationIr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::GraphFileError;
-use crate::graph::{Constant, Graph, Node, Value, ValueId};
+use crate::graph::{Constant, Graph, Node, Value};
+use crate::operation::ValueId;
 
 /// The operands of a node are only stored in its operation.
 #[derive(Serialize, Deserialize)]

@@ -24,7 +24,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! dtype region runs scope origin meta dyn_tensor host graph file mark record sealed
+//! dtype region runs scope origin meta dyn_tensor backward host operation graph file mark record sealed
 //! ```
 //!
 //! # Architecture invariants
@@ -32,6 +32,7 @@
 //! - [`record`] is the only place that opens or closes a capture scope.
 //! - Ids in a [`Graph`] are dense and in recorded order; two recordings of one program are equal byte by
 //!   byte, also across processes.
+//! - Other crates ask [`Operation`] about operations: only those who execute them know Burn's representation.
 //! - Shape and dtype rules are Burn's: an operation is stored as Burn's own [`burn_ir::OperationIr`].
 //!
 //! # Limits
@@ -41,6 +42,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod backward;
 mod dtype;
 mod dyn_tensor;
 mod error;
@@ -49,6 +51,7 @@ mod graph;
 mod host;
 mod mark;
 mod meta;
+mod operation;
 mod origin;
 mod record;
 mod region;
@@ -56,16 +59,21 @@ mod runs;
 mod scope;
 mod sealed;
 
+pub use backward::Backward;
+/// The error of a device.
+pub use burn_backend::ExecutionError;
+/// Burn's type of an operation, for signatures that hand it on: [`Operation`] answers questions about it.
+pub use burn_ir::OperationIr as BurnOperation;
 pub use dtype::{dtype_name, dtype_names, dtype_on};
 pub use dyn_tensor::{DynTensor, TensorKind, is_fake, read_now};
 pub use error::{FakeError, GraphFileError, RecordError};
-pub use graph::{
-    Difference, Graph, GraphBuilder, Node, NodeId, Retyped, Slice, Value, ValueId,
-    describe_operation, encode, operation_name,
-};
+pub use graph::{Difference, Graph, GraphBuilder, Node, Retyped, Slice, Value};
 pub use host::HostLayout;
 pub use mark::cut;
 pub use meta::{DeviceLabel, TensorMeta, is_host};
+pub use operation::{
+    NodeId, Operation, OperationCost, ValueId, encode, operation_name, typed_shape,
+};
 pub use origin::ErrorOrigin;
 pub use record::{Defaults, Mode, RecordOptions, Recording, panic_message, record};
 pub use region::{Region, RegionError};

@@ -14,7 +14,7 @@ use crate::graph::{Built, DenseIds, build};
 use crate::mark::MARKS;
 use crate::origin::{ErrorOrigin, Watch};
 use crate::scope::Scope;
-use crate::{DeviceLabel, Graph, RecordError, ValueId, meta};
+use crate::{DeviceLabel, DynTensor, Graph, RecordError, ValueId, meta};
 
 /// Whether gradients are tracked while a recording runs: the recorded code runs on a plain or on an
 /// autodiff device. Burn's dropout, for example, is only active in training.
@@ -136,7 +136,12 @@ impl Recording {
         marks.filter_map(|id| self.ids.value_of(*id)).collect()
     }
 
-    /// Returns the value of a tensor of this recording; `None` for other tensors.
+    /// Returns the value of a fake tensor of this recording; `None` for other tensors.
+    pub fn value(&self, tensor: &DynTensor) -> Option<ValueId> {
+        self.value_of(tensor.captured_id()?)
+    }
+
+    /// Returns the value of a tensor by its id in this recording; `None` for other tensors.
     pub fn value_of(&self, id: TensorId) -> Option<ValueId> {
         self.ids.value_of(id)
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use burn::tensor::{DType, Device, Tensor, TensorData, kind::Basic};
+use burn::tensor::{DType, Device, Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError, Region};
 
@@ -126,6 +126,14 @@ impl<'a> BatchMapper<'a> {
         }
     }
 
+    /// Visits a part that is divided in this way.
+    fn divided<B: Batch>(&mut self, division: Division, value: B) -> B {
+        let outer = std::mem::replace(&mut self.division, division);
+        let value = value.map_tensors(self);
+        self.division = outer;
+        value
+    }
+
     fn note_empty(&mut self, what: &str) {
         self.empty.push(format!("{}:{what}", self.path.join(".")));
     }
@@ -157,10 +165,7 @@ pub struct Whole<B>(pub B);
 
 impl<B: Batch> Batch for Whole<B> {
     fn map_tensors(self, mapper: &mut BatchMapper<'_>) -> Self {
-        let outer = std::mem::replace(&mut mapper.division, Division::Whole);
-        let inner = self.0.map_tensors(mapper);
-        mapper.division = outer;
-        Self(inner)
+        Self(mapper.divided(Division::Whole, self.0))
     }
 }
 
@@ -176,10 +181,7 @@ impl<const AXIS: usize, B: Batch> Batch for Along<AXIS, B> {
             Division::Whole => Division::Whole,
             Division::Samples { .. } => Division::Samples { axis: AXIS },
         };
-        let outer = std::mem::replace(&mut mapper.division, along);
-        let inner = self.0.map_tensors(mapper);
-        mapper.division = outer;
-        Self(inner)
+        Self(mapper.divided(along, self.0))
     }
 }
 
@@ -372,37 +374,32 @@ pub(crate) fn split_samples<B: Batch>(
         return Ok(vec![(batch.clone(), samples)]);
     }
     let mut start = 0;
-    Ok((0..count)
-        .map(|index| {
-            let size = samples / count + usize::from(index < samples % count);
-            let batch = batch
-                .clone()
-                .map_tensors(&mut BatchMapper::new(
-                    &mut |name, tensor| match name.division {
-                        Division::Whole => tensor,
-                        Division::Samples { axis } => part_of(tensor, axis, start, size),
-                    },
-                ));
-            start += size;
-            (batch, size)
-        })
-        .collect())
+    let parts = (0..count).map(|index| {
+        let size = samples / count + usize::from(index < samples % count);
+        let part = map_samples(batch, |tensor, axis| part_of(tensor, axis, start, size));
+        start += size;
+        (part, size)
+    });
+    Ok(parts.collect())
+}
+
+/// Returns a batch with other tensors in place of those that have samples, along the dimension of the samples.
+fn map_samples<B: Batch>(batch: &B, change: impl Fn(DynTensor, usize) -> DynTensor) -> B {
+    let mut change = |name: &LeafName, tensor| match name.division {
+        Division::Whole => tensor,
+        Division::Samples { axis } => change(tensor, axis),
+    };
+    let mut mapper = BatchMapper::new(&mut change);
+    batch.clone().map_tensors(&mut mapper)
 }
 
 /// Returns a batch with this number of samples, all of zeros, whose values nobody reads.
 pub(crate) fn with_samples<B: Batch>(batch: &B, samples: usize) -> B {
-    batch.clone().map_tensors(&mut BatchMapper::new(
-        &mut |name, tensor| match name.division {
-            Division::Whole => tensor,
-            Division::Samples { axis } => {
-                let mut shape = tensor.shape();
-                shape[axis] = samples;
-                let bytes = vec![0; shape.num_elements() * tensor.dtype().size()];
-                let zeros = TensorData::from_bytes_vec(bytes, shape, tensor.dtype());
-                DynTensor::from_data(zeros, &tensor.device())
-            }
-        },
-    ))
+    map_samples(batch, |tensor, axis| {
+        let mut shape = tensor.shape();
+        shape[axis] = samples;
+        DynTensor::zeros(shape, tensor.dtype(), &tensor.device())
+    })
 }
 
 /// The number of samples of a batch, at least 1.
@@ -412,16 +409,14 @@ pub(crate) fn samples_of<B: Batch>(batch: &B) -> Result<usize, BatchError> {
         let name = name.name.clone();
         return Err(BatchError::Fake { name });
     }
-    let divided: Vec<(String, usize)> = leaves
-        .into_iter()
-        .filter_map(|(name, tensor)| match name.division {
-            Division::Samples { axis } => {
-                let samples = tensor.shape().get(axis).copied().unwrap_or(0);
-                Some((name.name, samples))
-            }
-            Division::Whole => None,
-        })
-        .collect();
+    let divided = leaves.into_iter().filter_map(|(name, tensor)| {
+        let Division::Samples { axis } = name.division else {
+            return None;
+        };
+        let samples = tensor.shape().get(axis).copied();
+        Some((name.name, samples.unwrap_or(0)))
+    });
+    let divided: Vec<(String, usize)> = divided.collect();
     let (first, samples) = divided.first().cloned().ok_or(BatchError::NoSamples)?;
     if let Some((name, found)) = divided.iter().find(|(_, n)| *n != samples) {
         return Err(BatchError::SampleCount {
@@ -439,10 +434,7 @@ pub(crate) fn samples_of<B: Batch>(batch: &B) -> Result<usize, BatchError> {
 
 /// Returns the tensors of a batch in the order of a program's inputs, without gradient tracking.
 pub fn batch_tensors<B: Batch>(batch: &B) -> Vec<DynTensor> {
-    leaves(batch)
-        .into_iter()
-        .map(|(_, tensor)| tensor.without_autodiff())
-        .collect()
+    signature(batch).tensors
 }
 
 /// Returns a batch on another device, as leaves without gradients. Copies tensors that are on other

@@ -41,11 +41,10 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! recent batch sum cost trace partition lists kept cut certify work plan profile runtime calibrate testing
+//! recent batch sum trace partition lists kept cut certify work plan profile runtime calibrate testing
 //! ```
 //!
-//! `cost` is before `trace`, which asks it whether an operation is a product, and `cut` before `plan`, which contains
-//! costs and texts of the programs.
+//! `cut` is before `plan`, which contains costs and texts of the programs.
 //!
 //! # Architecture invariants
 //!
@@ -76,7 +75,6 @@
 mod batch;
 mod calibrate;
 mod certify;
-mod cost;
 mod cut;
 mod error;
 mod kept;
@@ -107,7 +105,7 @@ pub use error::{
 pub use lists::ScheduleChoice;
 pub use partition::Cut;
 pub use plan::{Plan, Planner};
-pub use profile::{BlockProfile, PROFILE_VERSION, Profile, Profiler, Spread};
+pub use profile::{BlockProfile, BlockSizes, PROFILE_VERSION, Profile, Profiler, Spread};
 #[doc(hidden)]
 pub use runtime::certification_time;
 pub use runtime::{

@@ -1,5 +1,6 @@
 //! The lists that a pipeline runs: a named schedule, or a written one.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use tinderbox_fake::Mode;
@@ -114,8 +115,8 @@ impl ScheduleChoice {
 #[derive(Debug)]
 pub(crate) struct StepLists {
     pub(crate) schedule: Schedule,
-    /// Per stage and micro-batch, whether its backward is split into `I` and `W`.
-    is_split: Vec<bool>,
+    /// The stages and micro-batches whose backward is split into `I` and `W`.
+    split: HashSet<(StageIndex, usize)>,
 }
 
 impl StepLists {
@@ -148,20 +149,18 @@ impl StepLists {
 
     /// The lists of a lowered schedule.
     pub(crate) fn of(schedule: Schedule) -> Self {
-        let mut is_split = vec![false; schedule.stages * schedule.micro_batches];
         let actions = schedule.ranks.iter().flatten();
-        for task in actions.flat_map(Action::tasks) {
-            if task.compute == Compute::WeightGradient {
-                is_split[task.stage.index() * schedule.micro_batches + task.micro_batch.index()] =
-                    true;
-            }
+        let tasks = actions.flat_map(Action::tasks);
+        let weights = tasks.filter(|task| task.compute == Compute::WeightGradient);
+        let split = weights.map(|task| (task.stage, task.micro_batch.index()));
+        Self {
+            split: split.collect(),
+            schedule,
         }
-        Self { schedule, is_split }
     }
 
     /// Whether the backward of a micro-batch is split on a stage.
     pub(crate) fn is_split(&self, stage: StageIndex, micro_batch: usize) -> bool {
-        let place = stage.index() * self.schedule.micro_batches + micro_batch;
-        self.is_split.get(place).copied().unwrap_or(false)
+        self.split.contains(&(stage, micro_batch))
     }
 }

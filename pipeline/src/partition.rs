@@ -176,10 +176,8 @@ impl<'a> Places<'a> {
             Cut::Mark(number) => self.after_mark(*number),
             Cut::Before(module) => {
                 let first = self.reads_under(module)?.into_iter().min().unwrap_or(0);
-                let before = self
-                    .first_reads(|_| true)
-                    .filter(|read| *read < first)
-                    .max();
+                let before = self.first_reads(|_| true);
+                let before = before.filter(|read| *read < first).max();
                 let inside = |before| match self.cheapest(since, before, first) {
                     Some(position) => position,
                     // The operation before the module is of a state: the stage begins with the state.
@@ -205,11 +203,10 @@ impl<'a> Places<'a> {
             mark,
             marks: marks.len(),
         })?;
-        let producer = self.joint.graph().value(*value).producer;
+        let producer = self.joint.graph().producer(*value);
         let position = producer.and_then(|node| self.joint.forward().position(node));
-        position
-            .map(|position| self.after_states(position + 1))
-            .ok_or(PlanError::IdleMark { mark })
+        let position = position.ok_or(PlanError::IdleMark { mark })?;
+        Ok(self.after_states(position + 1))
     }
 
     /// The cheapest position for a cut after position `after` and not after `before`, for a stage

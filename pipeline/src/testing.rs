@@ -11,6 +11,7 @@
 //! check_batch(&(x.clone(), vec![x]));
 //! ```
 
+use std::fmt::Display;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -64,19 +65,20 @@ pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
     let ([mut a, mut b], _abort) = pair(LONG);
     let sends = move || {
         for micro_batch in [0, 1] {
-            let posted = b.post_receive(first, tag(micro_batch));
-            posted.unwrap_or_else(|error| panic!("`post_receive` fails: {error}"));
+            passed(
+                "`post_receive` fails",
+                b.post_receive(first, tag(micro_batch)),
+            );
             let value = Tensor::<1>::from_floats([micro_batch as f32], &Device::flex());
             let sent = a.send(second, tag(micro_batch), vec![value.into()]);
-            sent.unwrap_or_else(|error| panic!("`send` fails before the receiver polls: {error}"));
+            passed("`send` fails before the receiver polls", sent);
         }
         (a, b)
     };
     let (_a, mut b) = within("`send` waits for the receiver", sends);
     for micro_batch in [1, 0] {
-        let values = b.poll(first, tag(micro_batch));
-        let values =
-            values.unwrap_or_else(|error| panic!("`poll` of a sent message fails: {error}"));
+        let polled = b.poll(first, tag(micro_batch));
+        let values = passed("`poll` of a sent message fails", polled);
         let [value] = &values[..] else {
             panic!("a message of one value arrives with {}", values.len());
         };
@@ -111,6 +113,11 @@ pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
         matches!(reason, Some(PipelineError::Stopped)),
         "of two reasons to abort, {reason:?} is kept, not the first"
     );
+}
+
+/// Returns the value; panics with the rule and the error if there is none.
+fn passed<T, E: Display>(rule: &str, result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| panic!("{rule}: {error}"))
 }
 
 /// Runs a part of a check; panics with the rule if it does not end.
@@ -161,20 +168,15 @@ pub fn check_batch<B: Batch>(batch: &B) {
             replacements.push(fake.captured_id());
             fake
         };
-        let mapped = batch
-            .clone()
-            .map_tensors(&mut BatchMapper::new(&mut replace));
-        let found = leaves(&mapped)
-            .into_iter()
-            .map(|(_, tensor)| tensor.captured_id());
-        found.eq(replacements)
+        let mut mapper = BatchMapper::new(&mut replace);
+        let mapped = batch.clone().map_tensors(&mut mapper);
+        let found = leaves(&mapped).into_iter();
+        found
+            .map(|(_, tensor)| tensor.captured_id())
+            .eq(replacements)
     });
-    let replaces = replaces.map(|(replaces, _)| replaces);
-    assert!(
-        replaces
-            .unwrap_or_else(|error| panic!("the tensors can't be replaced by fake ones: {error}")),
-        "a replaced tensor is not returned in its place"
-    );
+    let (replaces, _) = passed("the tensors can't be replaced by fake ones", replaces);
+    assert!(replaces, "a replaced tensor is not returned in its place");
     let samples = known
         .iter()
         .find_map(|(name, shape, _)| match name.division {
@@ -183,8 +185,7 @@ pub fn check_batch<B: Batch>(batch: &B) {
         });
     let samples = samples.unwrap_or(0);
     let parts = split_batch(batch, samples);
-    let parts =
-        parts.unwrap_or_else(|error| panic!("the batch can't be split into its samples: {error}"));
+    let parts = passed("the batch can't be split into its samples", parts);
     let mut expected = known;
     for (name, shape, _) in &mut expected {
         if let Division::Samples { axis } = name.division {

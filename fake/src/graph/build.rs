@@ -3,7 +3,8 @@
 use burn_capture::CapturedGraph;
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 
-use super::{Constant, Graph, Node, NodeId, Value, ValueId};
+use super::{Constant, Graph, Node, Value};
+use crate::operation::{NodeId, ValueId};
 use crate::{ErrorOrigin, RecordError};
 
 /// A graph, and the value of each tensor of the recording.

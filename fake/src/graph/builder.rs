@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Shape, TensorData};
-use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 
-use super::{Constant, Graph, Node, NodeId, Value, ValueId};
+use super::{Constant, Graph, Node, Value};
 use crate::GraphFileError;
+use crate::operation::{NodeId, ValueId};
 
 /// A builder of a graph.
 #[derive(Debug, Default)]
@@ -88,6 +89,23 @@ impl GraphBuilder {
         id
     }
 
+    /// Adds the operation of a node of any graph, which reads and computes these values of this builder.
+    ///
+    /// # Panics
+    ///
+    /// When the node has another number of inputs or outputs.
+    pub fn copy(&mut self, node: &Node, inputs: &[ValueId], outputs: &[ValueId]) -> NodeId {
+        assert_eq!(node.inputs().len(), inputs.len(), "as many inputs");
+        assert_eq!(node.outputs().len(), outputs.len(), "as many outputs");
+        let mut operation = node.operation.clone();
+        operation.visit_mut(&mut Rename {
+            // Burn visits the inputs in their order, then the outputs.
+            values: inputs.iter().chain(outputs),
+            builder: self,
+        });
+        self.node(operation)
+    }
+
     /// Returns the graph.
     ///
     /// # Errors
@@ -116,5 +134,22 @@ impl From<Graph> for GraphBuilder {
             values: graph.values,
             constants: graph.constants,
         }
+    }
+}
+
+/// Gives the tensors of an operation the ids, shapes and dtypes of values of a builder.
+struct Rename<'a, V> {
+    values: V,
+    builder: &'a GraphBuilder,
+}
+
+impl<'a, V: Iterator<Item = &'a ValueId>> IrVisitorMut for Rename<'_, V> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        let value = self.values.next().expect("a value for each tensor");
+        let status = tensor.status;
+        *tensor = TensorIr {
+            status,
+            ..self.builder.input(*value)
+        };
     }
 }

@@ -5,11 +5,10 @@ use std::fmt;
 
 use burn::tensor::{DType, TensorData};
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr};
-use serde::Serialize;
 use twox_hash::XxHash3_128;
 
-use super::describe::{describe, describe_with_inputs, typed_shape};
-use super::{Graph, Slice, ValueId};
+use super::{Graph, Slice};
+use crate::operation::{ValueId, describe, describe_with_inputs, encode, typed_shape};
 
 /// The first difference between two recordings of one program. Operations and constants are counted from 1, in
 /// recorded order, within the compared part.
@@ -225,14 +224,6 @@ fn compare(before: &mut Side<'_>, now: &mut Side<'_>) -> Option<Difference> {
             now: now.map(|data| describe_data(data, element)),
         })
     })
-}
-
-/// Appends an operation, or an attribute of one, as CBOR. Two operations have the same bytes only if they are equal.
-///
-/// Bytes are compared because equality of Burn's operations is the equality of floats, for which -0 equals 0 and NaN differs
-/// from NaN, and because their hash ignores the arguments of distributions.
-pub fn encode(value: &impl Serialize, bytes: &mut Vec<u8>) {
-    ciborium::into_writer(value, bytes).expect("operations and their attributes can be encoded");
 }
 
 /// Returns the index of the first element that differs, if shapes and dtypes are equal.

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::DType;
-use burn_ir::{
-    BaseOperationIr, CastOpIr, IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus,
-};
+use burn_ir::{BaseOperationIr, CastOpIr, OperationIr};
 
-use super::{Graph, GraphBuilder, NodeId, ValueId};
+use super::{Graph, GraphBuilder};
+use crate::operation::{NodeId, ValueId};
 
 /// A graph some of whose operations have another dtype than in the graph that it was made of.
 #[derive(Clone, Debug)]
@@ -73,43 +72,32 @@ impl Change<'_> {
         if dtypes.any(|dtype| dtype != first) {
             return None;
         }
-        let mut operation = node.operation.clone();
-        match &mut operation {
+        let mut node = node.clone();
+        match &mut node.operation {
             OperationIr::NumericFloat(dtype, _) | OperationIr::Float(dtype, _) => {
                 *dtype = self.dtype;
             }
             OperationIr::BaseFloat(_) => {}
             _ => return None,
         }
-        let mut inputs = BTreeMap::new();
-        for input in node.inputs() {
-            inputs.insert(*input, self.as_dtype(*input, self.dtype));
-        }
+        let inputs = node.inputs().iter();
+        let inputs = inputs.map(|input| self.as_dtype(*input, self.dtype));
+        let inputs: Vec<ValueId> = inputs.collect();
         for output in node.outputs() {
             self.builder.retype(*output, self.dtype);
         }
-        Some(self.add(operation, &inputs))
+        Some(self.builder.copy(&node, &inputs, node.outputs()))
     }
 
     /// Adds an operation as it is, which reads values in their original dtypes.
     fn keep(&mut self, id: NodeId) -> NodeId {
         let node = self.graph.node(id);
-        let mut inputs = BTreeMap::new();
-        for input in node.inputs() {
-            if let Some(original) = self.original.get(input).copied() {
-                inputs.insert(*input, self.as_dtype(*input, original));
-            }
-        }
-        self.add(node.operation.clone(), &inputs)
-    }
-
-    /// Adds an operation with other inputs.
-    fn add(&mut self, mut operation: OperationIr, inputs: &BTreeMap<ValueId, ValueId>) -> NodeId {
-        operation.visit_mut(&mut Rename {
-            inputs,
-            builder: &self.builder,
+        let inputs = node.inputs().iter().map(|input| {
+            let original = self.original.get(input).copied();
+            original.map_or(*input, |original| self.as_dtype(*input, original))
         });
-        self.builder.node(operation)
+        let inputs: Vec<ValueId> = inputs.collect();
+        self.builder.copy(node, &inputs, node.outputs())
     }
 
     /// A value in a dtype, cast if it has another.
@@ -127,27 +115,6 @@ impl Change<'_> {
         self.builder.node(operation);
         self.cast.insert((value, dtype), cast);
         cast
-    }
-}
-
-/// Gives the tensors of an operation the ids and dtypes of the values of a builder.
-struct Rename<'a> {
-    inputs: &'a BTreeMap<ValueId, ValueId>,
-    builder: &'a GraphBuilder,
-}
-
-impl IrVisitorMut for Rename<'_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        let Some(value) = ValueId::of_tensor(tensor) else {
-            return;
-        };
-        let is_output = tensor.status == TensorStatus::NotInit;
-        let value = match is_output {
-            true => value,
-            false => self.inputs.get(&value).copied().unwrap_or(value),
-        };
-        tensor.id = TensorId::new(value.index() as u64);
-        tensor.dtype = self.builder.input(value).dtype;
     }
 }
 

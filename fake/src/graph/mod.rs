@@ -2,13 +2,13 @@
 
 mod build;
 mod builder;
-mod describe;
 mod difference;
 mod dtype;
 mod node;
 mod slice;
 mod users;
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use build::{Built, DenseIds, build};
 pub use builder::GraphBuilder;
-pub use describe::{describe_with_inputs as describe_operation, operation_name};
-pub use difference::{Difference, encode};
+pub use difference::Difference;
 pub use dtype::Retyped;
-pub use node::{Node, NodeId, ValueId};
+pub use node::Node;
 pub use slice::Slice;
 
 use crate::GraphFileError;
+use crate::operation::{NodeId, ValueId, typed_shape};
 
 /// Data that was uploaded from the host while the graph was recorded. Equal when the bytes are equal.
 ///
@@ -61,6 +61,13 @@ impl Value {
     /// Returns the bytes of the elements.
     pub fn bytes(&self) -> u64 {
         self.shape.num_elements() as u64 * self.dtype.size() as u64
+    }
+}
+
+/// Dtype and shape, such as `f32[4, 8]`.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&typed_shape(self.dtype, &self.shape))
     }
 }
 
@@ -172,7 +179,7 @@ impl Graph {
     ///
     /// When the id is of another graph and out of range.
     pub fn describe(&self, id: NodeId) -> String {
-        describe::describe(&self.node(id).operation)
+        self.node(id).operation().describe()
     }
 
     /// Returns the metadata of a value.
@@ -182,6 +189,25 @@ impl Graph {
     /// When the id is of another graph and out of range.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.index()]
+    }
+
+    /// Returns the operation that computes a value; `None` for a constant.
+    ///
+    /// # Panics
+    ///
+    /// When the id is of another graph and out of range.
+    pub fn producer(&self, id: ValueId) -> Option<NodeId> {
+        self.value(id).producer
+    }
+
+    /// Returns the bytes of some values.
+    ///
+    /// # Panics
+    ///
+    /// When an id is of another graph and out of range.
+    pub fn bytes<V: Borrow<ValueId>>(&self, values: impl IntoIterator<Item = V>) -> u64 {
+        let values = values.into_iter();
+        values.map(|id| self.value(*id.borrow()).bytes()).sum()
     }
 
     /// Returns the ids of all nodes, in recorded order.
@@ -209,6 +235,12 @@ impl Graph {
         self.users.of_value(id)
     }
 
+    /// Returns the nodes that read an output of a node, once for each output.
+    pub fn readers(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        let outputs = self.node(id).outputs().iter();
+        outputs.flat_map(|output| self.users(*output)).copied()
+    }
+
     /// Returns whether a value is a constant, the same in every run.
     pub fn is_constant(&self, id: ValueId) -> bool {
         self.values[id.index()].producer.is_none()
@@ -224,9 +256,7 @@ impl fmt::Display for Graph {
             }
             write!(f, ")")?;
             for output in node.outputs() {
-                let value = self.value(*output);
-                let of = describe::typed_shape(value.dtype, &value.shape);
-                write!(f, " -> {output}: {of}")?;
+                write!(f, " -> {output}: {}", self.value(*output))?;
             }
             writeln!(f)?;
         }

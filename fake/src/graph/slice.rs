@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Graph, NodeId, ValueId};
+use super::Graph;
+use crate::operation::{NodeId, ValueId};
 
 /// The part of a graph that computes some values: the nodes in recorded order, and the leaves at which
 /// the search stopped (constants and given values).

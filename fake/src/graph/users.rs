@@ -1,6 +1,7 @@
 //! The nodes that read each value.
 
-use super::node::{Node, NodeId, ValueId};
+use super::node::Node;
+use crate::operation::{NodeId, ValueId};
 
 /// The nodes that read each value, as concatenated lists: two allocations for a whole graph.
 #[derive(Clone, Debug, PartialEq)]

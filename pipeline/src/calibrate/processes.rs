@@ -10,7 +10,7 @@ use tinderbox_fake::is_host;
 use tinderbox_planner::{Machine, RankModel};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError};
 
-use super::{TURNS, calibrate, median, nanoseconds};
+use super::threads::{TURNS, calibrate, median, nanoseconds};
 use crate::CalibrateError;
 use crate::schedule::{LinkCosts, Network, RankIndex};
 
@@ -61,10 +61,7 @@ pub fn calibrate_world(
         let sharers = if is_host(device) { sharers } else { 1 };
         let flops = u128::from(machine.rates.flops_per_s) * 1000;
         let speed = flops / u128::from(first.rates.flops_per_s.max(1));
-        let memory = machine
-            .rank_models()
-            .first()
-            .and_then(|rank| rank.memory_bytes);
+        let memory = machine.rank(RankIndex::new(0)).memory_bytes;
         RankModel {
             memory_bytes: memory.map(|bytes| bytes / sharers),
             speed_permille: u64::try_from(speed).unwrap_or(u64::MAX).max(1),

@@ -1,6 +1,7 @@
 //! The carried tensors of a batch: each stage that reads one replaces it by its new value.
 
-use super::lists::{ListRun, other_value};
+use super::refused::other_value;
+use super::run::ListRun;
 use crate::CertifyError;
 use crate::schedule::{MicroBatchIndex, StageIndex, Task};
 
@@ -8,7 +9,7 @@ impl ListRun<'_> {
     /// Fails if a program reads a carried tensor that its stage does not replace, or has replaced.
     pub(super) fn read_carried(&self, task: Task, position: usize) -> Result<(), CertifyError> {
         let k = task.micro_batch.index();
-        if !self.micro_batches[k].carried.contains(&position) {
+        if !self.replica.micro_batches[k].carried.contains(&position) {
             return Ok(());
         }
         let tensor = format!("tensor {position} of the batch");
@@ -42,9 +43,9 @@ impl ListRun<'_> {
 
     /// Fails if no stage has replaced a carried tensor.
     pub(super) fn end_carried(&self) -> Result<(), CertifyError> {
-        for (k, programs) in self.micro_batches.iter().enumerate() {
+        for (k, programs) in self.replica.micro_batches.iter().enumerate() {
             for position in &programs.carried {
-                let mut stages = (0..self.schedule.stages).map(StageIndex::new);
+                let mut stages = (0..self.schedule().stages).map(StageIndex::new);
                 if !stages.any(|stage| self.carried.contains(&(stage, k, *position))) {
                     let micro_batch = Some(MicroBatchIndex::new(k));
                     let site = self.end_of(StageIndex::new(0), micro_batch);

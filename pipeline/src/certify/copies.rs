@@ -23,6 +23,21 @@ impl Version {
     }
 }
 
+/// What a stage has done with its gradients and parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Progress {
+    /// Gradients are added.
+    Adding,
+    /// The gradients of this replica are complete.
+    Reduced,
+    /// The gradients of all replicas are summed.
+    Summed,
+    /// The parameters are updated; of several replicas, each has updated its part.
+    Updated,
+    /// What the other replicas have updated is there.
+    Gathered,
+}
+
 /// The parameters of one stage, by position in the table.
 #[derive(Debug)]
 pub(super) struct Copies {
@@ -32,12 +47,7 @@ pub(super) struct Copies {
     pub(super) added: BTreeMap<usize, usize>,
     /// The number of micro-batches that have updated each running state that it owns.
     pub(super) advanced: BTreeMap<usize, usize>,
-    pub(super) is_reduced: bool,
-    /// Whether the gradients of all replicas are summed.
-    pub(super) is_summed: bool,
-    pub(super) is_updated: bool,
-    /// Whether what the other replicas have updated is there.
-    pub(super) is_gathered: bool,
+    pub(super) progress: Progress,
 }
 
 impl Copies {
@@ -49,10 +59,12 @@ impl Copies {
             versions: held.map(|position| (*position, Version::Before)).collect(),
             added: owned.iter().map(|position| (*position, 0)).collect(),
             advanced: BTreeMap::new(),
-            is_reduced: false,
-            is_summed: false,
-            is_updated: false,
-            is_gathered: false,
+            progress: Progress::Adding,
         }
+    }
+
+    /// The number of micro-batches that have updated a running state.
+    pub(super) fn advanced(&self, position: usize) -> usize {
+        self.advanced.get(&position).copied().unwrap_or(0)
     }
 }

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use burn::tensor::{DType, Shape, TensorData};
-use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use serde::Serialize;
 use tinderbox_deferred::RandomValues;
-use tinderbox_fake::encode;
+use tinderbox_fake::{Operation, encode};
 use twox_hash::XxHash3_128;
 
 use crate::trace::Given;
@@ -37,16 +36,6 @@ enum Kind {
     Operation = 5,
     Output = 6,
     Unkeyed = 7,
-}
-
-/// Sets all tensors of an operation to the same id and status.
-struct WithoutIds;
-
-impl IrVisitorMut for WithoutIds {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        tensor.id = TensorId::new(0);
-        tensor.status = TensorStatus::ReadOnly;
-    }
 }
 
 /// Computes fingerprints in one buffer.
@@ -127,69 +116,23 @@ impl Hasher {
     /// Pushes the fingerprints of an operation's outputs.
     pub(super) fn operation(
         &mut self,
-        operation: &OperationIr,
+        operation: Operation<'_>,
         operands: impl ExactSizeIterator<Item = Fingerprint>,
         outputs: &mut Vec<Fingerprint>,
     ) {
         self.begin(Kind::Operation);
         // The hashes of the operands identify the tensors.
-        let mut attributes = operation.clone();
-        attributes.visit_mut(&mut WithoutIds);
-        self.write(&attributes);
+        operation.write_attributes(&mut self.bytes);
         self.number(operands.len());
         for operand in operands {
             self.bytes.extend_from_slice(&operand.0.to_le_bytes());
         }
         let whole = self.finish();
-        for (index, _) in operation.outputs().enumerate() {
+        for index in 0..operation.outputs().count() {
             self.begin(Kind::Output);
             self.number(index);
             self.bytes.extend_from_slice(&whole.0.to_le_bytes());
             outputs.push(self.finish());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use burn_ir::{NumericOperationIr, ScalarIr, ScalarOpIr};
-
-    use super::*;
-
-    fn fingerprint(operation: &OperationIr) -> Fingerprint {
-        let mut outputs = Vec::new();
-        Hasher::default().operation(operation, [].into_iter(), &mut outputs);
-        outputs[0]
-    }
-
-    fn tensor(id: u64, status: TensorStatus, dtype: DType) -> TensorIr {
-        TensorIr {
-            id: TensorId::new(id),
-            shape: Shape::new([2, 3]),
-            status,
-            dtype,
-        }
-    }
-
-    fn multiplied(lhs: TensorIr, rhs: f64) -> OperationIr {
-        let out = tensor(9, TensorStatus::NotInit, DType::F32);
-        let rhs = ScalarIr::Float(rhs);
-        let scaled = NumericOperationIr::MulScalar(ScalarOpIr { lhs, rhs, out });
-        OperationIr::NumericFloat(DType::F32, scaled)
-    }
-
-    #[test]
-    fn ids_and_statuses_are_left_out_and_all_else_counts() {
-        let read = || tensor(1, TensorStatus::ReadOnly, DType::F32);
-        let one = fingerprint(&multiplied(read(), 0.0));
-        let other = tensor(5, TensorStatus::ReadWrite, DType::F32);
-        assert_eq!(one, fingerprint(&multiplied(other, 0.0)));
-        let half = tensor(1, TensorStatus::ReadOnly, DType::F16);
-        assert_ne!(one, fingerprint(&multiplied(half, 0.0)));
-        assert_ne!(one, fingerprint(&multiplied(read(), -0.0)));
-        assert_ne!(one, fingerprint(&multiplied(read(), 1.0)));
-        // A NaN equals itself here, unlike in a comparison of floats.
-        let nan = || fingerprint(&multiplied(read(), f64::NAN));
-        assert_eq!(nan(), nan());
     }
 }

@@ -1,38 +1,11 @@
 //! Messages, sums of gradients and updates of a step.
 
-use std::fmt;
-
-use tinderbox_fake::ValueId;
-
-use super::copies::Version;
-use super::lists::{ListRun, differs, other_value};
+use super::copies::{Progress, Version};
+use super::refused::{differs, other_value};
+use super::run::{Contents, ListRun, text as value_text};
 use super::sums::Term;
 use crate::CertifyError;
 use crate::schedule::{Compute, Message, MicroBatchIndex, StageIndex, Task};
-
-/// A value of a micro-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Made {
-    pub(super) value: ValueId,
-    pub(super) micro_batch: MicroBatchIndex,
-}
-
-impl fmt::Display for Made {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of micro-batch {}", self.value, self.micro_batch)
-    }
-}
-
-/// The contents of a message.
-#[derive(Clone, Debug)]
-pub(super) enum Contents {
-    /// Values of a micro-batch.
-    Values(Vec<Made>),
-    /// Values of parameters, by position in the table.
-    Parameters(Vec<(usize, Version)>),
-    /// The norms of the complete gradients of a stage.
-    Norms,
-}
 
 impl ListRun<'_> {
     pub(super) fn send(&mut self, message: Message) -> Result<(), CertifyError> {
@@ -70,11 +43,15 @@ impl ListRun<'_> {
                 let programs = self.programs(to, micro_batch);
                 let needed = programs.receives.get(&edge).map_or(&[][..], Vec::as_slice);
                 self.same_length(needed.len(), values.len())?;
-                let is_split = self.lists.is_split(to, micro_batch.index());
+                let is_split = self.replica.lists.is_split(to, micro_batch.index());
                 for (needed, made) in needed.iter().zip(values) {
+                    let wanted = (*needed, micro_batch);
+                    if made != wanted {
+                        return Err(self.expected(&value_text(wanted), value_text(made)));
+                    }
                     let uses = programs.received.get(needed);
                     let uses = uses.map_or(0, |takes| takes.of(is_split));
-                    self.put((to, micro_batch), made, *needed, uses)?;
+                    self.put((to, micro_batch), *needed, uses)?;
                 }
                 Ok(())
             }
@@ -86,9 +63,7 @@ impl ListRun<'_> {
                         let found = "the value of another parameter";
                         return Err(self.parameter(position, Version::After, found));
                     }
-                    self.copies[tie.copy.index()]
-                        .versions
-                        .insert(position, version);
+                    self.copies(tie.copy).versions.insert(position, version);
                 }
                 Ok(())
             }
@@ -113,7 +88,7 @@ impl ListRun<'_> {
     /// Adds a gradient of a micro-batch to its sum.
     pub(super) fn add(&mut self, task: Task, position: usize) -> Result<(), CertifyError> {
         let k = task.micro_batch.index();
-        let addends = &self.addends[position];
+        let addends = &self.changes.addends[position];
         let copies = &mut self.copies[task.stage.index()];
         let Some(added) = copies.added.get_mut(&position) else {
             let owner = self.step.layout.owners()[position];
@@ -123,7 +98,7 @@ impl ListRun<'_> {
         match addends.get(*added) {
             Some(next) if *next == k => {
                 *added += 1;
-                let number = self.first + k;
+                let number = self.replica.first + k;
                 let group = self.step.groups.of(number);
                 self.sums[position].add(group, Term::of(number), Term::plus);
                 Ok(())
@@ -143,12 +118,11 @@ impl ListRun<'_> {
 
     /// Fails if a program reads a running state that not all earlier micro-batches, or others too, have updated.
     pub(super) fn read_state(&self, task: Task, position: usize) -> Result<(), CertifyError> {
-        let Some(updaters) = self.updaters.get(&position) else {
+        let Some(updaters) = self.changes.updaters.get(&position) else {
             return Ok(());
         };
         let k = task.micro_batch.index();
-        let advanced = &self.copies[task.stage.index()].advanced;
-        let advanced = advanced.get(&position).copied().unwrap_or(0);
+        let advanced = self.copies[task.stage.index()].advanced(position);
         let earlier = updaters.partition_point(|updater| *updater < k);
         match task.compute == Compute::Forward && advanced == earlier {
             true => Ok(()),
@@ -164,7 +138,7 @@ impl ListRun<'_> {
             let needed = format!("its owner, stage {owner}, alone");
             return Err(self.expected(&needed, format!("stage {}", task.stage)));
         }
-        let advanced = &mut self.copies[task.stage.index()].advanced;
+        let advanced = &mut self.copies(task.stage).advanced;
         *advanced.entry(position).or_default() += 1;
         Ok(())
     }
@@ -177,28 +151,19 @@ impl ListRun<'_> {
 
     /// Fails if a gradient lacks a micro-batch, or a running state an update.
     pub(super) fn complete(&self, stage: StageIndex) -> Result<(), CertifyError> {
-        for (position, updaters) in &self.updaters {
-            let advanced = &self.copies[stage.index()].advanced;
-            let advanced = advanced.get(position).copied().unwrap_or(0);
+        for (position, updaters) in &self.changes.updaters {
+            let advanced = self.copies[stage.index()].advanced(*position);
             let is_owner = self.step.layout.owners()[*position] == stage;
             if is_owner && advanced != updaters.len() {
                 return Err(self.state(*position, updaters.len(), advanced));
             }
         }
         for (position, added) in &self.copies[stage.index()].added {
-            if let Some(next) = self.addends[*position].get(*added) {
+            if let Some(next) = self.changes.addends[*position].get(*added) {
                 return Err(self.sum(*position, text(Some(*next)), None));
             }
         }
         Ok(())
-    }
-
-    /// Completes the sums of this replica's gradients.
-    pub(super) fn reduce(&mut self, stage: StageIndex) {
-        self.copies[stage.index()].is_reduced = true;
-        for position in self.copies[stage.index()].added.keys() {
-            self.complete[*position] = self.sums[*position].finish(Term::plus);
-        }
     }
 
     fn has_replicas(&self) -> bool {
@@ -207,28 +172,27 @@ impl ListRun<'_> {
 
     /// Sums the gradients of a stage over the replicas, which [`certify_sums`](super::sums::certify_sums) does.
     pub(super) fn sum_replicas(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
-        let has_replicas = self.has_replicas();
-        let copies = &mut self.copies[stage.index()];
-        if !has_replicas || !copies.is_reduced || copies.is_summed {
+        if !self.has_replicas() || self.copies(stage).progress != Progress::Reduced {
             let found = format!("one of stage {stage} at another time");
             return Err(self.expected("one sum over the replicas, after the reduce", found));
         }
-        copies.is_summed = true;
+        self.copies(stage).progress = Progress::Summed;
         Ok(())
     }
 
-    /// Whether the gradients of a stage are the gradients of all replicas.
+    /// Whether the gradients of a stage are the gradients of all replicas, and the stage is not updated.
     fn is_summed(&self, stage: StageIndex) -> bool {
-        let copies = &self.copies[stage.index()];
-        copies.is_reduced && copies.is_summed == self.has_replicas()
+        let summed = match self.has_replicas() {
+            true => Progress::Summed,
+            false => Progress::Reduced,
+        };
+        self.copies[stage.index()].progress == summed
     }
 
     /// Records the norms of the gradients of a stage.
     fn measure(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
         self.complete(stage)?;
-        let is_summed = self.is_summed(stage);
-        let copies = &self.copies[stage.index()];
-        if !is_summed || copies.is_updated {
+        if !self.is_summed(stage) {
             let found = format!("those of stage {stage} at another time");
             return Err(self.expected("norms after the reduce and before the update", found));
         }
@@ -239,10 +203,8 @@ impl ListRun<'_> {
     /// Updates the parameters of a stage, and the copies on stages of the same rank.
     pub(super) fn update(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
         self.complete(stage)?;
-        let is_summed = self.is_summed(stage);
-        let copies = &self.copies[stage.index()];
-        if !is_summed || copies.is_updated {
-            let found = match copies.is_updated {
+        if !self.is_summed(stage) {
+            let found = match self.copies(stage).progress >= Progress::Updated {
                 true => "a second one",
                 false => "one before the reduce",
             };
@@ -250,7 +212,7 @@ impl ListRun<'_> {
         }
         if self.step.global_norm {
             let (rank, _) = self.at();
-            let stages: Vec<StageIndex> = self.schedule.stages_of(rank).collect();
+            let stages: Vec<StageIndex> = self.schedule().stages_of(rank).collect();
             for own in &stages {
                 if !self.norms().contains(own) {
                     self.measure(*own)?;
@@ -258,25 +220,21 @@ impl ListRun<'_> {
             }
             self.all_norms()?;
         }
-        self.copies[stage.index()].is_updated = true;
-        match self.has_replicas() {
-            // It has updated only some of them.
-            true => Ok(()),
-            false => {
-                self.settle(stage);
-                Ok(())
-            }
+        self.copies(stage).progress = Progress::Updated;
+        // Each of several replicas has updated only some of them.
+        if !self.has_replicas() {
+            self.settle(stage);
         }
+        Ok(())
     }
 
     /// Receives the parameters of a stage that the other replicas have updated.
     pub(super) fn gather(&mut self, stage: StageIndex) -> Result<(), CertifyError> {
-        let copies = &self.copies[stage.index()];
-        if !self.has_replicas() || !copies.is_updated || copies.is_gathered {
+        if !self.has_replicas() || self.copies(stage).progress != Progress::Updated {
             let found = format!("one of stage {stage} at another time");
             return Err(self.expected("one gather, after the update", found));
         }
-        self.copies[stage.index()].is_gathered = true;
+        self.copies(stage).progress = Progress::Gathered;
         self.settle(stage);
         Ok(())
     }
@@ -285,24 +243,21 @@ impl ListRun<'_> {
     fn settle(&mut self, stage: StageIndex) {
         let owned: Vec<usize> = self.copies[stage.index()].added.keys().copied().collect();
         for position in owned {
-            let changes = self.added.contains(&position) || self.updaters.contains_key(&position);
+            let changes = self.changes.added.contains(&position)
+                || self.changes.updaters.contains_key(&position);
             let version = match changes {
                 true => Version::After,
                 false => Version::Before,
             };
-            self.copies[stage.index()]
-                .versions
-                .insert(position, version);
+            self.copies(stage).versions.insert(position, version);
         }
         let (rank, _) = self.at();
-        let stages = self.schedule.stages_of(rank);
+        let stages = self.schedule().stages_of(rank);
         for other in stages.filter(|other| *other != stage) {
             let shared: Vec<usize> = self.step.layout.shared(stage, other).collect();
             for position in shared {
                 let version = self.copies[stage.index()].versions[&position];
-                self.copies[other.index()]
-                    .versions
-                    .insert(position, version);
+                self.copies(other).versions.insert(position, version);
             }
         }
     }
@@ -321,14 +276,15 @@ impl ListRun<'_> {
 
     /// Checks that every stage was updated and every copy has the value of its owner.
     pub(super) fn end_copies(&self) -> Result<(), CertifyError> {
+        let done = match self.has_replicas() {
+            true => Progress::Gathered,
+            false => Progress::Updated,
+        };
         for (index, copies) in self.copies.iter().enumerate() {
             let site = || self.end_of(StageIndex::new(index), None);
-            if !copies.is_updated || copies.is_gathered != self.has_replicas() {
-                return Err(other_value(
-                    site(),
-                    "an update of the stage",
-                    "no update".into(),
-                ));
+            if copies.progress != done {
+                let found = "no update".into();
+                return Err(other_value(site(), "an update of the stage", found));
             }
             for (position, version) in &copies.versions {
                 let owner = self.step.layout.owners()[*position].index();
@@ -336,12 +292,8 @@ impl ListRun<'_> {
                 if owners != Some(version) {
                     let what = format!("`{}` is", self.path(*position));
                     let expected = owners.map_or("on its owner", |owners| owners.text());
-                    return Err(differs(
-                        site(),
-                        what,
-                        expected.into(),
-                        version.text().into(),
-                    ));
+                    let found = version.text().into();
+                    return Err(differs(site(), what, expected.into(), found));
                 }
             }
         }

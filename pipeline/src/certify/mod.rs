@@ -25,9 +25,13 @@ mod lists;
 mod messages;
 mod programs;
 mod reference;
+mod refused;
+mod run;
+mod step;
 mod sums;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use lists::{CertifiedStep, certify_lists};
+pub(crate) use lists::certify_lists;
 pub(crate) use programs::{CertifiedPrograms, certify_programs};
+pub(crate) use step::CertifiedStep;

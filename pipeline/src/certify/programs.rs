@@ -1,13 +1,12 @@
 //! Runs the programs of every stage on fingerprints.
 
 use burn::tensor::TensorData;
-use burn_ir::OperationIr;
 use tinderbox_deferred::{Interpreter, Program, ProgramError, RandomValues};
-use tinderbox_fake::{ValueId, describe_operation, dtype_name};
+use tinderbox_fake::{BurnOperation, Operation, ValueId, typed_shape};
 
 use super::fingerprint::{Draws, Fingerprint, Hasher};
-use super::lists::differs;
 use super::reference::{Reference, describe_random};
+use super::refused::differs;
 use crate::cut::{Binding, Phase, StagePrograms};
 use crate::schedule::{Compute, RankIndex, StageIndex};
 use crate::trace::{Given, JointGraph};
@@ -100,11 +99,8 @@ fn certify_stage(
     for (name, value) in &programs.outputs {
         let mut known = joint.outputs().iter();
         let expected = known.find(|(known, _)| known == name);
-        run.result(
-            &format!("output `{name}`"),
-            expected.map(|(_, v)| *v),
-            *value,
-        )?;
+        let expected = expected.map(|(_, value)| *value);
+        run.result(&format!("output `{name}`"), expected, *value)?;
     }
     Ok(())
 }
@@ -185,37 +181,27 @@ impl ProgramRun<'_, '_> {
         let bound = phase.outputs.len() + phase.gradients.len();
         let bound = bound + phase.updates.len() + phase.carried.len();
         self.count("outputs", made.len(), bound)?;
-        let (outputs, rest) = made.split_at(phase.outputs.len());
-        let (gradients, rest) = rest.split_at(phase.gradients.len());
-        let (updates, carried) = rest.split_at(phase.updates.len());
-        for ((value, _), made) in phase.outputs.iter().zip(outputs) {
-            if self.reference.find(*value) != Some(*made) {
-                return Err(self.wrong_output("an output", Some(*value), self.value_of(*made)));
-            }
-        }
-        for (position, made) in phase.gradients.iter().zip(gradients) {
-            let known = self.reference.joint.gradients();
-            let expected = known.get(*position).copied().flatten();
-            if expected.map(|value| self.reference.of(value)) != Some(*made) {
-                let parameter = self.reference.given(Given::Parameter(*position));
-                let what = format!("the gradient of {parameter}");
-                return Err(self.wrong_output(&what, expected, self.value_of(*made)));
-            }
-        }
-        for (position, made) in phase.updates.iter().zip(updates) {
-            let expected = self.reference.joint.updates().get(position).copied();
-            if expected.map(|value| self.reference.of(value)) != Some(*made) {
-                let state = self.reference.given(Given::Parameter(*position));
-                let what = format!("the new value of {state}");
-                return Err(self.wrong_output(&what, expected, self.value_of(*made)));
-            }
-        }
-        for (position, made) in phase.carried.iter().zip(carried) {
-            let expected = self.reference.joint.carried().get(position).copied();
-            if expected.map(|value| self.reference.of(value)) != Some(*made) {
-                let tensor = self.reference.given(Given::Input(*position));
-                let what = format!("the new value of {tensor}");
-                return Err(self.wrong_output(&what, expected, self.value_of(*made)));
+        let joint = self.reference.joint;
+        let outputs = phase.outputs.iter();
+        let outputs = outputs.map(|(value, _)| ("an output", None, Some(*value)));
+        let gradients = phase.gradients.iter().map(|at| {
+            let expected = joint.gradients().get(*at).copied().flatten();
+            ("the gradient of", Some(Given::Parameter(*at)), expected)
+        });
+        let updates = phase.updates.iter().map(|at| {
+            let expected = joint.updates().get(at).copied();
+            ("the new value of", Some(Given::Parameter(*at)), expected)
+        });
+        let carried = phase.carried.iter().map(|at| {
+            let expected = joint.carried().get(at).copied();
+            ("the new value of", Some(Given::Input(*at)), expected)
+        });
+        let bound = outputs.chain(gradients).chain(updates).chain(carried);
+        for ((what, given, expected), made) in bound.zip(made) {
+            if expected.and_then(|value| self.reference.find(value)) != Some(made) {
+                let given = given.map(|given| format!("{what} {}", self.reference.given(given)));
+                let what = given.unwrap_or_else(|| what.to_owned());
+                return Err(self.wrong_output(&what, expected, self.value_of(made)));
             }
         }
         Ok(())
@@ -229,10 +215,10 @@ impl ProgramRun<'_, '_> {
         found: ValueId,
     ) -> Result<(), CertifyError> {
         let fingerprint = self.reference.find(found);
-        if expected.is_some() && expected.map(|value| self.reference.of(value)) == fingerprint {
-            return Ok(());
+        match expected.is_some_and(|value| self.reference.find(value) == fingerprint) {
+            true => Ok(()),
+            false => Err(self.wrong_output(what, expected, Some(found))),
         }
-        Err(self.wrong_output(what, expected, Some(found)))
     }
 
     fn wrong_output(
@@ -252,10 +238,8 @@ impl ProgramRun<'_, '_> {
     }
 
     fn or_nothing(&self, value: Option<ValueId>) -> String {
-        value.map_or_else(
-            || "no value of the model".into(),
-            |value| self.reference.describe(value),
-        )
+        let described = value.map(|value| self.reference.describe(value));
+        described.unwrap_or_else(|| "no value of the model".into())
     }
 
     fn describe(&self, binding: Binding) -> String {
@@ -288,8 +272,7 @@ impl Interpreter for ProgramRun<'_, '_> {
         if self.reference.find(value) == Some(found) {
             return Ok(found);
         }
-        let dtype = dtype_name(data.dtype());
-        let found = format!("other data {dtype}{:?}", data.shape().as_slice());
+        let found = format!("other data {}", typed_shape(data.dtype(), data.shape()));
         let expected = self.reference.describe(value);
         let error = self.differs(format!("{value} is"), expected, found);
         Err(Refused::Differs(Box::new(error)))
@@ -297,17 +280,16 @@ impl Interpreter for ProgramRun<'_, '_> {
 
     fn operation(
         &mut self,
-        operation: &OperationIr,
+        operation: &BurnOperation,
         inputs: &[Fingerprint],
         outputs: &mut Vec<Fingerprint>,
     ) -> Result<(), Refused> {
-        self.hasher
-            .operation(operation, inputs.iter().copied(), outputs);
-        for (tensor, found) in operation.outputs().zip(outputs.iter()) {
-            let value = ValueId::of_tensor(tensor);
-            let value = value.expect("the ids of a program are ids of a graph");
+        let operation = Operation::from(operation);
+        let operands = inputs.iter().copied();
+        self.hasher.operation(operation, operands, outputs);
+        for (value, found) in operation.outputs().zip(outputs.iter()) {
             if self.reference.find(value) != Some(*found) {
-                return Err(self.other_operation(value, describe_operation(operation)));
+                return Err(self.other_operation(value, operation.describe_with_inputs()));
             }
         }
         Ok(())
@@ -317,18 +299,14 @@ impl Interpreter for ProgramRun<'_, '_> {
         let found = self.hasher.random(random, self.draws);
         let value = ValueId::of_tensor(random.out);
         let value = value.expect("the ids of a program are ids of a graph");
-        match self.reference.find(value) == Some(found) {
-            true => Ok(found),
-            false => {
-                let found = describe_random(random.key, random.distribution, random.whole);
-                Err(self.other_operation(
-                    value,
-                    match self.draws {
-                        Draws::Once => format!("{found}, once for all steps"),
-                        Draws::PerMicroBatch => found,
-                    },
-                ))
-            }
+        if self.reference.find(value) == Some(found) {
+            return Ok(found);
         }
+        let found = describe_random(random.key, random.distribution, random.whole);
+        let found = match self.draws {
+            Draws::Once => format!("{found}, once for all steps"),
+            Draws::PerMicroBatch => found,
+        };
+        Err(self.other_operation(value, found))
     }
 }

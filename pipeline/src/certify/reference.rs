@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 
 use burn::tensor::{Distribution, Shape};
-use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, TensorIr};
 use tinderbox_deferred::{ParameterPath, RandomKey, RandomValues, random::Domain};
-use tinderbox_fake::{Region, ValueId, describe_operation, dtype_name};
+use tinderbox_fake::{Region, ValueId};
 
 use super::fingerprint::{Draws, Fingerprint, Hasher};
 use crate::trace::{Given, JointGraph};
@@ -29,7 +28,7 @@ impl<'a> Reference<'a> {
         for id in graph.node_ids() {
             let node = graph.node(id);
             made.clear();
-            match random_of(&node.operation) {
+            match node.operation().random() {
                 Some((out, distribution)) => made.push(match joint.keys().get(&id) {
                     None => hasher.unkeyed(id.index()),
                     Some(key) => {
@@ -50,7 +49,7 @@ impl<'a> Reference<'a> {
                 None => {
                     operands.clear();
                     operands.extend(node.inputs().iter().map(|input| reference.of(*input)));
-                    hasher.operation(&node.operation, operands.iter().copied(), &mut made);
+                    hasher.operation(node.operation(), operands.iter().copied(), &mut made);
                 }
             }
             for (output, fingerprint) in node.outputs().iter().zip(&made) {
@@ -64,16 +63,11 @@ impl<'a> Reference<'a> {
     fn leaves(&mut self, hasher: &mut Hasher) {
         let (joint, graph) = (self.joint, self.joint.graph());
         // Not by `JointGraph::given`, which the cut reads.
-        let position_of: HashMap<&ParameterPath, usize> = joint
-            .table()
-            .iter()
-            .enumerate()
-            .map(|(position, parameter)| (&parameter.path, position))
-            .collect();
-        let firsts = joint
-            .table()
-            .iter()
-            .map(|p| Given::Parameter(position_of[p.original()]));
+        let table = joint.table();
+        let paths = table.iter().map(|parameter| &parameter.path);
+        let position_of: HashMap<&ParameterPath, usize> = paths.zip(0..).collect();
+        let firsts = table.iter();
+        let firsts = firsts.map(|one| Given::Parameter(position_of[one.original()]));
         let parameters = joint.parameters().iter().copied().zip(firsts);
         let inputs = joint.inputs().iter().enumerate();
         let inputs = inputs.map(|(position, input)| (input.value, Given::Input(position)));
@@ -93,7 +87,7 @@ impl<'a> Reference<'a> {
 
     /// The fingerprint of a value of the graph.
     pub(super) fn of(&self, value: ValueId) -> Fingerprint {
-        let known = self.fingerprints.get(value.index()).copied().flatten();
+        let known = self.find(value);
         known.expect("every value is a leaf or computed before it is read")
     }
 
@@ -111,13 +105,9 @@ impl<'a> Reference<'a> {
         if let Some(given) = self.joint.given(value) {
             return self.given(given);
         }
-        match graph.value(value).producer {
+        match graph.producer(value) {
             Some(producer) => format!("{value} of {}", graph.node(producer).name()),
-            None => {
-                let known = graph.value(value);
-                let dtype = dtype_name(known.dtype);
-                format!("constant {value} {dtype}{:?}", known.shape.as_slice())
-            }
+            None => format!("constant {value} {}", graph.value(value)),
         }
     }
 
@@ -140,15 +130,15 @@ impl<'a> Reference<'a> {
     /// Describes the operation that computes a value.
     pub(super) fn operation(&self, value: ValueId) -> String {
         let graph = self.joint.graph();
-        let Some(producer) = graph.value(value).producer else {
+        let Some(producer) = graph.producer(value) else {
             return self.describe(value);
         };
-        let operation = &graph.node(producer).operation;
-        match (random_of(operation), self.joint.keys().get(&producer)) {
+        let operation = graph.node(producer).operation();
+        match (operation.random(), self.joint.keys().get(&producer)) {
             (Some((out, distribution)), Some(key)) => {
                 describe_random(key, distribution, &out.shape)
             }
-            _ => describe_operation(operation),
+            _ => operation.describe_with_inputs(),
         }
     }
 
@@ -161,7 +151,7 @@ impl<'a> Reference<'a> {
             return Some(format!("the gradient of {parameter}"));
         }
         let graph = self.joint.graph();
-        let producer = graph.value(value).producer?;
+        let producer = graph.producer(value)?;
         let operands = graph.node(producer).inputs().iter();
         let mut given = operands.filter_map(|input| self.joint.given(*input));
         if let Some(parameter) = given.find(|given| matches!(given, Given::Parameter(_))) {
@@ -173,17 +163,6 @@ impl<'a> Reference<'a> {
         let module = module.or_else(|| before().filter(|_| !self.joint.is_backward(producer)))?;
         // Before the first parameter there is no module.
         (!module.is_empty()).then(|| format!("module `{module}`"))
-    }
-}
-
-/// The result and the distribution of a random operation.
-fn random_of(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
-    match operation {
-        OperationIr::Float(_, FloatOperationIr::Random(random))
-        | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) => {
-            Some((&random.out, random.distribution))
-        }
-        _ => None,
     }
 }
 

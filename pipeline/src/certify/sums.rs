@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use twox_hash::XxHash3_64;
 
-use super::lists::CertifiedStep;
+use super::CertifiedStep;
 use crate::CertifyError;
 use crate::sum::TreeSum;
 

@@ -25,17 +25,13 @@ impl Parts {
     /// Adds the operations that this program recomputes, and lists what it reads.
     pub(super) fn close(&mut self, joint: &JointGraph) {
         let graph = joint.graph();
-        let mut wanted: Vec<ValueId> = self
-            .nodes
-            .iter()
-            .flat_map(|id| graph.node(*id).inputs().iter().copied())
-            .chain(self.targets.iter().copied())
-            .chain(self.updates.iter().copied())
-            .chain(self.carried.iter().map(|input| joint.carried()[input]))
-            .collect();
+        let inputs = self.nodes.iter().flat_map(|id| graph.node(*id).inputs());
+        let wanted = inputs.chain(&self.targets).chain(&self.updates);
+        let carried = self.carried.iter().map(|input| &joint.carried()[input]);
+        let mut wanted: Vec<ValueId> = wanted.chain(carried).copied().collect();
         self.reads.clear();
         while let Some(value) = wanted.pop() {
-            let Some(producer) = graph.value(value).producer else {
+            let Some(producer) = graph.producer(value) else {
                 continue;
             };
             let is_given = joint.given(value).is_some();
@@ -54,11 +50,7 @@ impl Parts {
 
     /// Values that its operations make.
     pub(super) fn made(&self, joint: &JointGraph) -> BTreeSet<ValueId> {
-        let outputs = self
-            .nodes
-            .iter()
-            .map(|id| joint.graph().node(*id).outputs());
-        outputs.flatten().copied().collect()
+        made(joint, self.nodes.iter()).collect()
     }
 
     /// A backward that recomputes what the stage's forward made: the forward then keeps only what it reads
@@ -67,8 +59,8 @@ impl Parts {
         let made = forward.made(joint);
         let wanted = self.reads.intersection(&made).copied();
         let mut all = self.clone();
-        all.nodes
-            .extend(slice(joint, &forward.nodes, wanted, |_| false));
+        let recomputed = slice(joint, &forward.nodes, wanted, |_| false);
+        all.nodes.extend(recomputed);
         all.close(joint);
         all
     }
@@ -82,12 +74,9 @@ impl Parts {
         };
         input.close(joint);
         // The second half reads what the first has made, except for what is cheaper to recompute.
-        let kept: BTreeSet<ValueId> = input
-            .nodes
-            .iter()
-            .filter(|id| joint.role(**id) != Role::Recomputable)
-            .flat_map(|id| joint.graph().node(*id).outputs().iter().copied())
-            .collect();
+        let nodes = input.nodes.iter();
+        let kept = nodes.filter(|id| joint.role(**id) != Role::Recomputable);
+        let kept: BTreeSet<ValueId> = made(joint, kept).collect();
         let is_kept = |value: &ValueId| kept.contains(value);
         let nodes = slice(joint, &self.nodes, self.targets.iter().copied(), is_kept);
         let weight = Self {
@@ -100,6 +89,16 @@ impl Parts {
     }
 }
 
+/// The values that operations make.
+fn made<'a>(
+    joint: &JointGraph,
+    nodes: impl Iterator<Item = &'a NodeId>,
+) -> impl Iterator<Item = ValueId> {
+    nodes
+        .flat_map(|id| joint.graph().node(*id).outputs())
+        .copied()
+}
+
 /// The operations among `nodes` that values depend on, not looking past those that are available.
 fn slice(
     joint: &JointGraph,
@@ -109,7 +108,7 @@ fn slice(
 ) -> BTreeSet<NodeId> {
     let graph = joint.graph();
     let is_outside = |value: ValueId| {
-        let producer = graph.value(value).producer;
+        let producer = graph.producer(value);
         is_available(&value)
             || joint.given(value).is_some()
             || producer.is_none_or(|id| !nodes.contains(&id))
@@ -127,7 +126,7 @@ fn reads(
     let graph = joint.graph();
     let inputs = nodes.iter().flat_map(|id| graph.node(*id).inputs());
     let from_outside = inputs.chain(targets).copied().filter(|value| {
-        let producer = graph.value(*value).producer;
+        let producer = graph.producer(*value);
         producer.is_some_and(|id| joint.given(*value).is_some() || !nodes.contains(&id))
     });
     from_outside.collect()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tinderbox_deferred::{Program, ProgramError};
 use tinderbox_fake::{NodeId, ValueId};
 
-use super::Parts;
+use super::parts::Parts;
 use super::takes::{Taken, Takes};
 use crate::schedule::Compute;
 use crate::trace::{Given, JointGraph};
@@ -20,6 +20,16 @@ pub(crate) enum Binding {
     Constant(usize),
     /// A value of the micro-batch: received, or kept from an earlier program.
     Value(ValueId),
+}
+
+impl Binding {
+    /// The position of a parameter.
+    pub(crate) fn parameter(self) -> Option<usize> {
+        match self {
+            Self::Given(given) => given.parameter(),
+            Self::Constant(_) | Self::Value(_) => None,
+        }
+    }
 }
 
 /// One program of a stage, with where its inputs come from and where its outputs go.
@@ -80,8 +90,7 @@ impl Phase {
     /// The maximum bytes that the program holds at a time, with all that it reads and outputs.
     pub(crate) fn peak_bytes(&self, joint: &JointGraph) -> u64 {
         let read = self.program.inputs().iter().copied();
-        let held = read.chain(self.leaving(joint));
-        let held: u64 = held.map(|value| joint.graph().value(value).bytes()).sum();
+        let held = joint.graph().bytes(read.chain(self.leaving(joint)));
         held + self.transient_bytes(joint)
     }
 
@@ -145,20 +154,16 @@ impl<'a> Sources<'a> {
         let (graph, keys) = (self.joint.graph(), self.joint.keys());
         let inputs: Vec<ValueId> = parts.reads.iter().copied().collect();
         let nodes: Vec<NodeId> = parts.nodes.iter().copied().collect();
-        let carried = parts
-            .carried
-            .iter()
-            .map(|input| self.joint.carried()[input]);
+        let carried = parts.carried.iter();
+        let carried = carried.map(|input| self.joint.carried()[input]);
         let values = leaving(self.joint, &outputs, gradients, updates).chain(carried);
         let values: Vec<ValueId> = values.collect();
         let program = Program::new(graph, nodes.iter().copied(), &inputs, &values, keys)?;
+        let inputs = inputs.iter();
         Ok(Phase {
             program: Arc::new(program),
             nodes,
-            inputs: inputs
-                .iter()
-                .map(|value| self.of(*value, is_forward))
-                .collect(),
+            inputs: inputs.map(|value| self.of(*value, is_forward)).collect(),
             outputs,
             gradients: gradients.to_vec(),
             updates: updates.to_vec(),
@@ -174,9 +179,7 @@ fn leaving(
     gradients: &[usize],
     updates: &[usize],
 ) -> impl Iterator<Item = ValueId> {
-    let gradients = gradients
-        .iter()
-        .filter_map(|position| joint.gradients()[*position]);
+    let gradients = gradients.iter().filter_map(|at| joint.gradients()[*at]);
     let updates = updates.iter().map(|position| joint.updates()[position]);
     let outputs = outputs.iter().map(|(value, _)| *value);
     outputs.chain(gradients).chain(updates)

@@ -7,7 +7,7 @@ use tinderbox_fake::{NodeId, ValueId};
 use super::Layout;
 use crate::PlanError;
 use crate::schedule::StageIndex;
-use crate::trace::{Given, JointGraph, Role};
+use crate::trace::{JointGraph, Role};
 
 /// The stage of each assigned forward operation and of each gradient operation; `None` for one that is
 /// made wherever it is read, or not at all.
@@ -32,7 +32,7 @@ fn check_order(joint: &JointGraph, stage: &[Option<usize>]) -> Result<(), PlanEr
     for id in joint.forward().nodes() {
         let here = stage[id.index()];
         for input in graph.node(*id).inputs() {
-            let producer = graph.value(*input).producer;
+            let producer = graph.producer(*input);
             let made = producer.and_then(|node| stage[node.index()]);
             if let (Some(made), Some(here)) = (made, here)
                 && made > here
@@ -71,11 +71,8 @@ fn by_flow(joint: &JointGraph, layout: &Layout) -> Vec<usize> {
     let (graph, forward) = (joint.graph(), joint.forward());
     let holds = |id: NodeId, stage: &usize| {
         let read = graph.node(id).inputs().iter();
-        let mut read = read.filter_map(|value| joint.given(*value));
-        read.all(|given| match given {
-            Given::Parameter(position) => layout.holds(StageIndex::new(*stage), position),
-            Given::Input(_) | Given::Weight => true,
-        })
+        let mut parameters = read.filter_map(|value| joint.parameter_of(*value));
+        parameters.all(|position| layout.holds(StageIndex::new(*stage), position))
     };
     let mut carriers = vec![None; forward.nodes().len()];
     for (input, touching) in joint.touching_carried() {
@@ -90,7 +87,7 @@ fn by_flow(joint: &JointGraph, layout: &Layout) -> Vec<usize> {
         let carrier = carrier.filter(|stage| holds(*id, stage));
         let (mut least, mut of_batch) = (carrier.unwrap_or(0), false);
         for input in graph.node(*id).inputs() {
-            let Some(producer) = graph.value(*input).producer else {
+            let Some(producer) = graph.producer(*input) else {
                 continue;
             };
             match forward.position(producer) {
@@ -99,7 +96,7 @@ fn by_flow(joint: &JointGraph, layout: &Layout) -> Vec<usize> {
                     of_batch |= reads_batch[made];
                 }
                 None => {
-                    of_batch |= matches!(joint.given(*input), Some(Given::Input(_)))
+                    of_batch |= joint.input_of(*input).is_some()
                         || joint.role(producer) == Role::Recomputable;
                 }
             }
@@ -109,9 +106,7 @@ fn by_flow(joint: &JointGraph, layout: &Layout) -> Vec<usize> {
         reads_batch.push(of_batch);
     }
     for (at, id) in forward.nodes().iter().enumerate().rev() {
-        let outputs = graph.node(*id).outputs().iter();
-        let users = outputs.flat_map(|output| graph.users(*output));
-        let readers = users.filter_map(|user| forward.position(*user));
+        let readers = graph.readers(*id).filter_map(|user| forward.position(user));
         let lowest = readers.map(|reader| stages[reader]).min();
         if let (Some(lowest), false) = (lowest, reads_batch[at]) {
             let highest = (0..=lowest).rev().find(|stage| holds(*id, stage));
@@ -146,10 +141,8 @@ impl<'a> Gradients<'a> {
         let mut available: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
         let mut owners: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
         for (index, owner) in parameter_owners.iter().copied().enumerate() {
-            available
-                .entry(joint.parameters()[index])
-                .or_default()
-                .insert(owner);
+            let stages = available.entry(joint.parameters()[index]).or_default();
+            stages.insert(owner);
             if let Some(gradient) = joint.gradients()[index] {
                 owners.entry(gradient).or_default().push(owner);
             }
@@ -183,7 +176,7 @@ impl<'a> Gradients<'a> {
         for input in graph.node(id).inputs() {
             if self.available.contains_key(input) {
                 found.insert(*input);
-            } else if let Some(producer) = graph.value(*input).producer
+            } else if let Some(producer) = graph.producer(*input)
                 && let Some(reads) = self.local_reads.get(&producer)
             {
                 found.extend(reads);
@@ -197,7 +190,7 @@ impl<'a> Gradients<'a> {
         let graph = self.joint.graph();
         let inputs = graph.node(id).inputs().iter();
         inputs.filter_map(|input| {
-            let producer = graph.value(*input).producer?;
+            let producer = graph.producer(*input)?;
             let gradient = self.joint.role(producer) == Role::Gradient;
             Some((*input, self.stage[producer.index()].filter(|_| gradient)?))
         })
@@ -218,12 +211,11 @@ impl<'a> Gradients<'a> {
                     if reads.is_empty() {
                         self.free.insert(id);
                     }
-                    let stage =
-                        self.choose(id, &reads, highest)
-                            .ok_or_else(|| PlanError::Unplaceable {
-                                operation: graph.node(id).name(),
-                            })?;
-                    self.stage[id.index()] = Some(stage);
+                    let stage = self.choose(id, &reads, highest);
+                    self.stage[id.index()] = Some(stage.ok_or_else(|| {
+                        let operation = graph.node(id).name();
+                        PlanError::Unplaceable { operation }
+                    })?);
                 }
                 _ => {}
             }
@@ -243,9 +235,8 @@ impl<'a> Gradients<'a> {
         let here = |value: &ValueId, stage: usize| self.available[value].contains(&stage);
         let all_available = |stage: &usize| reads.iter().all(|value| here(value, *stage));
         let outputs = graph.node(id).outputs();
-        let is_gradient = |user: &NodeId| self.joint.role(*user) == Role::Gradient;
-        let mut users = outputs.iter().flat_map(|out| graph.users(*out));
-        let ends_here = !users.any(is_gradient);
+        let mut users = graph.readers(id);
+        let ends_here = !users.any(|user| self.joint.role(user) == Role::Gradient);
         let owners = outputs.iter().filter_map(|out| self.owners.get(out));
         let owner = owners.flatten().copied().max();
         // Stages that have the value that fewest have; all others lack it.
@@ -260,8 +251,7 @@ impl<'a> Gradients<'a> {
             .or_else(highest_with_all)
             .or_else(|| {
                 let missing = |stage: &usize| -> u64 {
-                    let away = reads.iter().filter(|value| !here(value, *stage));
-                    away.map(|value| graph.value(*value).bytes()).sum()
+                    graph.bytes(reads.iter().filter(|value| !here(value, *stage)))
                 };
                 // Values can be sent; a parameter can't be read where no forward reads it.
                 let has_parameters = |stage: &usize| {
@@ -282,36 +272,21 @@ impl<'a> Gradients<'a> {
         let graph = self.joint.graph();
         for id in self.free.iter().rev().copied().collect::<Vec<_>>() {
             let here = self.stage[id.index()].expect("every gradient operation was placed");
-            let node = graph.node(id);
-            let users = node.outputs().iter().flat_map(|out| graph.users(*out));
+            let outputs = graph.node(id).outputs();
+            let users = graph.readers(id);
             let user_stages = users.filter_map(|user| self.stage[user.index()]);
-            let owners = node
-                .outputs()
-                .iter()
-                .filter_map(|out| self.owners.get(out))
-                .flatten();
-            let Some(low) = user_stages.chain(owners.copied()).max() else {
+            let owners = outputs.iter().filter_map(|out| self.owners.get(out));
+            let lowest = user_stages.chain(owners.flatten().copied()).max();
+            let Some(low) = lowest.filter(|low| *low < here) else {
                 continue;
             };
-            if low >= here {
-                continue;
-            }
             let read_below = |value: ValueId| {
                 let mut users = graph.users(value).iter().filter(|user| **user != id);
                 users.any(|user| self.stage[user.index()].is_some_and(|stage| stage <= low))
             };
             let reads: BTreeMap<ValueId, usize> = self.gradient_reads(id).collect();
-            let crossing: u64 = reads
-                .keys()
-                .filter(|value| !read_below(**value))
-                .map(|value| graph.value(*value).bytes())
-                .sum();
-            let saved: u64 = node
-                .outputs()
-                .iter()
-                .map(|out| graph.value(*out).bytes())
-                .sum();
-            if crossing <= saved {
+            let crossing = reads.keys().filter(|value| !read_below(**value));
+            if graph.bytes(crossing) <= graph.bytes(outputs) {
                 self.stage[id.index()] = Some(low);
             }
         }

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use tinderbox_deferred::{Program, ProgramError};
 use tinderbox_fake::ValueId;
 
-use super::parts::Parts;
-use super::phase::{Binding, Phase, Sources};
+use super::phase::{Phase, Sources};
 use super::takes::{Taken, Takes};
 use super::{Cutting, Layout};
 use crate::schedule::{Compute, Costs, Edge, StageCosts, StageIndex};
-use crate::trace::{Given, JointGraph};
+use crate::trace::JointGraph;
 
 /// All programs of one stage for one joint graph.
 #[derive(Clone, Debug)]
@@ -45,10 +44,8 @@ impl StagePrograms {
         cutting: &Cutting,
         layout: &Layout,
     ) -> Result<Vec<Self>, ProgramError> {
-        let stages = layout.stages();
-        stages
-            .map(|stage| Self::new(joint, cutting, layout, stage))
-            .collect()
+        let new = |stage| Self::new(joint, cutting, layout, stage);
+        layout.stages().map(new).collect()
     }
 
     fn new(
@@ -60,24 +57,16 @@ impl StagePrograms {
         let graph = joint.graph();
         let forward = &cutting.forward[stage.index()];
         let backward = &cutting.backward[stage.index()];
-        let messages = |keep: &dyn Fn(&Edge) -> bool| -> BTreeMap<Edge, Vec<ValueId>> {
-            let edges = cutting.edges.iter().filter(|(edge, _)| keep(edge));
-            edges
-                .map(|(edge, values)| (*edge, values.iter().copied().collect()))
-                .collect()
-        };
-        let sends = messages(&|edge| edge.from.stage == stage);
-        let receives = messages(&|edge| edge.to.stage == stage);
+        let sends = cutting.messages(|edge| edge.from.stage == stage);
+        let receives = cutting.messages(|edge| edge.to.stage == stage);
         let whole = match layout.recompute[stage.index()] {
             false => backward.clone(),
             true => backward.with_forward(joint, forward),
         };
-        let sent_backward: BTreeSet<ValueId> = sends
-            .iter()
-            .filter(|(edge, _)| edge.from.compute != Compute::Forward)
-            .flat_map(|(_, values)| values.iter().copied())
-            .collect();
-        let (input, weight) = whole.split(joint, &sent_backward);
+        let sent = sends.iter();
+        let sent = sent.filter(|(edge, _)| edge.from.compute != Compute::Forward);
+        let sent: BTreeSet<ValueId> = sent.flat_map(|(_, values)| values).copied().collect();
+        let (input, weight) = whole.split(joint, &sent);
         let parts = [forward, &whole, &input, &weight];
         let taken = Taken::count(joint, parts, &sends, &receives);
         let sources = Sources::new(joint, &taken, parts);
@@ -103,21 +92,19 @@ impl StagePrograms {
                 phases[compute.slot()] = Some(phase);
             }
         }
-        let bytes = |parts: &Parts, is_kept: &dyn Fn(ValueId) -> bool| -> u64 {
-            let kept = parts.reads.iter().filter(|value| is_kept(**value));
-            kept.map(|value| graph.value(*value).bytes()).sum()
-        };
-        let sent_bytes = sends.iter().map(|(edge, values)| {
-            let bytes = values.iter().map(|value| graph.value(*value).bytes()).sum();
-            (*edge, bytes)
-        });
+        let kept = whole.reads.iter();
+        let kept = kept.filter(|value| taken.is_of_forward(**value, forward));
+        let kept_for_weight = weight.reads.iter().filter(|value| taken.is_value(**value));
+        let sent_bytes = sends
+            .iter()
+            .map(|(edge, values)| (*edge, graph.bytes(values)));
         let made_here = |value: &ValueId| forward.targets.contains(value);
         let outputs = joint.outputs().iter();
         Ok(Self {
             constants: Arc::new(constants),
             phases,
-            activation_bytes: bytes(&whole, &|value| taken.is_of_forward(value, forward)),
-            weight_gradient_bytes: bytes(&weight, &|value| taken.is_value(value)),
+            activation_bytes: graph.bytes(kept),
+            weight_gradient_bytes: graph.bytes(kept_for_weight),
             sent_bytes: sent_bytes.collect(),
             received: taken.messages,
             sends,
@@ -130,11 +117,7 @@ impl StagePrograms {
     /// The parameters that the programs read.
     pub(crate) fn parameters(&self) -> BTreeSet<usize> {
         let read = self.phases.iter().flatten().flat_map(|phase| &phase.inputs);
-        let positions = read.filter_map(|binding| match binding {
-            Binding::Given(Given::Parameter(position)) => Some(*position),
-            _ => None,
-        });
-        positions.collect()
+        read.filter_map(|binding| binding.parameter()).collect()
     }
 
     /// The program for a task, if the stage has one.
@@ -165,6 +148,7 @@ mod tests {
     use burn::tensor::{Device, Tensor, activation::relu};
     use tinderbox_deferred::Deferred;
 
+    use super::super::Binding;
     use super::*;
     use crate::trace::Traceable;
     use crate::{Machine, Outputs, Plan};

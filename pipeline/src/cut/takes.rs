@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tinderbox_fake::ValueId;
 
-use super::Parts;
+use super::parts::Parts;
 use crate::schedule::{Compute, Edge};
 use crate::trace::JointGraph;
 

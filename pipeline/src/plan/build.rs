@@ -4,22 +4,20 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use tinderbox_deferred::{ParameterPath, ParameterTable};
-use tinderbox_fake::dtype_name;
+use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_fake::{Operation, dtype_name};
 use tinderbox_planner::{
     Boundary, Choice, Machine, PLAN_VERSION, Partition, PartitionCosts, PlanFile, PlanParameter,
     PlanStage, Rates, StageBytes, Step, TieGroup, Work, lower_bound, predict_costs,
 };
 use twox_hash::XxHash3_128;
 
-use super::Plan;
-use super::{text, values};
+use super::{Plan, text, values};
 use crate::PlanError;
 use crate::batch::Batch;
-use crate::cost::product_flops;
 use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
 use crate::schedule::{Compute, Dependencies, Edge, StageCosts, StageIndex};
-use crate::trace::{Given, JointGraph, Trace};
+use crate::trace::{JointGraph, Trace};
 use crate::work::{OperationGroups, OperationTimes, parameter_positions, work_of};
 
 /// The parameters of a model in the form of the plan file.
@@ -34,14 +32,11 @@ pub(super) fn plan_parameters(table: &ParameterTable) -> Vec<PlanParameter> {
 
 /// A digest of the model's parameters: path, shape and dtype of each, in order.
 pub(super) fn model_digest(table: &ParameterTable) -> String {
-    let mut text = String::new();
-    for parameter in table {
-        text.push_str(&format!(
-            "{}\n{:?}\n{:?}\n",
-            parameter.path, parameter.shape, parameter.dtype
-        ));
-    }
-    format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
+    let texts = table.iter().map(|one| {
+        let (path, shape, dtype) = (&one.path, &one.shape, one.dtype);
+        format!("{path}\n{shape:?}\n{dtype:?}\n")
+    });
+    digest(&texts.collect::<String>())
 }
 
 /// A digest of a program without its initialization: operations, shapes and operands.
@@ -58,6 +53,10 @@ pub(super) fn graph_digest(joint: &JointGraph) -> String {
         }
         text.push('\n');
     }
+    digest(&text)
+}
+
+fn digest(text: &str) -> String {
     format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
 }
 
@@ -78,41 +77,30 @@ pub(crate) struct Divided {
 }
 
 impl Planning {
-    /// Prepares a trace; times are estimated from shapes unless they are given.
+    /// Prepares the program of batches like the example of a trace, with another number of samples if one is given. Times are
+    /// estimated from shapes unless those of the example are given, which are scaled to other samples.
     pub(crate) fn new<B: Batch>(
         trace: &Trace<B>,
-        rates: &Rates,
-        times: Option<OperationTimes>,
-    ) -> Result<Self, PlanError> {
-        let joint = trace.example_program()?;
-        let times = times.unwrap_or_else(|| OperationTimes::analytic(&joint, rates));
-        Ok(Self::of_program(joint, trace.samples(), times))
-    }
-
-    /// Prepares the program of batches with another number of samples; the times of the traced one are scaled to it.
-    pub(super) fn of_samples<B: Batch>(
-        trace: &Trace<B>,
-        samples: usize,
+        samples: Option<usize>,
         rates: &Rates,
         times: Option<&OperationTimes>,
     ) -> Result<Self, PlanError> {
         let traced = trace.example_program()?;
-        let joint = trace.program_of_samples(samples)?;
+        let joint = match samples.filter(|samples| Some(*samples) != trace.samples()) {
+            Some(samples) => trace.program_of_samples(samples)?,
+            None => traced.clone(),
+        };
         let times = match times {
             Some(times) => times.scaled(&traced, &joint, rates),
             None => OperationTimes::analytic(&joint, rates),
         };
-        Ok(Self::of_program(joint, Some(samples), times))
-    }
-
-    fn of_program(joint: Arc<JointGraph>, samples: Option<usize>, times: OperationTimes) -> Self {
-        Self {
-            samples,
+        Ok(Self {
+            samples: samples.or(trace.samples()),
             groups: OperationGroups::new(&joint),
             times,
             work: OnceCell::new(),
             joint,
-        }
+        })
     }
 
     /// The work that partitioners divide, computed on first use.
@@ -207,18 +195,16 @@ impl Planning {
         let mut lowest: BTreeMap<usize, usize> = BTreeMap::new();
         for (id, stage) in joint.forward().nodes().iter().zip(&partition.stage_of) {
             for input in joint.graph().node(*id).inputs() {
-                if let Some(Given::Parameter(parameter)) = joint.given(*input) {
+                if let Some(parameter) = joint.parameter_of(*input) {
                     let known = lowest.entry(parameter).or_insert(*stage);
                     *known = (*known).min(*stage);
                 }
             }
         }
         // In the order of the forward; parameters of one operation in the order of the table.
-        let parameters = table.iter().zip(parameter_positions(joint)).enumerate();
-        let distinct = parameters.filter(|(_, (parameter, _))| parameter.clone_of.is_none());
-        let mut parameters: Vec<(usize, usize)> = distinct
-            .map(|(parameter, (_, position))| (position, parameter))
-            .collect();
+        let positions = parameter_positions(joint).into_iter().zip(0..);
+        let mut parameters: Vec<(usize, usize)> = positions.collect();
+        parameters.retain(|(_, parameter)| joint.parameter(*parameter).clone_of.is_none());
         parameters.sort_unstable();
         let mut owned = vec![Vec::new(); partition.stages()];
         for (position, parameter) in parameters {
@@ -234,21 +220,19 @@ impl Planning {
 
     fn ties(&self, layout: &Layout) -> Vec<TieGroup> {
         let table = self.joint.table();
-        let parameters = table.iter().enumerate();
-        let groups = parameters.filter_map(|(position, parameter)| {
+        let groups = table.iter().enumerate().map(|(position, parameter)| {
             let copies = layout.stages();
             let copies = copies.filter(|stage| layout.copies(*stage).contains(&position));
-            let copies: Vec<StageIndex> = copies.collect();
             let clones = table.iter();
             let clones = clones.filter(|other| other.clone_of.as_ref() == Some(&parameter.path));
-            (!copies.is_empty()).then(|| TieGroup {
+            TieGroup {
                 path: parameter.path.clone(),
                 clones: clones.map(|other| other.path.clone()).collect(),
                 owner: layout.owners()[position],
-                copies,
-            })
+                copies: copies.collect(),
+            }
         });
-        groups.collect()
+        groups.filter(|group| !group.copies.is_empty()).collect()
     }
 
     fn costs(&self, machine: &Machine, step: &Step, divided: &Divided) -> PartitionCosts {
@@ -260,7 +244,8 @@ impl Planning {
         costs.overhead = machine.action_ns;
         let replicas = step.replicas.max(1) as u64;
         let mut bytes = Vec::new();
-        for ((stage, programs), costs) in layout.stages().zip(programs).zip(&mut costs.stages) {
+        let stages = layout.stages().zip(programs);
+        for ((stage, programs), costs) in stages.zip(&mut costs.stages) {
             let rank = machine.rank(layout.ranks[stage.index()]);
             let time = |compute: Compute| {
                 let phase = programs.phase(compute);
@@ -312,35 +297,35 @@ impl Planning {
         costs: StageCosts,
     ) -> PlanStage {
         let (layout, programs) = (&divided.layout, &divided.programs[stage.index()]);
-        let (owned, copies) = (layout.owned(stage), layout.copies(stage));
-        let paths = |positions: &[usize]| -> Vec<ParameterPath> {
+        let parameters = |positions: &[usize]| -> Vec<&Parameter> {
             let parameters = positions.iter().map(|at| self.joint.parameter(*at));
-            parameters.map(|parameter| parameter.path.clone()).collect()
+            parameters.collect()
         };
-        let bytes = |positions: &[usize]| -> u64 {
-            let parameters = positions.iter().map(|at| self.joint.parameter(*at));
-            parameters.map(|parameter| parameter.bytes).sum()
+        let owned = parameters(layout.owned(stage));
+        let copies = parameters(layout.copies(stage));
+        let paths = |parameters: &[&Parameter]| -> Vec<ParameterPath> {
+            parameters.iter().map(|one| one.path.clone()).collect()
         };
+        let bytes = |parameters: &[&Parameter]| parameters.iter().map(|one| one.bytes).sum();
         let mut known = HashSet::new();
-        let modules = owned
-            .iter()
-            .map(|at| self.joint.parameter(*at).path.module());
+        let modules = owned.iter().map(|parameter| parameter.path.module());
         let modules = modules.filter(|module| known.insert(*module));
-        let modules: Vec<String> = modules.map(str::to_owned).collect();
         let flops = |compute| -> u64 {
-            let nodes = programs.phase(compute).map(|phase| phase.nodes.iter());
-            let nodes = nodes.into_iter().flatten();
-            let operations = nodes.map(|id| &self.joint.graph().node(*id).operation);
-            operations.filter_map(product_flops).sum()
+            let nodes = programs
+                .phase(compute)
+                .into_iter()
+                .flat_map(|phase| &phase.nodes);
+            let operations = nodes.map(|id| self.joint.graph().node(*id).operation());
+            operations.filter_map(Operation::product_flops).sum()
         };
         PlanStage {
             stage,
             rank: layout.ranks[stage.index()],
-            modules,
-            parameter_bytes: bytes(owned),
-            copy_bytes: bytes(copies),
-            parameters: paths(owned),
-            copies: paths(copies),
+            modules: modules.map(str::to_owned).collect(),
+            parameter_bytes: bytes(&owned),
+            copy_bytes: bytes(&copies),
+            parameters: paths(&owned),
+            copies: paths(&copies),
             forward_flops: flops(Compute::Forward),
             backward_flops: flops(Compute::Backward),
             boundary_bytes: programs.sent_bytes.values().sum(),
@@ -357,16 +342,16 @@ impl Planning {
 
 /// The messages that leave each stage.
 fn boundaries(programs: &[StagePrograms]) -> Vec<Boundary> {
-    let sends = programs.iter().flat_map(|programs| {
-        let bytes = programs.sent_bytes.values();
-        programs.sends.iter().zip(bytes)
-    });
-    let boundaries = sends.map(|((edge, values), bytes)| Boundary {
-        edge: *edge,
-        values: values.len(),
-        bytes: *bytes,
-    });
-    boundaries.collect()
+    let of_stage = |programs: &StagePrograms| {
+        let sends = programs.sends.iter().zip(programs.sent_bytes.values());
+        let boundaries = sends.map(|((edge, values), bytes)| Boundary {
+            edge: *edge,
+            values: values.len(),
+            bytes: *bytes,
+        });
+        boundaries.collect::<Vec<_>>()
+    };
+    programs.iter().flat_map(of_stage).collect()
 }
 
 /// The positions of a stage as ranges.

@@ -61,12 +61,9 @@ impl Plan {
         let count = self.file.forward.len();
         let mut stages = vec![None; count];
         for (index, stage) in self.stages().iter().enumerate() {
-            let ranges = stage.operations.iter();
-            let positions = ranges.flat_map(|(from, to)| *from..(*to).min(count));
-            for position in positions {
-                if let Some(stage) = stages.get_mut(position) {
-                    *stage = Some(index);
-                }
+            for (from, to) in &stage.operations {
+                let end = count.min(*to);
+                stages[end.min(*from)..end].fill(Some(index));
             }
         }
         // A file without the operations has only the owners of parameters.

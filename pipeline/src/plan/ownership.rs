@@ -20,11 +20,8 @@ impl Plan {
     ///
     /// When the plan has no such rank.
     pub fn rank(&self, rank: usize) -> Result<Vec<&PlanStage>, PlanError> {
-        let stages = self
-            .stages()
-            .iter()
-            .filter(|stage| stage.rank.index() == rank);
-        let stages: Vec<&PlanStage> = stages.collect();
+        let stages = self.stages().iter();
+        let stages: Vec<&PlanStage> = stages.filter(|one| one.rank.index() == rank).collect();
         if stages.is_empty() {
             let ranks = self.ranks();
             return Err(PlanError::RankOutOfRange { rank, ranks });

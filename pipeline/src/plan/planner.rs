@@ -7,7 +7,6 @@ use tinderbox_planner::{
     Choice, Machine, MemoryBudget, Partition, Partitioner, PlanFileError, PlannerError, Step, fine,
     partition,
 };
-
 use tinderbox_world::with_causes;
 
 use super::Plan;
@@ -55,11 +54,7 @@ pub struct Planner<'a, B> {
     machine: Machine,
     step: Step,
     times: Option<OperationTimes>,
-    partitioner: Partitioner,
-    cuts: Option<Vec<Cut>>,
-    stage_to_rank: Option<Vec<RankIndex>>,
-    /// The bytes of parameters that a stage should have at most, and what it should keep for backwards, for many small stages.
-    stage_bytes: Option<(u64, u64)>,
+    division: Division,
     /// Whether the schedule was set.
     is_scheduled: bool,
     recompute: Option<Box<dyn Fn(usize) -> bool + 'a>>,
@@ -72,44 +67,57 @@ pub struct Planner<'a, B> {
     samples: Option<usize>,
 }
 
-/// Numbers of replicas and micro-batches that were tried.
-struct Attempt {
-    numbers: (usize, usize),
-    /// What was found, on one line.
-    reason: String,
-    step_ns: Result<u64, PlanError>,
+/// How operations are divided among stages: by cuts if there are any, else into small stages, else by a partitioner.
+struct Division {
+    partitioner: Partitioner,
+    cuts: Option<Vec<Cut>>,
+    stage_to_rank: Option<Vec<RankIndex>>,
+    /// The bytes of parameters that a stage should have at most, and what it should keep for backwards, for many small stages.
+    stage_bytes: Option<(u64, u64)>,
 }
 
-/// The attempts so far.
-#[derive(Default)]
-struct Choosing {
-    /// The first of the shortest steps, with its numbers.
-    best: Option<(u64, (usize, usize))>,
-    /// The error of most micro-batches, of several the one with the fewest replicas, with its number of micro-batches.
-    error: Option<PlanError>,
-    error_at: usize,
-    reasons: Vec<String>,
-}
+impl Plan {
+    /// Creates the best plan for a machine, with the defaults of [`Planner`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Planner::plan`].
+    pub fn auto<B: Batch>(trace: &Trace<B>, machine: &Machine) -> Result<Self, PlanError> {
+        Planner::new(trace, machine).plan()
+    }
 
-impl Choosing {
-    /// Adds an attempt, and returns whether it is the fastest so far.
-    fn add(&mut self, attempt: Attempt) -> bool {
-        self.reasons.push(attempt.reason);
-        match attempt.step_ns {
-            Ok(step_ns) => {
-                let is_fastest = self.best.is_none_or(|(best, _)| step_ns < best);
-                if is_fastest {
-                    self.best = Some((step_ns, attempt.numbers));
-                }
-                is_fastest
-            }
-            Err(error) => {
-                if attempt.numbers.1 > self.error_at {
-                    (self.error, self.error_at) = (Some(error), attempt.numbers.1);
-                }
-                false
-            }
-        }
+    /// Creates a plan from manual cuts, listed in the order of the forward: one more stage than there
+    /// are cuts, each on its own rank.
+    ///
+    /// # Errors
+    ///
+    /// As [`Planner::plan`].
+    pub fn manual<B: Batch>(trace: &Trace<B>, cuts: &[Cut]) -> Result<Self, PlanError> {
+        let machine = Machine::local(cuts.len() + 1)?;
+        Planner::new(trace, &machine).cuts(cuts).plan()
+    }
+
+    /// Creates a plan with a cut at every mark of the forward ([`cut`](tinderbox_fake::cut())).
+    ///
+    /// # Errors
+    ///
+    /// As [`Planner::plan`].
+    pub fn at_marks<B: Batch>(trace: &Trace<B>) -> Result<Self, PlanError> {
+        let program = trace.example_program()?;
+        let cuts: Vec<Cut> = (0..program.marks().len()).map(Cut::mark).collect();
+        Self::manual(trace, &cuts)
+    }
+
+    /// Creates a plan of many small stages for a model that is [streamed](crate::Streamed) with a memory limit, as
+    /// [`Planner::streamed`] does for one rank.
+    ///
+    /// # Errors
+    ///
+    /// As [`Planner::plan`].
+    pub fn streamed<B: Batch>(trace: &Trace<B>, budget: MemoryBudget) -> Result<Self, PlanError> {
+        let machine = Machine::local(1)?;
+        let planner = Planner::new(trace, &machine).streamed(budget);
+        planner.without_programs().plan()
     }
 }
 
@@ -128,10 +136,12 @@ impl<'a, B: Batch> Planner<'a, B> {
             machine: machine.clone(),
             step: Step::new(schedule, stages),
             times: None,
-            partitioner: Partitioner::Chain,
-            cuts: None,
-            stage_to_rank: None,
-            stage_bytes: None,
+            division: Division {
+                partitioner: Partitioner::Chain,
+                cuts: None,
+                stage_to_rank: None,
+                stage_bytes: None,
+            },
             is_scheduled: false,
             recompute: None,
             programs: true,
@@ -217,21 +227,21 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// all, which may have more stages than the machine, with its own schedule.
     #[must_use]
     pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
-        self.partitioner = partitioner;
+        self.division.partitioner = partitioner;
         self
     }
 
     /// Cuts manually, in the order of the forward, instead of by a partitioner.
     #[must_use]
     pub fn cuts(mut self, cuts: &[Cut]) -> Self {
-        self.cuts = Some(cuts.to_vec());
+        self.division.cuts = Some(cuts.to_vec());
         self
     }
 
     /// Sets the rank of every stage for manual cuts, instead of the machine's placement.
     #[must_use]
     pub fn on_ranks(mut self, stage_to_rank: &[RankIndex]) -> Self {
-        self.stage_to_rank = Some(stage_to_rank.to_vec());
+        self.division.stage_to_rank = Some(stage_to_rank.to_vec());
         self
     }
 
@@ -247,7 +257,7 @@ impl<'a, B: Batch> Planner<'a, B> {
             Mode::Training => 4,
             Mode::Inference => 1,
         };
-        self.stage_bytes = Some((budget.stage_bytes() / parts, budget.stage_bytes()));
+        self.division.stage_bytes = Some((budget.stage_bytes() / parts, budget.stage_bytes()));
         self.step.schedule = ScheduleKind::LoopedBfs;
         self.micro_batches(1)
     }
@@ -283,70 +293,78 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// can't be cut, or the batch of [`choose_micro_batches`](Self::choose_micro_batches) can't be split. If no number fits
     /// that is to be chosen, it returns the error of most micro-batches.
     pub fn plan(self) -> Result<Plan, PlanError> {
-        let rates = &self.machine.rates;
+        let (rates, times) = (&self.machine.rates, self.times.as_ref());
+        let of_samples = |samples| Planning::new(self.trace, samples, rates, times);
         if let Some(batch) = &self.batch {
             self.trace.check_batch(batch)?;
-            return self.choose(samples_of(batch)?);
-        }
-        let micro_batches = self.step.micro_batches;
-        if micro_batches == 0 {
-            return Err(PlanError::NoMicroBatches);
-        }
-        let planning = match self.samples {
-            Some(samples) if Some(samples) != self.trace.samples() => {
-                Planning::of_samples(self.trace, samples, rates, self.times.as_ref())
+            let samples = samples_of(batch)?;
+            let least = self.replicas.unwrap_or(1);
+            if least > samples {
+                let replicas = least;
+                return Err(PlanError::FewSamples { samples, replicas });
             }
-            _ => Planning::new(self.trace, rates, self.times.clone()),
-        }?;
-        if let Some(replicas) = self.replicas {
-            return self.plan_of(&planning, (replicas, micro_batches), self.programs);
+            let counts = (1..=samples).filter(|count| samples.is_multiple_of(*count));
+            let counts = counts.filter(|count| *count >= least);
+            return self.choose(counts, |count| of_samples(Some(samples / count)));
         }
-        let mut choice = Choosing::default();
-        for replicas in self.possible_replicas(&planning, micro_batches) {
-            choice.add(self.attempt(&planning, (replicas, micro_batches)));
+        match (self.step.micro_batches, self.replicas) {
+            (0, _) => Err(PlanError::NoMicroBatches),
+            (count, None) => self.choose([count], |_| of_samples(self.samples)),
+            (count, Some(replicas)) => {
+                let planning = of_samples(self.samples)?;
+                self.plan_of(&planning, (replicas, count), self.programs)
+            }
         }
-        self.chosen(choice, |_| Ok(planning))
     }
 
-    /// Chooses the number of micro-batches of a batch, and of replicas if that is not set.
-    fn choose(&self, samples: usize) -> Result<Plan, PlanError> {
+    /// Chooses one of some numbers of micro-batches, and the number of replicas if that is not set.
+    fn choose(
+        &self,
+        counts: impl IntoIterator<Item = usize>,
+        planning_of: impl Fn(usize) -> Result<Planning, PlanError>,
+    ) -> Result<Plan, PlanError> {
         /// After so many numbers without a faster plan, larger ones are not tried.
         const SLOWER: usize = 3;
-        if let Some(replicas) = self.replicas.filter(|replicas| *replicas > samples) {
-            return Err(PlanError::FewSamples { samples, replicas });
-        }
-        let planning_of = |count: usize| {
-            let (rates, times) = (&self.machine.rates, self.times.as_ref());
-            Planning::of_samples(self.trace, samples / count, rates, times)
-        };
-        let mut choice = Choosing::default();
-        let mut slower = 0;
-        for count in (1..=samples).filter(|count| samples.is_multiple_of(*count)) {
-            if self.replicas.is_some_and(|replicas| replicas > count) {
-                continue;
-            }
-            let mut is_faster = false;
-            match planning_of(count) {
+        // The first of the shortest steps; the error of most micro-batches, of several the one with the fewest replicas.
+        let mut best: Option<(u64, (usize, usize))> = None;
+        let mut error: Option<(usize, PlanError)> = None;
+        let (mut reasons, mut slower) = (Vec::new(), 0);
+        for count in counts {
+            slower += 1;
+            let steps = match planning_of(count) {
                 Ok(planning) => {
-                    for replicas in self.possible_replicas(&planning, count) {
-                        is_faster |= choice.add(self.attempt(&planning, (replicas, count)));
-                    }
+                    let replicas = self.possible_replicas(&planning, count).into_iter();
+                    let steps = replicas.map(|of| (of, self.step_ns(&planning, (of, count))));
+                    steps.collect()
                 }
                 // Such as the error of a forward that compares samples with each other.
-                Err(error) => {
-                    let replicas = self.replicas.unwrap_or(1);
-                    choice.add(self.attempted((replicas, count), Err(error)));
+                Err(error) => vec![(self.replicas.unwrap_or(1), Err(error))],
+            };
+            for (replicas, step_ns) in steps {
+                reasons.push(self.reason((replicas, count), &step_ns));
+                match step_ns {
+                    Ok(step_ns) if best.is_none_or(|(least, _)| step_ns < least) => {
+                        best = Some((step_ns, (replicas, count)));
+                        slower = 0;
+                    }
+                    Err(found) if error.as_ref().is_none_or(|(at, _)| count > *at) => {
+                        error = Some((count, found));
+                    }
+                    Ok(_) | Err(_) => {}
                 }
             }
-            slower = match is_faster || choice.best.is_none() {
-                true => 0,
-                false => slower + 1,
-            };
-            if slower == SLOWER {
+            if best.is_some() && slower == SLOWER {
                 break;
             }
         }
-        self.chosen(choice, planning_of)
+        let Some((_, numbers)) = best else {
+            let (_, error) = error.expect("one replica and one micro-batch are always possible");
+            return Err(error);
+        };
+        let planning = planning_of(numbers.1)?;
+        let mut plan = self.plan_of(&planning, numbers, self.programs)?;
+        plan.file.choice.reasons.extend(reasons);
+        Ok(plan)
     }
 
     /// The numbers of replicas that may be chosen, or the one that was set.
@@ -365,22 +383,22 @@ impl<'a, B: Batch> Planner<'a, B> {
             .collect()
     }
 
-    /// Plans numbers of replicas and micro-batches, for a comparison.
-    fn attempt(&self, planning: &Planning, numbers: (usize, usize)) -> Attempt {
-        let plan = self.plan_of(planning, numbers, false).and_then(|plan| {
-            match plan.file().prediction.over_limit(&plan.file().machine) {
-                Some(over) => Err(PlannerError::from(over).into()),
-                None => Ok(plan.file().prediction.step_ns),
-            }
-        });
-        self.attempted(numbers, plan)
+    /// The step of numbers of replicas and micro-batches, for a comparison.
+    fn step_ns(&self, planning: &Planning, numbers: (usize, usize)) -> Result<u64, PlanError> {
+        let plan = self.plan_of(planning, numbers, false)?;
+        let prediction = &plan.file().prediction;
+        match prediction.over_limit(&plan.file().machine) {
+            Some(over) => Err(PlannerError::from(over).into()),
+            None => Ok(prediction.step_ns),
+        }
     }
 
-    fn attempted(
+    /// What was found for numbers of replicas and micro-batches, on one line.
+    fn reason(
         &self,
         (replicas, micro_batches): (usize, usize),
-        step_ns: Result<u64, PlanError>,
-    ) -> Attempt {
+        step_ns: &Result<u64, PlanError>,
+    ) -> String {
         let mut numbers = Vec::new();
         if self.replicas.is_none() {
             let ranks = self.machine.ranks() / replicas;
@@ -389,31 +407,11 @@ impl<'a, B: Batch> Planner<'a, B> {
         if self.batch.is_some() {
             numbers.push(format!("{micro_batches} micro-batches"));
         }
-        let found = match &step_ns {
+        let found = match step_ns {
             Ok(step_ns) => format!("{:.3} ms", *step_ns as f64 / 1e6),
             Err(error) => without_advice(error),
         };
-        Attempt {
-            numbers: (replicas, micro_batches),
-            reason: format!("{}: {found}", numbers.join(", ")),
-            step_ns,
-        }
-    }
-
-    /// Returns the plan of the choice.
-    fn chosen(
-        &self,
-        choice: Choosing,
-        planning_of: impl FnOnce(usize) -> Result<Planning, PlanError>,
-    ) -> Result<Plan, PlanError> {
-        let Some((_, numbers)) = choice.best else {
-            let error = choice.error;
-            return Err(error.expect("one replica and one micro-batch are always possible"));
-        };
-        let planning = planning_of(numbers.1)?;
-        let mut plan = self.plan_of(&planning, numbers, self.programs)?;
-        plan.file.choice.reasons.extend(choice.reasons);
-        Ok(plan)
+        format!("{}: {found}", numbers.join(", "))
     }
 
     /// Creates the plan of a number of replicas and micro-batches.
@@ -429,63 +427,9 @@ impl<'a, B: Batch> Planner<'a, B> {
             micro_batches,
             ..self.step.clone()
         };
-        let keeps_placement = self.cuts.is_some() || matches!(self.partitioner, Partitioner::Chain);
-        let must_fit = self.is_scheduled && keeps_placement;
-        let (mut partition, choice) = match (&self.cuts, self.stage_bytes) {
-            (Some(cuts), _) => {
-                let starts = manual(&planning.joint, cuts)?;
-                let stages = starts.len();
-                let ranks = self.stage_to_rank.clone().unwrap_or_else(|| {
-                    let ranks = machine.stage_to_rank();
-                    match ranks.len() == stages {
-                        true => ranks,
-                        false => (0..stages).map(RankIndex::new).collect(),
-                    }
-                });
-                if ranks.len() != stages {
-                    return Err(PlanFileError::StageMap {
-                        expected: stages,
-                        found: ranks.len(),
-                    }
-                    .into());
-                }
-                let blocks = planning.joint.forward().nodes().len();
-                let partition = Partition::contiguous(blocks, &starts, ranks, vec![false; stages]);
-                let shown: Vec<String> = cuts.iter().map(Cut::to_string).collect();
-                let reason = match shown.is_empty() {
-                    true => "not cut".to_owned(),
-                    false => format!("cut by hand {}", shown.join(", ")),
-                };
-                let choice = Choice {
-                    partitioner: "manual".to_owned(),
-                    reasons: vec![reason],
-                };
-                (partition, choice)
-            }
-            (None, Some((stage_bytes, kept_bytes))) => {
-                // Of all micro-batches.
-                let kept_bytes = kept_bytes / self.step.micro_batches.max(1) as u64;
-                let partition = fine(planning.work()?, stage_bytes, kept_bytes);
-                let reason = format!(
-                    "stages of at most {stage_bytes} bytes of parameters and {kept_bytes} of a micro-batch for backwards, or of one block"
-                );
-                let choice = Choice {
-                    partitioner: "fine".to_owned(),
-                    reasons: vec![reason],
-                };
-                (planning.of_operations(partition), choice)
-            }
-            (None, None) => {
-                let work = planning.work()?;
-                let planned = partition(self.partitioner, work, &machine, &step)?;
-                (planning.of_operations(planned.partition), planned.choice)
-            }
-        };
-        let used = partition
-            .stage_to_rank
-            .iter()
-            .map(|rank| rank.index() + 1)
-            .max();
+        let (mut partition, choice) = self.divided(planning, &machine, &step)?;
+        let ranks = partition.stage_to_rank.iter();
+        let used = ranks.map(|rank| rank.index() + 1).max();
         if let Some(used) = used.filter(|used| replicas > 1 && *used > machine.ranks()) {
             return Err(PlanError::ReplicaRanks {
                 used,
@@ -497,13 +441,77 @@ impl<'a, B: Batch> Planner<'a, B> {
             partition.recompute = (0..partition.stages()).map(recompute).collect();
         }
         let plan = planning.plan(&machine, &step, &partition, choice, with_programs)?;
-        match must_fit && plan.file().lists.is_some() {
+        let division = &self.division;
+        let is_placed = division.cuts.is_some() || division.partitioner == Partitioner::Chain;
+        match self.is_scheduled && is_placed && plan.file().lists.is_some() {
             true => Err(PlanError::ScheduleStages {
                 schedule: step.schedule,
                 ranks: partition.stage_to_rank,
             }),
             false => Ok(plan),
         }
+    }
+
+    /// Divides the operations among stages.
+    fn divided(
+        &self,
+        planning: &Planning,
+        machine: &Machine,
+        step: &Step,
+    ) -> Result<(Partition, Choice), PlanError> {
+        let choice = |partitioner: &str, reason: String| Choice {
+            partitioner: partitioner.to_owned(),
+            reasons: vec![reason],
+        };
+        if let Some(cuts) = &self.division.cuts {
+            let shown: Vec<String> = cuts.iter().map(Cut::to_string).collect();
+            let reason = match shown.is_empty() {
+                true => "not cut".to_owned(),
+                false => format!("cut by hand {}", shown.join(", ")),
+            };
+            let partition = self.by_cuts(planning, machine, cuts)?;
+            return Ok((partition, choice("manual", reason)));
+        }
+        let work = planning.work()?;
+        let (partition, choice) = match self.division.stage_bytes {
+            Some((stage_bytes, kept_bytes)) => {
+                // Of all micro-batches.
+                let kept_bytes = kept_bytes / self.step.micro_batches.max(1) as u64;
+                let reason = format!(
+                    "stages of at most {stage_bytes} bytes of parameters and {kept_bytes} of a micro-batch for backwards, or of one block"
+                );
+                let partition = fine(work, stage_bytes, kept_bytes);
+                (partition, choice("fine", reason))
+            }
+            None => {
+                let planned = partition(self.division.partitioner, work, machine, step)?;
+                (planned.partition, planned.choice)
+            }
+        };
+        Ok((planning.of_operations(partition), choice))
+    }
+
+    fn by_cuts(
+        &self,
+        planning: &Planning,
+        machine: &Machine,
+        cuts: &[Cut],
+    ) -> Result<Partition, PlanError> {
+        let starts = manual(&planning.joint, cuts)?;
+        let stages = starts.len();
+        let placed = || Some(machine.stage_to_rank()).filter(|ranks| ranks.len() == stages);
+        let ranks = self.division.stage_to_rank.clone().or_else(placed);
+        let ranks = ranks.unwrap_or_else(|| (0..stages).map(RankIndex::new).collect());
+        if ranks.len() != stages {
+            let error = PlanFileError::StageMap {
+                expected: stages,
+                found: ranks.len(),
+            };
+            return Err(error.into());
+        }
+        let operations = planning.joint.forward().nodes().len();
+        let recompute = vec![false; stages];
+        Ok(Partition::contiguous(operations, &starts, ranks, recompute))
     }
 }
 
@@ -523,7 +531,7 @@ impl<B> fmt::Debug for Planner<'_, B> {
         f.debug_struct("Planner")
             .field("machine", &self.machine)
             .field("step", &self.step)
-            .field("partitioner", &self.partitioner)
+            .field("partitioner", &self.division.partitioner)
             .finish_non_exhaustive()
     }
 }

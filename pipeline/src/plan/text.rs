@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tinderbox_fake::{NodeId, ValueId, dtype_name};
+use tinderbox_fake::{NodeId, ValueId};
 use tinderbox_planner::{PlanProgram, PlanStage};
 
 use crate::cut::{Binding, Phase, StagePrograms};
@@ -14,7 +14,8 @@ pub(super) fn forward(joint: &JointGraph) -> Vec<String> {
     let nodes = joint.forward().nodes().iter();
     let lines = nodes.map(|id| {
         let node = joint.graph().node(*id);
-        let made: Vec<String> = node.outputs().iter().map(|v| typed(joint, *v)).collect();
+        let made = node.outputs().iter();
+        let made: Vec<String> = made.map(|v| joint.graph().value(*v).to_string()).collect();
         format!(
             "{} {}{}",
             node.name(),
@@ -67,14 +68,8 @@ pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[Stag
     }
 }
 
-/// `f32[2, 3]`.
-fn typed(joint: &JointGraph, value: ValueId) -> String {
-    let known = joint.graph().value(value);
-    let sizes: Vec<String> = known.shape.iter().map(usize::to_string).collect();
-    format!("{}[{}]", dtype_name(known.dtype), sizes.join(", "))
-}
-
-fn in_module(joint: &JointGraph, node: NodeId) -> String {
+/// Where the module of an operation is known, ` in ` and its path.
+pub(super) fn in_module(joint: &JointGraph, node: NodeId) -> String {
     match joint.module_of(node) {
         None | Some("") => String::new(),
         Some(module) => format!(" in {module}"),
@@ -105,10 +100,8 @@ impl Names {
     }
 
     fn of(&self, value: ValueId) -> String {
-        self.0
-            .get(&value)
-            .cloned()
-            .unwrap_or_else(|| value.to_string())
+        let known = self.0.get(&value).cloned();
+        known.unwrap_or_else(|| value.to_string())
     }
 }
 
@@ -131,13 +124,15 @@ impl Writer<'_> {
                 Binding::Constant(_) => "constant".to_owned(),
                 Binding::Value(id) => self.origin(*id),
             };
-            format!(
-                "{}: {}, {origin}",
-                self.names.of(*value),
-                typed(self.joint, *value)
-            )
+            format!("{}, {origin}", self.named(*value))
         });
         lines.collect()
+    }
+
+    /// The name and type of a value.
+    fn named(&self, value: ValueId) -> String {
+        let known = self.joint.graph().value(value);
+        format!("{}: {known}", self.names.of(value))
     }
 
     /// The origin of a value of the micro-batch.
@@ -160,21 +155,14 @@ impl Writer<'_> {
                 values.iter().map(|value| self.names.of(*value)).collect()
             };
             let made = node.outputs().iter();
-            let made: Vec<String> = made
-                .map(|value| format!("{}: {}", self.names.of(*value), typed(self.joint, *value)))
-                .collect();
+            let made: Vec<String> = made.map(|value| self.named(*value)).collect();
             let destinations = node.outputs().iter().filter_map(|value| kept.get(value));
             let mut notes: Vec<String> = destinations.cloned().collect();
-            let read: BTreeSet<ValueId> = node
-                .inputs()
-                .iter()
-                .chain(node.outputs())
-                .copied()
-                .collect();
-            let freed: Vec<ValueId> = read
-                .into_iter()
-                .filter(|value| last_use.get(value) == Some(&index))
-                .collect();
+            let operands = node.inputs().iter().chain(node.outputs());
+            let operands: BTreeSet<ValueId> = operands.copied().collect();
+            let freed = operands.into_iter();
+            let freed = freed.filter(|value| last_use.get(value) == Some(&index));
+            let freed: Vec<ValueId> = freed.collect();
             if !freed.is_empty() {
                 notes.push(format!("frees {}", of(&freed).join(", ")));
             }
@@ -223,51 +211,44 @@ impl Writer<'_> {
             let stages: BTreeSet<StageIndex> = sends.map(|(edge, _)| edge.to.stage).collect();
             stages.into_iter().collect()
         };
-        let mut destinations = BTreeMap::new();
+        let mut destinations: BTreeMap<ValueId, Vec<String>> = BTreeMap::new();
         for (value, takes) in &self.phase.outputs {
             let stages = sent_to(*value);
-            let mut words: Vec<String> = stages
-                .iter()
-                .map(|stage| format!("sent to stage {stage}"))
-                .collect();
-            let is_loss = self.programs.loss == Some(*value);
+            let sent = stages.iter().map(|stage| format!("sent to stage {stage}"));
+            let mut words: Vec<String> = sent.collect();
             let outputs = self.programs.outputs.iter();
             let named = outputs.filter(|(_, known)| known == value);
             words.extend(named.map(|(name, _)| format!("output `{name}`")));
-            if is_loss {
+            if self.programs.loss == Some(*value) {
                 words.push("the loss".to_owned());
             }
             if takes.whole.max(takes.split) > words.len() {
                 words.push("kept for the backward".to_owned());
             }
-            destinations.insert(*value, words.join(", "));
+            destinations.insert(*value, words);
         }
-        for position in &self.phase.gradients {
-            if let Some(value) = self.joint.gradients()[*position] {
-                let path = self.names.of(self.joint.parameters()[*position]);
-                let destination = format!("the gradient of {path}");
-                destinations
-                    .entry(value)
-                    .and_modify(|known| known.push_str(&format!(", {destination}")))
-                    .or_insert(destination);
-            }
+        let joint = self.joint;
+        let path = |position: usize| self.names.of(joint.parameters()[position]);
+        let gradients = self.phase.gradients.iter().filter_map(|at| {
+            let text = format!("the gradient of {}", path(*at));
+            Some((joint.gradients()[*at]?, text))
+        });
+        let updates = self.phase.updates.iter();
+        let updates = updates.map(|at| {
+            let text = format!("the new value of {}", path(*at));
+            (joint.updates()[at], text)
+        });
+        let carried = self.phase.carried.iter();
+        let carried = carried.map(|at| {
+            let text = format!("carried `{}`", joint.inputs()[*at].leaf.name);
+            (joint.carried()[at], text)
+        });
+        for (value, text) in gradients.chain(updates).chain(carried) {
+            destinations.entry(value).or_default().push(text);
         }
-        for position in &self.phase.updates {
-            let path = self.names.of(self.joint.parameters()[*position]);
-            let destination = format!("the new value of {path}");
-            let value = self.joint.updates()[position];
-            destinations
-                .entry(value)
-                .and_modify(|known| known.push_str(&format!(", {destination}")))
-                .or_insert(destination);
-        }
-        for input in &self.phase.carried {
-            let destination = format!("carried `{}`", self.joint.inputs()[*input].leaf.name);
-            destinations
-                .entry(self.joint.carried()[input])
-                .and_modify(|known| known.push_str(&format!(", {destination}")))
-                .or_insert(destination);
-        }
-        destinations
+        let texts = destinations.into_iter();
+        texts
+            .map(|(value, words)| (value, words.join(", ")))
+            .collect()
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tinderbox_fake::{ValueId, dtype_name};
 use tinderbox_planner::{PlanStage, PlanValue};
 
+use super::text::in_module;
 use crate::cut::StagePrograms;
 use crate::schedule::{Compute, StageIndex};
 use crate::trace::JointGraph;
@@ -40,16 +41,13 @@ pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[Stag
 
 fn describe(joint: &JointGraph, value: ValueId, from: usize, to: usize) -> PlanValue {
     let known = joint.graph().value(value);
-    let made_by = known.producer.map_or_else(String::new, |node| {
+    let made_by = known.producer.map(|node| {
         let name = joint.graph().node(node).name();
-        match joint.module_of(node) {
-            Some(module) if !module.is_empty() => format!("{name} in {module}"),
-            _ => name,
-        }
+        name + &in_module(joint, node)
     });
     PlanValue {
         name: value.to_string(),
-        made_by,
+        made_by: made_by.unwrap_or_default(),
         from: StageIndex::new(from),
         to: StageIndex::new(to),
         shape: known.shape.iter().copied().collect(),

@@ -1,10 +1,11 @@
 //! Divides a forward into blocks by the module tree, and computes the bytes of each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use tinderbox_fake::ValueId;
 use tinderbox_planner::Partition;
 
-use super::{BlockProfile, Profile, Spread};
+use super::{BlockProfile, BlockSizes, Profile, Spread};
 use crate::PlanError;
 use crate::cut::StagePrograms;
 use crate::plan::Planning;
@@ -75,50 +76,36 @@ pub(super) fn report(
         let phase = programs.phase(compute);
         phase.map_or(0, |phase| phase.peak_bytes(joint))
     };
-    let (parameter_bytes, buffer_bytes) = parameter_bytes(joint, programs);
-    let message = |of: &dyn Fn(&Edge) -> bool| -> u64 {
-        let sent = programs.sends.iter().chain(&programs.receives);
-        let values = sent
-            .filter(|(edge, _)| of(edge))
-            .flat_map(|(_, values)| values);
-        let mut values: Vec<_> = values.copied().collect();
-        values.sort_unstable();
-        values.dedup();
-        values
-            .iter()
-            .map(|value| joint.graph().value(*value).bytes())
-            .sum()
+    let parameters = programs.parameters();
+    let parameters = |is_trainable: bool| -> u64 {
+        let parameters = parameters.iter().map(|at| joint.parameter(*at));
+        let kept = parameters.filter(|parameter| parameter.trainable == is_trainable);
+        kept.map(|parameter| parameter.bytes).sum()
+    };
+    let messages = |of: &dyn Fn(&Edge) -> bool| {
+        let all = programs.sends.iter().chain(&programs.receives);
+        let of_forward = all.filter(|(edge, _)| edge.from.compute == Compute::Forward && of(edge));
+        let values: BTreeSet<&ValueId> = of_forward.flat_map(|(_, values)| values).collect();
+        joint.graph().bytes(values)
     };
     let own = StageIndex::new(index);
-    let is_forward = |edge: &Edge| edge.from.compute == Compute::Forward;
     BlockProfile {
         forward,
         backward,
         input_gradient,
         weight_gradient,
-        forward_peak_bytes: peak(Compute::Forward),
-        backward_peak_bytes: peak(Compute::Backward),
-        saved_bytes: programs.activation_bytes,
-        saved_for_weight_bytes: programs.weight_gradient_bytes,
-        parameter_bytes,
-        buffer_bytes,
-        input_bytes: message(&|edge| is_forward(edge) && edge.to.stage == own),
-        output_bytes: message(&|edge| is_forward(edge) && edge.from.stage == own),
+        sizes: BlockSizes {
+            forward_peak_bytes: peak(Compute::Forward),
+            backward_peak_bytes: peak(Compute::Backward),
+            saved_bytes: programs.activation_bytes,
+            saved_for_weight_bytes: programs.weight_gradient_bytes,
+            parameter_bytes: parameters(true),
+            buffer_bytes: parameters(false),
+            input_bytes: messages(&|edge| edge.to.stage == own),
+            output_bytes: messages(&|edge| edge.from.stage == own),
+        },
         ..block
     }
-}
-
-/// Bytes of the parameters that a block reads: trainable ones, and the others.
-fn parameter_bytes(joint: &JointGraph, programs: &StagePrograms) -> (u64, u64) {
-    let (mut trained, mut others) = (0, 0);
-    for position in programs.parameters() {
-        let parameter = joint.parameter(position);
-        match parameter.trainable {
-            true => trained += parameter.bytes,
-            false => others += parameter.bytes,
-        }
-    }
-    (trained, others)
 }
 
 #[cfg(test)]

@@ -45,8 +45,7 @@ impl Spread {
     }
 }
 
-/// The time and memory of one block per micro-batch. Times are measured; the bytes of the values are
-/// counted along the program, without the workspace of kernels.
+/// The time and memory of one block per micro-batch. Times are measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockProfile {
     /// The path of the module.
@@ -61,6 +60,14 @@ pub struct BlockProfile {
     pub input_gradient: Spread,
     /// The time of `W`.
     pub weight_gradient: Spread,
+    /// The bytes of its values.
+    #[serde(flatten)]
+    pub sizes: BlockSizes,
+}
+
+/// The bytes of the values of one block per micro-batch, counted along the program, without the workspace of kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockSizes {
     /// The peak bytes during `F`, parameters and inputs included.
     pub forward_peak_bytes: u64,
     /// The peak bytes during `B`.
@@ -131,25 +138,19 @@ impl Profile {
         }
     }
 
-    /// Whether another profile is of the same program, device and settings.
+    /// Whether an unmeasured profile is of the same program, device and settings.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        let blocks = Vec::new();
-        Self {
-            blocks,
-            ..self.clone()
-        } == Self {
+        let unmeasured = Self {
             blocks: Vec::new(),
-            ..other.clone()
-        }
+            ..self.clone()
+        };
+        unmeasured == *other
     }
 
     /// The name of its file in a cache.
     pub(super) fn file_name(&self) -> String {
-        let device: String = self
-            .device
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-            .collect();
+        let is_other = |c: char| !c.is_ascii_alphanumeric();
+        let device = self.device.replace(is_other, "-");
         let basic = self.basic_blocks.join("-");
         let kind = if self.streamed { "-streamed" } else { "" };
         format!(
@@ -225,14 +226,14 @@ impl Profile {
             ];
             let times = spreads.iter().flat_map(|s| [s.median_ns, s.spread_ns]);
             let sizes = [
-                block.forward_peak_bytes,
-                block.backward_peak_bytes,
-                block.saved_bytes,
-                block.saved_for_weight_bytes,
-                block.parameter_bytes,
-                block.buffer_bytes,
-                block.input_bytes,
-                block.output_bytes,
+                block.sizes.forward_peak_bytes,
+                block.sizes.backward_peak_bytes,
+                block.sizes.saved_bytes,
+                block.sizes.saved_for_weight_bytes,
+                block.sizes.parameter_bytes,
+                block.sizes.buffer_bytes,
+                block.sizes.input_bytes,
+                block.sizes.output_bytes,
             ];
             // A path consists of field names and indices, which need no quotes.
             text.push_str(&block.name);
@@ -263,48 +264,32 @@ impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        for between_rows in [
-            TableComponent::HorizontalLines,
-            TableComponent::MiddleIntersections,
-        ] {
-            table.remove_style(between_rows);
-        }
-        table.set_header([
-            "block",
-            "F ms",
-            "B ms",
-            "I ms",
-            "W ms",
-            "saved",
-            "peak F",
-            "peak B",
-            "parameters",
-            "in",
-            "out",
-        ]);
+        table.remove_style(TableComponent::HorizontalLines);
+        table.remove_style(TableComponent::MiddleIntersections);
+        let header = "block|F ms|B ms|I ms|W ms|saved|peak F|peak B|parameters|in|out";
+        table.set_header(header.split('|'));
         for block in &self.blocks {
             let name = match block.name.is_empty() {
                 true => "(root)",
                 false => &block.name,
             };
+            let sizes = &block.sizes;
             table.add_row([
                 name.to_owned(),
                 milliseconds(block.forward),
                 milliseconds(block.backward),
                 milliseconds(block.input_gradient),
                 milliseconds(block.weight_gradient),
-                mib(block.saved_bytes),
-                mib(block.forward_peak_bytes),
-                mib(block.backward_peak_bytes),
-                mib(block.parameter_bytes + block.buffer_bytes),
-                mib(block.input_bytes),
-                mib(block.output_bytes),
+                mib(sizes.saved_bytes),
+                mib(sizes.forward_peak_bytes),
+                mib(sizes.backward_peak_bytes),
+                mib(sizes.parameter_bytes + sizes.buffer_bytes),
+                mib(sizes.input_bytes),
+                mib(sizes.output_bytes),
             ]);
         }
-        for column in 1..11 {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
         }
         writeln!(
             f,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, TensorData};
-use tinderbox_deferred::{Executable, Executor, RunContext, random::Seed};
+use burn::tensor::{Device, Distribution, TensorData};
+use tinderbox_deferred::random::{Domain, Seed, Stream, generate};
+use tinderbox_deferred::{Executable, Executor, RunContext};
 use tinderbox_fake::{DynTensor, FakeError, TensorKind, ValueId};
 
 use super::together::Repeated;
@@ -71,13 +72,11 @@ impl<'a> LoadedBlock<'a> {
         let constants = executor.load(programs.constants.clone());
         let constants = constants.run(Vec::new(), &context)?;
         let load = |phase: &'a Phase| (executor.load(phase.program.clone()), phase);
+        let phases = programs.phases.each_ref();
         let mut block = Self {
             joint: runner.joint,
             device: runner.device,
-            phases: programs
-                .phases
-                .each_ref()
-                .map(|phase| phase.as_ref().map(load)),
+            phases: phases.map(|phase| phase.as_ref().map(load)),
             constants,
             parameters: Vec::new(),
             runs: 0,
@@ -170,42 +169,33 @@ impl<'a> LoadedBlock<'a> {
     /// pattern that sums could amplify: denormal numbers, which vanishing exponentials produce, are
     /// many times slower. Integers are zeros, a valid index of every tensor.
     fn generated(&self, value: ValueId) -> DynTensor {
-        self.spread(value, |number| number)
+        self.spread(value, -1.0, 1.0)
     }
 
     /// Generates values of the magnitude of parameters: weights that preserve the magnitude of their
     /// inputs, and positive vectors, like scales and running variances. Zeros that were never written
     /// would have no physical memory.
     fn parameter(&self, value: ValueId) -> DynTensor {
-        let shape = &self.joint.graph().value(value).shape;
-        let fan_in = shape.iter().next().copied().unwrap_or(1).max(1) as f32;
-        match shape.num_dims() {
-            0 | 1 => self.spread(value, |number| 1.0 + 0.5 * number),
-            _ => self.spread(value, |number| number / fan_in.sqrt()),
+        match *self.joint.graph().value(value).shape {
+            [] | [_] => self.spread(value, 0.5, 1.5),
+            [fan_in, ..] => {
+                let most = 1.0 / (fan_in.max(1) as f64).sqrt();
+                self.spread(value, -most, most)
+            }
         }
     }
 
-    /// Numbers between -1 and 1, mapped by a function.
-    fn spread(&self, value: ValueId, change: impl Fn(f32) -> f32) -> DynTensor {
+    fn spread(&self, value: ValueId, low: f64, high: f64) -> DynTensor {
         let known = self.joint.graph().value(value);
-        let elements = known.shape.num_elements();
-        let data = match TensorKind::of(known.dtype) {
+        let (shape, dtype) = (known.shape.clone(), known.dtype);
+        let data = match TensorKind::of(dtype) {
             TensorKind::Float => {
-                let mut state = value.index() as u64;
-                let number = |_| {
-                    // SplitMix64 (Steele, Lea, Flood 2014).
-                    state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-                    let mut z = state;
-                    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-                    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-                    change(((z ^ (z >> 31)) >> 40) as f32 / (1_u64 << 23) as f32 - 1.0)
-                };
-                let numbers: Vec<f32> = (0..elements).map(number).collect();
-                TensorData::new(numbers, known.shape.clone()).convert_dtype(known.dtype)
+                let draw = value.index() as u64;
+                let stream = Stream::new(self.context.seed, Domain::Forward, "", draw);
+                let data = generate(&stream, Distribution::Uniform(low, high), shape, dtype);
+                data.expect("every float dtype has random values")
             }
-            TensorKind::Int | TensorKind::Bool => {
-                TensorData::full_dtype(known.shape.clone(), 0, known.dtype)
-            }
+            TensorKind::Int | TensorKind::Bool => TensorData::full_dtype(shape, 0, dtype),
         };
         DynTensor::from_data(data, self.device)
     }
@@ -231,7 +221,7 @@ mod tests {
         let example = Tensor::<2>::ones([2, 5], &Device::flex());
         let forward = |net: &Linear, x| Outputs::loss(net.forward(x).mean());
         let trace: Trace<Tensor<2>> = model.trace(&example, forward).unwrap();
-        let planning = Planning::new(&trace, &Rates::default(), None).unwrap();
+        let planning = Planning::new(&trace, None, &Rates::default(), None).unwrap();
         let profile = Profile {
             depth: 1,
             ..Profile::unmeasured()

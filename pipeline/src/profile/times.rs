@@ -21,7 +21,7 @@ impl Profile {
     ///
     /// When the profile is of another program.
     pub fn times<B: Batch>(&self, trace: &Trace<B>) -> Result<OperationTimes, ProfileError> {
-        let planning = Planning::new(trace, &Rates::default(), None)?;
+        let planning = Planning::new(trace, None, &Rates::default(), None)?;
         let found = planning.graph_digest();
         if found != self.graph {
             return Err(ProfileError::OtherProgram {
@@ -30,12 +30,10 @@ impl Profile {
             });
         }
         let (blocks, programs) = blocks::divide(&planning, self)?;
-        let operations = |block: &BlockProfile| block.operations;
-        if !blocks
-            .iter()
-            .map(operations)
-            .eq(self.blocks.iter().map(operations))
-        {
+        let operations = |blocks: &[BlockProfile]| -> Vec<_> {
+            blocks.iter().map(|block| block.operations).collect()
+        };
+        if operations(&blocks) != operations(&self.blocks) {
             return Err(ProfileError::OtherBlocks {
                 expected: self.blocks.len(),
                 found: blocks.len(),

@@ -1,8 +1,8 @@
-//! Threads that start each repetition at the same time.
+//! Ranks that start each repetition at the same time.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard};
-use std::thread;
+use std::sync::Barrier;
 
 use rayon::ThreadPoolBuilder;
 
@@ -22,133 +22,56 @@ pub(crate) struct Repeated {
 
 impl Repeated {
     /// Prepares every rank, then runs all at the same time, again and again. Returns the results of the
-    /// measured runs of all ranks.
-    pub(crate) fn run<S, T: Send>(
+    /// measured runs of all ranks, or the error of the first that failed.
+    pub(crate) fn run<S: Send, T: Send>(
         self,
         prepare: impl Fn() -> Result<S, ProfileError> + Sync,
         run: impl Fn(&mut S) -> Result<T, ProfileError> + Sync,
-    ) -> Result<Vec<T>, ProfileError>
-    where
-        S: Send,
-    {
-        let results = together(self.ranks, |member| {
-            let pool = ThreadPoolBuilder::new().num_threads(self.threads).build()?;
-            let mut state = pool.install(&prepare)?;
-            let mut turn = || {
-                member.wait();
-                pool.install(|| run(&mut state))
-            };
-            for _ in 0..self.warm_up {
-                turn()?;
-            }
-            (0..self.repetitions)
-                .map(|_| turn())
-                .collect::<Result<Vec<T>, _>>()
+    ) -> Result<Vec<T>, ProfileError> {
+        if self.ranks == 0 {
+            return Ok(Vec::new());
+        }
+        let ranks = ThreadPoolBuilder::new().num_threads(self.ranks).build();
+        let ranks = ranks.map_err(|error| ProfileError::Spawn {
+            source: io::Error::other(error),
         })?;
+        let barrier = Barrier::new(self.ranks);
+        let results = ranks.broadcast(|_| self.on_rank(&barrier, &prepare, &run));
+        let results: Vec<Vec<T>> = results.into_iter().collect::<Result<_, _>>()?;
         Ok(results.into_iter().flatten().collect())
     }
-}
 
-/// Runs `run` on `count` threads, and returns the results of all, or the error of the first that
-/// failed.
-///
-/// A thread that fails or panics leaves the barrier, and the others continue without it.
-fn together<T: Send>(
-    count: usize,
-    run: impl Fn(&BarrierMember<'_>) -> Result<T, ProfileError> + Sync,
-) -> Result<Vec<T>, ProfileError> {
-    let barrier = Barrier::new(count);
-    // A member that no thread uses leaves when it is dropped.
-    let members: Vec<BarrierMember<'_>> = (0..count).map(|_| BarrierMember(&barrier)).collect();
-    let run = &run;
-    thread::scope(|scope| {
-        let threads: Vec<_> = members
-            .into_iter()
-            .map(|member| {
-                let body = move || {
-                    let done = catch_unwind(AssertUnwindSafe(|| run(&member)));
-                    done.unwrap_or(Err(ProfileError::Panicked))
-                };
-                thread::Builder::new().spawn_scoped(scope, body)
-            })
-            .collect();
-        let results = threads.into_iter().map(|thread| match thread {
-            Ok(thread) => thread.join().unwrap_or(Err(ProfileError::Panicked)),
-            Err(source) => Err(ProfileError::Spawn { source }),
+    /// Runs one rank. After an error it runs nothing more, but still waits with the others, so that they continue.
+    fn on_rank<S: Send, T: Send>(
+        self,
+        barrier: &Barrier,
+        prepare: &(impl Fn() -> Result<S, ProfileError> + Sync),
+        run: &(impl Fn(&mut S) -> Result<T, ProfileError> + Sync),
+    ) -> Result<Vec<T>, ProfileError> {
+        let pool = ThreadPoolBuilder::new().num_threads(self.threads).build();
+        let mut prepared = pool.map_err(ProfileError::from).and_then(|pool| {
+            let state = caught(|| pool.install(prepare))?;
+            Ok((pool, state))
         });
-        // All are joined before the first error is returned.
-        results.collect::<Vec<_>>().into_iter().collect()
-    })
-}
-
-/// One of the threads. Dropping it leaves the barrier.
-struct BarrierMember<'a>(&'a Barrier);
-
-impl BarrierMember<'_> {
-    /// Waits until all members that have not left wait.
-    fn wait(&self) {
-        let mut state = self.0.state();
-        state.waiting += 1;
-        let round = state.round;
-        if !self.0.begin_when_complete(&mut state) {
-            let begun = self
-                .0
-                .changed
-                .wait_while(state, |state| state.round == round);
-            drop(begun);
+        let mut results = Vec::new();
+        for turn in 0..self.warm_up + self.repetitions {
+            barrier.wait();
+            let Ok((pool, state)) = &mut prepared else {
+                continue;
+            };
+            match caught(|| pool.install(|| run(state))) {
+                Ok(result) if turn >= self.warm_up => results.push(result),
+                Ok(_) => {}
+                Err(error) => prepared = Err(error),
+            }
         }
+        prepared.map(|_| results)
     }
 }
 
-impl Drop for BarrierMember<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.members -= 1;
-        self.0.begin_when_complete(&mut state);
-    }
-}
-
-/// A barrier that its members can leave.
-struct Barrier {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-struct State {
-    members: usize,
-    waiting: usize,
-    round: u64,
-}
-
-impl Barrier {
-    fn new(members: usize) -> Self {
-        Self {
-            state: Mutex::new(State {
-                members,
-                waiting: 0,
-                round: 0,
-            }),
-            changed: Condvar::new(),
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Each update of the state is complete even if a member panicked.
-        self.state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Wakes the waiting members if all are waiting.
-    fn begin_when_complete(&self, state: &mut State) -> bool {
-        let is_complete = state.waiting > 0 && state.waiting >= state.members;
-        if is_complete {
-            state.waiting = 0;
-            state.round += 1;
-            self.changed.notify_all();
-        }
-        is_complete
-    }
+/// Returns a panic as an error.
+fn caught<T>(run: impl FnOnce() -> Result<T, ProfileError>) -> Result<T, ProfileError> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(ProfileError::Panicked))
 }
 
 #[cfg(test)]
@@ -157,24 +80,31 @@ mod tests {
 
     use super::*;
 
-    /// One of three threads ends before the first round, during a round, or by a panic; the others
+    fn repeated(ranks: usize, repetitions: usize) -> Repeated {
+        Repeated {
+            ranks,
+            threads: 1,
+            warm_up: 0,
+            repetitions,
+        }
+    }
+
+    /// One of three ranks ends before the first round, during a round, or by a panic; the others
     /// finish theirs.
     #[test]
-    fn no_thread_waits_for_one_that_left() {
+    fn no_rank_waits_for_one_that_ended() {
         for (ends_at, panics) in [(0, false), (2, false), (0, true), (2, true)] {
             let (numbers, rounds) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            let result = together(3, |member| {
-                let number = numbers.fetch_add(1, Ordering::Relaxed);
-                for round in 0..5 {
-                    if number == 1 && round == ends_at {
-                        assert!(!panics, "injected");
-                        let source = std::io::Error::other("injected");
-                        return Err(ProfileError::Spawn { source });
-                    }
-                    member.wait();
-                    rounds.fetch_add(1, Ordering::Relaxed);
+            let prepare = || Ok((numbers.fetch_add(1, Ordering::Relaxed), 0));
+            let result = repeated(3, 5).run(prepare, |(number, round)| {
+                if *number == 1 && *round == ends_at {
+                    assert!(!panics, "injected");
+                    let source = io::Error::other("injected");
+                    return Err(ProfileError::Spawn { source });
                 }
-                Ok(number)
+                *round += 1;
+                rounds.fetch_add(1, Ordering::Relaxed);
+                Ok(*number)
             });
             match (panics, result.unwrap_err()) {
                 (true, ProfileError::Panicked) | (false, ProfileError::Spawn { .. }) => {}
@@ -187,20 +117,21 @@ mod tests {
     #[test]
     fn all_start_each_round_together() {
         let begun = AtomicUsize::new(0);
-        let rounds = together(4, |member| {
-            let mut seen = Vec::new();
-            for _ in 0..100 {
-                begun.fetch_add(1, Ordering::SeqCst);
-                member.wait();
-                seen.push(begun.load(Ordering::SeqCst));
-                member.wait();
-            }
-            Ok(seen)
-        });
-        for seen in rounds.unwrap() {
-            let expected: Vec<usize> = (1..=100).map(|round| 4 * round).collect();
-            assert_eq!(seen, expected);
+        let seen = repeated(4, 100).run(
+            || Ok(0),
+            |round| {
+                *round += 1;
+                Ok((*round - 1, begun.fetch_add(1, Ordering::SeqCst)))
+            },
+        );
+        let seen = seen.unwrap();
+        assert_eq!(seen.len(), 400);
+        for (round, before) in seen {
+            assert!(
+                (4 * round..4 * round + 4).contains(&before),
+                "{round} {before}"
+            );
         }
-        assert_eq!(together(0, |_| Ok(())).unwrap(), []);
+        assert_eq!(repeated(0, 1).run(|| Ok(()), |()| Ok(())).unwrap(), []);
     }
 }

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use burn::tensor::{DType, Shape};
-use burn_ir::TensorId;
-use tinderbox_fake::{DynTensor, ValueId, dtype_name};
+use tinderbox_fake::{DynTensor, ValueId, typed_shape};
 
 use super::{JointGraph, Role};
 use crate::batch::Leaf;
@@ -19,42 +17,35 @@ pub(super) fn new_values(
     leaves: &[Leaf],
     carried: &[(usize, String)],
     found: &[(String, DynTensor)],
-) -> Result<Vec<(usize, Option<TensorId>)>, TraceError> {
-    let refused = |leaf: &Leaf, fault| TraceError::Carried {
-        name: leaf.name.clone(),
-        fault,
-    };
+) -> Result<Vec<(usize, DynTensor)>, TraceError> {
     let mut values = Vec::with_capacity(carried.len());
     for (index, (position, expected)) in carried.iter().enumerate() {
         let leaf = &leaves[*position];
-        let Some((name, value)) = found.get(index) else {
-            return Err(refused(leaf, CarriedFault::Missing));
+        let refused = |fault| TraceError::Carried {
+            name: leaf.name.clone(),
+            fault,
         };
+        let (name, value) = found
+            .get(index)
+            .ok_or_else(|| refused(CarriedFault::Missing))?;
         if name != expected {
             let found = name.clone();
-            return Err(refused(leaf, CarriedFault::Other { found }));
+            return Err(refused(CarriedFault::Other { found }));
         }
         if value.shape().as_slice() != leaf.shape || value.dtype() != leaf.dtype {
-            let (old, new) = (
-                text(leaf.dtype, &Shape::from(leaf.shape.clone())),
-                text(value.dtype(), &value.shape()),
-            );
-            return Err(refused(leaf, CarriedFault::Type { old, new }));
+            let old = typed_shape(leaf.dtype, &leaf.shape);
+            let new = typed_shape(value.dtype(), &value.shape());
+            return Err(refused(CarriedFault::Type { old, new }));
         }
-        let id = value.captured_id();
-        if id.is_none() {
-            return Err(refused(leaf, CarriedFault::Foreign));
+        if !value.is_fake() {
+            return Err(refused(CarriedFault::Foreign));
         }
-        values.push((*position, id));
+        values.push((*position, value.clone()));
     }
     match found.get(carried.len()) {
         Some((name, _)) => Err(TraceError::NotCarried { name: name.clone() }),
         None => Ok(values),
     }
-}
-
-fn text(dtype: DType, shape: &Shape) -> String {
-    format!("{}{:?}", dtype_name(dtype), shape.as_slice())
 }
 
 impl JointGraph {
@@ -71,8 +62,7 @@ impl JointGraph {
     /// one that computes the new value, by the position of the tensor in the batch.
     pub(crate) fn touching_carried(&self) -> impl Iterator<Item = (usize, BTreeSet<usize>)> {
         self.carried().iter().filter_map(|(input, value)| {
-            let producer = self.graph().value(*value).producer?;
-            let made = self.forward().position(producer)?;
+            let made = self.forward().position(self.graph().producer(*value)?)?;
             let mut touching = self.readers(self.inputs()[*input].value);
             touching.insert(made);
             Some((*input, touching))

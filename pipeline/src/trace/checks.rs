@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use burn::tensor::DType;
-use tinderbox_deferred::is_random;
-use tinderbox_fake::{Difference, Graph, ValueId};
+use tinderbox_fake::{Difference, Graph, NodeId, ValueId};
 use twox_hash::XxHash3_128;
 
+use super::JointGraph;
 use super::outputs::LossOver;
-use super::{Given, JointGraph};
 use crate::TraceError;
 
 /// Refuses a forward that reads random values of the constructor that are not parameters: every
@@ -22,13 +21,14 @@ pub(super) fn check_fields(
     let forward = graph.node_ids().skip(forward_start);
     let read = forward.flat_map(|id| graph.node(id).inputs());
     let of_constructor = |value: &&ValueId| {
-        let producer = graph.value(**value).producer;
+        let producer = graph.producer(**value);
         producer.is_some_and(|node| node.index() < forward_start)
     };
     let fields: BTreeSet<ValueId> = read.filter(of_constructor).copied().collect();
     for field in fields {
         let nodes = graph.backward_slice([field], |_| false).nodes;
-        if let Some(node) = nodes.into_iter().find(|id| is_random(graph.node(*id))) {
+        let is_random = |id: &NodeId| graph.node(*id).operation().random().is_some();
+        if let Some(node) = nodes.into_iter().find(is_random) {
             return Err(TraceError::RandomField {
                 fields: tensor_fields(),
                 operation: graph.describe(node),
@@ -46,24 +46,16 @@ impl JointGraph {
         let LossOver::Count(count) = self.loss_over() else {
             return Ok(());
         };
-        let is_parameter = |value| matches!(self.given(value), Some(Given::Parameter(_)));
+        let is_parameter = |value| self.parameter_of(value).is_some();
         let slice = self.graph().backward_slice([*count], is_parameter);
-        let made = slice
-            .nodes
-            .iter()
-            .flat_map(|id| self.graph().node(*id).outputs());
+        let nodes = slice.nodes.iter();
+        let made = nodes.flat_map(|id| self.graph().node(*id).outputs());
         let mut dtypes = made.map(|value| self.graph().value(*value).dtype);
         if let Some(dtype) = dtypes.find(|dtype| matches!(dtype, DType::F16 | DType::BF16)) {
             return Err(TraceError::CountType { dtype });
         }
-        let parameter = slice
-            .leaves
-            .into_iter()
-            .find_map(|leaf| match self.given(leaf) {
-                Some(Given::Parameter(position)) => Some(position),
-                _ => None,
-            });
-        match parameter {
+        let mut leaves = slice.leaves.into_iter();
+        match leaves.find_map(|leaf| self.parameter_of(leaf)) {
             Some(position) => Err(TraceError::CountOnParameter {
                 path: self.parameter(position).path.clone(),
             }),
@@ -83,32 +75,18 @@ impl JointGraph {
                 difference,
             });
         }
-        let outputs = self.outputs().iter().zip(again.outputs());
-        let changed = outputs.clone().find(|(before, now)| before != now);
-        if let Some(((name, _), _)) = changed {
-            return Err(TraceError::UnstableOutput { name: name.clone() });
-        }
-        let same = self.outputs().len() == again.outputs().len()
-            && self.loss() == again.loss()
-            && self.loss_over() == again.loss_over()
-            && self.marks() == again.marks()
-            && self.gradients() == again.gradients()
-            && self.updates() == again.updates()
-            && self.carried() == again.carried();
-        match same {
-            true => Ok(()),
-            false => Err(TraceError::UnstableOutput {
-                name: "loss".into(),
-            }),
-        }
+        let mut outputs = self.outputs().iter().zip(again.outputs());
+        let name = match outputs.find(|(before, now)| before != now) {
+            Some(((name, _), _)) => name.clone(),
+            None if self.values == again.values && self.marks == again.marks => return Ok(()),
+            None => "loss".into(),
+        };
+        Err(TraceError::UnstableOutput { name })
     }
 
     /// A hash of everything that [`check_same`](Self::check_same) compares.
     pub(super) fn digest(&self) -> u128 {
-        let made = (self.outputs(), self.loss(), self.loss_over());
-        let (marks, gradients) = (self.marks(), self.gradients());
-        let kept = (self.updates(), self.carried());
-        let text = format!("{made:?} {marks:?} {gradients:?} {kept:?}");
+        let text = format!("{:?} {:?}", self.values, self.marks);
         let graph = self.graph().digest();
         XxHash3_128::oneshot(&[&graph.to_le_bytes(), text.as_bytes()].concat())
     }

@@ -1,24 +1,21 @@
 //! Finds layers that do not act in training, because the recording has their input outside of autodiff.
 
-use burn::tensor::DType;
-use tinderbox_deferred::TrainingLayer;
-use tinderbox_fake::{RecordOptions, TensorKind, ValueId, record};
+use std::sync::atomic::Ordering;
 
-use super::joint::{Fields, fake_batch};
-use super::{Calls, ForwardFn, Given, JointGraph};
+use tinderbox_fake::{Mode, TensorKind, ValueId};
+
+use super::JointGraph;
+use super::call::{Calls, Fields, Recorder};
 use crate::TraceError;
 use crate::batch::Batch;
 
 impl JointGraph {
     /// Whether the forward converts integers or booleans to floats that are computed from the integers or booleans of the batch
     /// alone.
-    pub(super) fn converts_batch(&self) -> bool {
+    fn converts_batch(&self) -> bool {
         let graph = self.graph();
-        let is_float = |value: &ValueId| {
-            let dtype = graph.value(*value).dtype;
-            TensorKind::of(dtype) == TensorKind::Float
-        };
-        let is_of_batch = |value: ValueId| matches!(self.given(value), Some(Given::Input(_)));
+        let is_float =
+            |value: &ValueId| TensorKind::of(graph.value(*value).dtype) == TensorKind::Float;
         let mut forward = graph.node_ids().filter(|node| {
             let node = *node;
             !self.is_initialization(node) && !self.is_backward(node)
@@ -31,11 +28,10 @@ impl JointGraph {
             }
             let given = |value| self.given(value).is_some();
             let slice = graph.backward_slice(inputs.iter().copied(), given);
-            let read = slice
-                .nodes
-                .iter()
-                .flat_map(|node| graph.node(*node).inputs());
-            slice.leaves.iter().any(|leaf| is_of_batch(*leaf)) && !{ read }.any(is_float)
+            let mut leaves = slice.leaves.iter();
+            let nodes = slice.nodes.iter();
+            let mut read = nodes.flat_map(|node| graph.node(*node).inputs());
+            leaves.any(|leaf| self.input_of(*leaf).is_some()) && !read.any(is_float)
         })
     }
 }
@@ -46,30 +42,23 @@ impl JointGraph {
 ///
 /// Cost: a recording of the forward for each such layer of the model.
 pub(super) fn check_layers<B: Batch>(
-    run: &ForwardFn<B>,
-    options: &RecordOptions,
-    compute: Option<DType>,
-    example: &B,
+    joint: &JointGraph,
+    recorder: &Recorder<'_, B>,
 ) -> Result<(), TraceError> {
-    let forward = |without: Option<&TrainingLayer>| {
-        let calls = Calls {
-            is_twice: false,
-            is_moving: true,
-            without,
-        };
-        let result = record(options, |device| {
-            let forward = run(device, calls, &mut || {
-                fake_batch(example, device, compute, true, &mut |_| ())
-            });
-            forward.map(|forward| (forward.fields)())
-        });
-        let (fields, recording) = result.map_err(|source| TraceError::Record { source })?;
-        let fields = fields.map_err(|path| TraceError::Unstable { path })?;
-        Ok::<(Fields, usize), TraceError>((fields, recording.graph().nodes().len()))
+    let is_moving = recorder.is_moving.load(Ordering::Relaxed);
+    if !is_moving || joint.key().mode == Mode::Inference || !joint.converts_batch() {
+        return Ok(());
+    }
+    let record = |calls: Calls<'_>| {
+        recorder.record(
+            calls,
+            |_, _, forward| Ok((forward.fields)()),
+            |fields, recording| Ok((fields, recording.graph().nodes().len())),
+        )
     };
-    let (Fields { layers, .. }, operations) = forward(None)?;
+    let (Fields { layers, .. }, operations) = record(Calls::Once)?;
     for layer in layers {
-        if forward(Some(&layer))?.1 == operations {
+        if record(Calls::Without(&layer))?.1 == operations {
             return Err(TraceError::IdleLayer { path: layer.path });
         }
     }

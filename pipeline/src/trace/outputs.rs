@@ -58,14 +58,6 @@ pub enum LossOver<V = DynTensor> {
 }
 
 impl<V> LossOver<V> {
-    pub(crate) fn map<W>(self, change: impl FnOnce(V) -> W) -> LossOver<W> {
-        match self {
-            Self::Samples => LossOver::Samples,
-            Self::Count(count) => LossOver::Count(change(count)),
-            Self::Sum => LossOver::Sum,
-        }
-    }
-
     pub(crate) fn try_map<W, E>(
         self,
         change: impl FnOnce(V) -> Result<W, E>,

@@ -1,40 +1,25 @@
 //! The dependencies of each operation of a joint graph, which determine where it may run.
 
-use tinderbox_deferred::is_random;
-use tinderbox_fake::ValueId;
+use tinderbox_fake::NodeId;
 
-use super::{Given, JointGraph};
-use crate::cost::product_flops;
+use super::{Given, JointGraph, Role};
 
-/// Where an operation runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Nowhere: no required value depends on it, or it initializes a parameter.
-    Unused,
-    /// Once per run, on every stage that reads it: it depends on constants only.
-    Constant,
-    /// On every stage that reads it, whenever it is read: it depends on the batch, on random keys and
-    /// on constants, and is no product, so that it is cheaper to recompute than to send or keep.
-    Recomputable,
-    /// On the stage that the plan assigns it to: it depends on parameters, or is a product of the batch.
-    Assigned,
-    /// In the backward of every stage that reads it: it depends on forward values and on no gradient.
-    BackwardLocal,
-    /// In the backward of one stage, chosen by the cut: it depends on gradients.
-    Gradient,
+impl JointGraph {
+    /// The role of a node.
+    pub(crate) fn role(&self, node: NodeId) -> Role {
+        self.roles.get_or_init(|| roles_of(self))[node.index()]
+    }
 }
 
 /// Computes the role of every node. Cost: linear in the graph.
-pub(super) fn roles_of(joint: &JointGraph) -> Vec<Role> {
+fn roles_of(joint: &JointGraph) -> Vec<Role> {
     let graph = joint.graph();
-    let targets: Vec<ValueId> = joint
-        .loss()
-        .into_iter()
-        .chain(joint.outputs().iter().map(|(_, value)| *value))
-        .chain(joint.gradients().iter().flatten().copied())
-        .chain(joint.updates().values().copied())
-        .chain(joint.carried().values().copied())
-        .collect();
+    let values = &joint.values;
+    let outputs = values.outputs.iter().map(|(_, value)| value);
+    let targets = values.loss.iter().chain(outputs);
+    let targets = targets.chain(values.gradients.iter().flatten());
+    let targets = targets.chain(values.updates.values());
+    let targets = targets.chain(values.carried.values()).copied();
     let needed = graph.backward_slice(targets, |value| joint.given(value).is_some());
 
     let mut roles = vec![Role::Unused; graph.nodes().len()];
@@ -45,7 +30,7 @@ pub(super) fn roles_of(joint: &JointGraph) -> Vec<Role> {
         let node = graph.node(id);
         let (mut constant, mut recomputable, mut gradient) = (true, true, false);
         for input in node.inputs() {
-            let role = match (joint.given(*input), graph.value(*input).producer) {
+            let role = match (joint.given(*input), graph.producer(*input)) {
                 (Some(Given::Parameter(_)), _) => Role::Assigned,
                 (Some(_), _) => Role::Recomputable,
                 (None, None) => Role::Constant,
@@ -55,10 +40,10 @@ pub(super) fn roles_of(joint: &JointGraph) -> Vec<Role> {
             recomputable &= matches!(role, Role::Constant | Role::Recomputable);
             gradient |= joint.is_backward(id) && from_weight[input.index()];
         }
-        let forward_random = is_random(node) && !joint.is_initialization(id);
+        let forward_random = node.operation().random().is_some() && !joint.is_initialization(id);
         roles[id.index()] = if constant && !forward_random {
             Role::Constant
-        } else if recomputable && product_flops(&node.operation).is_none() {
+        } else if recomputable && node.operation().product_flops().is_none() {
             Role::Recomputable
         } else if gradient {
             Role::Gradient

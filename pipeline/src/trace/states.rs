@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::DType;
-use burn_ir::{NumericOperationIr, OperationIr, ScalarIr};
-use tinderbox_fake::{Graph, Retyped, Value, ValueId, dtype_name};
+use tinderbox_fake::{Graph, Retyped, ValueId};
 
 use super::JointGraph;
 use crate::{StateFault, TraceError};
@@ -35,10 +34,7 @@ impl JointGraph {
             let [old, new] =
                 [self.parameters()[*position], value].map(|value| self.graph().value(value));
             if old.shape != new.shape || old.dtype != new.dtype {
-                let text = |value: &Value| {
-                    format!("{}{:?}", dtype_name(value.dtype), value.shape.as_slice())
-                };
-                let (old, new) = (text(old), text(new));
+                let (old, new) = (old.to_string(), new.to_string());
                 return Err(self.refuse_state(*position, StateFault::Type { old, new }));
             }
             updates.insert(*position, value);
@@ -48,7 +44,7 @@ impl JointGraph {
         {
             self.retype(retyped);
         }
-        self.set_updates(updates);
+        self.values.updates = updates;
         Ok(())
     }
 
@@ -76,7 +72,7 @@ impl JointGraph {
                 }
                 is_reached
             });
-            for node in graph.value(old).producer.into_iter().chain(of_state) {
+            for node in graph.producer(old).into_iter().chain(of_state) {
                 nodes.insert(node);
                 state_of.insert(node, *state);
             }
@@ -94,7 +90,7 @@ impl JointGraph {
     /// The positions of the running states that the forward updates and that do not belong to Burn's batch norms.
     pub(super) fn own_updates(&self) -> Vec<usize> {
         let updated = self.updates().keys().copied();
-        let own = updated.filter(|state| self.own_states().contains(state));
+        let own = updated.filter(|state| self.states.own.contains(state));
         own.collect()
     }
 
@@ -107,8 +103,7 @@ impl JointGraph {
     /// compute it.
     pub(crate) fn update_position(&self, state: usize) -> Option<usize> {
         let update = self.updates().get(&state)?;
-        let producer = self.graph().value(*update).producer?;
-        self.forward().position(producer)
+        self.forward().position(self.graph().producer(*update)?)
     }
 
     /// The first and last position of the operations that one stage has to run for each running state that the
@@ -133,18 +128,8 @@ impl JointGraph {
 
 /// The value of which another is the quotient by 1; the value itself if it is none.
 fn before_division(graph: &Graph, value: ValueId) -> ValueId {
-    let node = graph.value(value).producer.map(|node| graph.node(node));
-    let divided = node.and_then(|node| match &node.operation {
-        OperationIr::NumericFloat(_, NumericOperationIr::DivScalar(division)) => {
-            let is_by_one = match division.rhs {
-                ScalarIr::Float(by) => by == 1.0,
-                ScalarIr::Int(by) => by == 1,
-                ScalarIr::UInt(by) => by == 1,
-                _ => false,
-            };
-            node.inputs().first().copied().filter(|_| is_by_one)
-        }
-        _ => None,
-    });
-    divided.unwrap_or(value)
+    let node = graph.producer(value).map(|node| graph.node(node));
+    let by_one = node.filter(|node| node.operation().divisor() == Some(1.0));
+    let divided = by_one.and_then(|node| node.inputs().first());
+    divided.copied().unwrap_or(value)
 }

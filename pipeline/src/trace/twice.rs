@@ -1,67 +1,64 @@
-//! Records two forwards of one module, to compare them.
+//! Two forwards of one module, for what a program can't repeat.
 
-use std::collections::BTreeSet;
+use tinderbox_deferred::random::Domain;
 
-use burn::tensor::DType;
-use burn_ir::TensorId;
-use tinderbox_deferred::is_random;
-use tinderbox_fake::{RecordOptions, record};
-
-use super::joint::fake_batch;
-use super::{Calls, ForwardFn};
-use crate::TraceError;
+use super::JointGraph;
+use super::call::{Calls, Recorder};
 use crate::batch::Batch;
+use crate::{StateFault, TraceError};
 
-/// Two forwards of one module, one after the other.
-pub(super) struct Twice {
-    /// The number of random operations of both.
-    pub(super) random: usize,
-    /// The running states whose value from before the first forward the second one reads, by position.
-    pub(super) read_late: BTreeSet<usize>,
-    /// The paths of the parameters that no visitor sees.
-    pub(super) skipped: Box<dyn Fn() -> Vec<String>>,
-}
-
-/// Records two forwards of one module.
-pub(super) fn record_twice<B: Batch>(
-    run: &ForwardFn<B>,
-    options: &RecordOptions,
-    compute: Option<DType>,
-    example: &B,
-    is_moving: bool,
-) -> Result<Twice, TraceError> {
-    let calls = Calls {
-        is_twice: true,
-        is_moving,
-        without: None,
-    };
-    let result = record(options, |device| {
-        let mut inputs = Vec::new();
-        let forward = run(device, calls, &mut || {
-            let mut made = |input| inputs.push(input);
-            fake_batch(example, device, compute, is_moving, &mut made)
-        });
-        forward.map(|forward| (inputs, forward))
-    });
-    let (recorded, recording) = result.map_err(|source| TraceError::Record { source })?;
-    let (inputs, forward) = recorded.map_err(|path| TraceError::Unstable { path })?;
-    let graph = recording.graph();
-    let value = |id: &Option<TensorId>| recording.value_of((*id)?);
-    let start = |input: Option<&Option<TensorId>>| -> usize {
-        let value = input.and_then(value);
-        let producer = value.and_then(|value| graph.value(value).producer);
-        producer.map_or(0, |node| node.index())
-    };
-    let forwards = graph.node_ids().skip(start(inputs.first()));
-    let second = start(inputs.get(inputs.len() / 2));
-    let is_late = |position: &usize| {
-        let placeholder = value(&forward.parameters[*position].captured_id());
-        let users = placeholder.map(|value| graph.users(value));
-        users.is_some_and(|users| users.iter().any(|user| user.index() >= second))
-    };
-    Ok(Twice {
-        random: forwards.filter(|id| is_random(graph.node(*id))).count(),
-        read_late: forward.running.iter().copied().filter(is_late).collect(),
-        skipped: Box::new(move || (forward.fields)().skipped),
-    })
+/// Records two forwards of one module, one after the other, and refuses what a program can't repeat:
+///
+/// - a forward that initializes a parameter that no visitor of the module sees, as in a field with
+///   `#[module(skip)]`: a module does so once, and each run of a program would draw another value;
+/// - one that reads a running state of its own without the last update.
+pub(super) fn check_twice<B: Batch>(
+    joint: &JointGraph,
+    recorder: &Recorder<'_, B>,
+) -> Result<(), TraceError> {
+    let keys = joint.keys().iter();
+    let of_forward =
+        keys.filter(|(node, key)| key.domain == Domain::Forward && !joint.is_backward(**node));
+    let random = of_forward.count();
+    let own_states = joint.own_updates();
+    if random == 0 && own_states.is_empty() {
+        return Ok(());
+    }
+    let checked = recorder.record(
+        Calls::Twice,
+        |_, inputs, forward| Ok((inputs, forward)),
+        |(inputs, forward), recording| {
+            let graph = recording.graph();
+            let start = |input: usize| {
+                let value = inputs.get(input).and_then(|input| recording.value(input));
+                let producer = value.and_then(|value| graph.producer(value));
+                producer.map_or(0, |node| node.index())
+            };
+            let (first, second) = (start(0), start(inputs.len() / 2));
+            let nodes = graph.nodes()[first..].iter();
+            let drawn = nodes.filter(|node| node.operation().random().is_some());
+            if drawn.count() != 2 * random {
+                let fields = (forward.fields)().skipped;
+                return Err(TraceError::SkippedParameter { fields });
+            }
+            // States whose value from before the first forward the second one reads.
+            let mut late = own_states.iter().filter(|state| {
+                let placeholder = recording.value(&forward.parameters[**state]);
+                let users = placeholder.map(|value| graph.users(value));
+                forward.running.contains(state)
+                    && users.is_some_and(|users| users.iter().any(|user| user.index() >= second))
+            });
+            match late.next() {
+                Some(state) => Err(joint.refuse_state(*state, StateFault::ReadLate)),
+                None => Ok(()),
+            }
+        },
+    );
+    match (checked, own_states.first()) {
+        // A first forward was recorded, so the second can't read the new value of a running state.
+        (Err(TraceError::Record { source }), Some(state)) => {
+            Err(joint.refuse_state(*state, StateFault::Moved { source }))
+        }
+        (checked, _) => checked,
+    }
 }

@@ -9,7 +9,7 @@ use super::{OperationGroups, OperationTimes};
 use crate::PlanError;
 use crate::cut::place_gradients;
 use crate::schedule::Compute;
-use crate::trace::{Given, JointGraph, Role};
+use crate::trace::{JointGraph, Role};
 
 /// Returns the work of a program: each block has the operations of one indivisible group of the forward,
 /// with the backward operations that the cut would assign to a stage of only these operations.
@@ -71,12 +71,8 @@ pub(crate) fn parameter_positions(joint: &JointGraph) -> Vec<usize> {
     };
     let parameters = table.iter().zip(joint.parameters());
     let positions = parameters.map(|(parameter, value)| {
-        let read = match joint.given(*value) {
-            Some(Given::Parameter(first)) => {
-                first_read(first).or_else(|| joint.update_position(first))
-            }
-            _ => None,
-        };
+        let first = joint.parameter_of(*value);
+        let read = first.and_then(|at| first_read(at).or_else(|| joint.update_position(at)));
         read.unwrap_or_else(|| nearest(parameter.path.module()))
     });
     positions.collect()
@@ -127,9 +123,8 @@ impl Builder<'_> {
                 self.joint.role(id),
                 Role::Recomputable | Role::BackwardLocal
             ) {
-                let outputs = graph.node(id).outputs().iter();
-                let users = outputs.flat_map(|output| graph.users(*output));
-                self.stage[id.index()] = users.filter_map(|user| self.block_of(*user)).min();
+                let users = graph.readers(id);
+                self.stage[id.index()] = users.filter_map(|user| self.block_of(user)).min();
             }
         }
     }
@@ -146,13 +141,12 @@ impl Builder<'_> {
                 continue;
             };
             let index = id.index();
-            let outputs = graph.node(id).outputs().iter();
-            let users = || outputs.clone().flat_map(|output| graph.users(*output));
+            let users = || graph.readers(id);
             match self.joint.role(id) {
                 Role::Assigned => forward[index] = true,
                 Role::Gradient => {
                     // Lower blocks wait for this gradient, or for a value computed from it here.
-                    let is_sent = users().any(|user| match self.block_of(*user) {
+                    let is_sent = users().any(|user| match self.block_of(user) {
                         Some(block) => block < here || (block == here && input[user.index()]),
                         None => false,
                     });
@@ -166,7 +160,7 @@ impl Builder<'_> {
                     weight[index] = !input[index] && users().any(|user| weight[user.index()]);
                 }
             }
-            let bytes: u64 = outputs.map(|output| graph.value(*output).bytes()).sum();
+            let bytes = graph.bytes(graph.node(id).outputs());
             let block = &mut self.blocks[here];
             block.transient_bytes = block.transient_bytes.max(bytes);
             let time = |is_for: bool, compute| match is_for {
@@ -190,7 +184,7 @@ impl Builder<'_> {
                 continue;
             };
             for input in graph.node(id).inputs() {
-                let producer = graph.value(*input).producer;
+                let producer = graph.producer(*input);
                 let made = producer.filter(|node| !weight[node.index()]);
                 let is_kept = made.is_some_and(|node| {
                     let role = self.joint.role(node);
@@ -218,16 +212,15 @@ impl Builder<'_> {
             };
             for output in graph.node(*id).outputs() {
                 let users = graph.users(*output).iter();
-                let blocks = |keep: &dyn Fn(&NodeId) -> bool| -> Vec<usize> {
+                let blocks = |keep: &dyn Fn(&NodeId) -> bool, first: usize| -> Vec<usize> {
                     let users = users.clone().filter(|user| keep(user));
-                    let blocks: BTreeSet<usize> =
-                        users.filter_map(|user| self.block_of(*user)).collect();
+                    let blocks = users.filter_map(|user| self.block_of(*user));
+                    let blocks: BTreeSet<usize> = blocks.filter(|of| *of >= first).collect();
                     blocks.into_iter().collect()
                 };
-                let mut readers = blocks(&|user| self.joint.role(*user) == Role::Assigned);
-                readers.retain(|reader| *reader > maker);
-                let mut keepers = blocks(&is_backward);
-                keepers.retain(|keeper| *keeper >= maker);
+                let is_assigned = |user: &NodeId| self.joint.role(*user) == Role::Assigned;
+                let readers = blocks(&is_assigned, maker + 1);
+                let keepers = blocks(&is_backward, maker);
                 let value = graph.value(*output);
                 let bytes = value.bytes();
                 let flows = needs.contains(id) && TensorKind::of(value.dtype) == TensorKind::Float;
@@ -256,7 +249,7 @@ impl Builder<'_> {
         for id in self.joint.forward().nodes() {
             let mut inputs = graph.node(*id).inputs().iter();
             let flows = inputs.any(|input| {
-                let producer = graph.value(*input).producer;
+                let producer = graph.producer(*input);
                 trained.contains(input) || producer.is_some_and(|node| needs.contains(&node))
             });
             if flows {

@@ -86,15 +86,14 @@ fn sources(joint: &JointGraph) -> impl Iterator<Item = (usize, usize)> {
     positions.filter_map(|(position, id)| {
         let node = graph.node(*id);
         let is_made = |value: &ValueId| {
-            let producer = graph.value(*value).producer;
+            let producer = graph.producer(*value);
             producer.is_some_and(|node| forward.position(node).is_some())
         };
         if node.inputs().iter().any(is_made) {
             return None;
         }
-        let outputs = node.outputs().iter();
-        let users = outputs.flat_map(|output| graph.users(*output));
-        let reader = users.filter_map(|user| forward.position(*user)).min()?;
+        let readers = graph.readers(*id);
+        let reader = readers.filter_map(|user| forward.position(user)).min()?;
         Some((position, reader))
     })
 }

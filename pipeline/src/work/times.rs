@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use tinderbox_fake::{Node, NodeId, ValueId};
 use tinderbox_planner::Rates;
 
-use crate::cost::operation_cost;
 use crate::schedule::Compute;
 use crate::trace::JointGraph;
 
@@ -27,8 +26,8 @@ impl OperationTimes {
             let nanoseconds = u128::from(amount) * 1_000_000_000 / u128::from(rate.max(1));
             u64::try_from(nanoseconds).unwrap_or(u64::MAX)
         };
-        let nanoseconds = joint.graph().node_ids().map(|node| {
-            let cost = operation_cost(joint.graph(), node);
+        let nanoseconds = joint.graph().nodes().iter().map(|node| {
+            let cost = node.operation().cost();
             let arithmetic = per_second(cost.flops, rates.flops_per_s);
             let memory = per_second(cost.bytes, rates.bytes_per_s);
             rates.operation_ns.saturating_add(arithmetic.max(memory))
@@ -62,11 +61,8 @@ impl OperationTimes {
         let scaled = |times: &[u64], from: &[u64], to: &[u64]| {
             let pairs: Vec<(u64, u64)> = times.iter().copied().zip(from.iter().copied()).collect();
             if names[0] == names[1] {
-                return to
-                    .iter()
-                    .zip(pairs)
-                    .map(|(to, pair)| scale(*to, pair))
-                    .collect();
+                let each = to.iter().zip(pairs);
+                return each.map(|(to, pair)| scale(*to, pair)).collect();
             }
             let mut of_all = (0, 0);
             let mut of_names: BTreeMap<&str, (u64, u64)> = BTreeMap::new();

@@ -56,13 +56,13 @@ fn blocks_follow_the_module_tree() {
             next = block.operations.1;
             assert_eq!(block.forward.runs.clamp(1, 3), block.forward.runs);
             assert!(block.forward.median_ns > 0 && block.backward.median_ns > 0);
-            assert!(block.forward_peak_bytes >= block.parameter_bytes);
+            assert!(block.sizes.forward_peak_bytes >= block.sizes.parameter_bytes);
         }
         let plan = Planner::new(&trace, &Machine::local(1).unwrap())
             .cuts(&[])
             .plan();
         assert_eq!(next, plan.unwrap().file().forward.len());
-        let parameters: u64 = profile.blocks.iter().map(|b| b.parameter_bytes).sum();
+        let parameters: u64 = profile.blocks.iter().map(|b| b.sizes.parameter_bytes).sum();
         assert_eq!(parameters, trace.parameters().bytes());
     }
 }

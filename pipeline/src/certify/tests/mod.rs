@@ -6,9 +6,8 @@ mod models;
 mod programs;
 
 use burn::tensor::TensorData;
-use burn_ir::OperationIr;
 use tinderbox_deferred::RandomKeys;
-use tinderbox_fake::{Graph, GraphBuilder, NodeId};
+use tinderbox_fake::{Graph, GraphBuilder, Node, NodeId, ValueId};
 
 use super::{CertifiedPrograms, CertifiedStep, certify_lists, certify_programs};
 use crate::CertifyError;
@@ -89,14 +88,16 @@ fn text(error: &CertifyError) -> String {
     source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
-/// A model's graph with changed operations, rebuilt node by node with the same ids.
-fn changed(joint: &JointGraph, change: impl Fn(NodeId, &mut OperationIr)) -> JointGraph {
+/// A model's graph in which one operation is another, or reads other values.
+fn changed(joint: &JointGraph, at: NodeId, operation: &Node, inputs: &[ValueId]) -> JointGraph {
+    let change = |id| (id == at).then_some((operation, inputs));
     rebuilt(joint, change, |data| data)
 }
 
-fn rebuilt(
+/// A model's graph with changed operations, rebuilt node by node with the same ids.
+fn rebuilt<'a>(
     joint: &JointGraph,
-    change: impl Fn(NodeId, &mut OperationIr),
+    change: impl Fn(NodeId) -> Option<(&'a Node, &'a [ValueId])>,
     constant: impl Fn(TensorData) -> TensorData,
 ) -> JointGraph {
     let graph = joint.graph();
@@ -109,9 +110,9 @@ fn rebuilt(
         }
     }
     for id in graph.node_ids() {
-        let mut operation = graph.node(id).operation.clone();
-        change(id, &mut operation);
-        builder.node(operation);
+        let node = graph.node(id);
+        let (operation, inputs) = change(id).unwrap_or((node, node.inputs()));
+        builder.copy(operation, inputs, node.outputs());
     }
     let rebuilt: Graph = builder.finish().unwrap();
     assert!(rebuilt != *graph, "the graph was not changed");

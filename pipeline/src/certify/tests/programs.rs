@@ -1,9 +1,8 @@
 //! Mutations of programs.
 
-use burn::tensor::TensorData;
-use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr};
+use burn::tensor::{Tensor, TensorData};
 use tinderbox_deferred::random::Domain;
-use tinderbox_fake::NodeId;
+use tinderbox_fake::{NodeId, RecordOptions, record};
 
 use super::models::{Model, tied, with_dropout};
 use super::{certified, changed, phase, programs, rebuilt, rekeyed, text};
@@ -39,13 +38,11 @@ fn a_swapped_operand() {
     let graph = model.joint.graph();
     let is_matmul = |id: &NodeId| graph.node(*id).name() == "Float.Matmul";
     let first = graph.node_ids().find(is_matmul).unwrap();
-    let joint = changed(&model.joint, |id, operation| {
-        if let OperationIr::Float(_, FloatOperationIr::Matmul(product)) = operation
-            && id == first
-        {
-            std::mem::swap(&mut product.lhs, &mut product.rhs);
-        }
-    });
+    let product = graph.node(first);
+    let [lhs, rhs] = product.inputs() else {
+        panic!("a product has two operands");
+    };
+    let joint = changed(&model.joint, first, product, &[*rhs, *lhs]);
     let stages = programs(&model, &joint, false);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program F: %19, at parameter `layers.0.weight`, is computed by Float.Matmul() -> f32[2, 3] of %0 f32[3, 3], %18 f32[2, 3], expected Float.Matmul() -> f32[2, 3] of %18 f32[2, 3], %0 f32[3, 3]");
 }
@@ -54,16 +51,12 @@ fn a_swapped_operand() {
 fn a_dropped_part_of_a_sum() {
     let model = tied(3);
     let sum = sum_of_tie(&model.joint);
-    let joint = changed(&model.joint, |id, operation| {
-        if let OperationIr::NumericFloat(_, numeric) = operation
-            && let NumericOperationIr::Add(add) = numeric
-            && id == sum
-        {
-            let (lhs, out) = (add.lhs.clone(), add.out.clone());
-            let rhs = ScalarIr::Float(0.0);
-            *numeric = NumericOperationIr::AddScalar(ScalarOpIr { lhs, rhs, out });
-        }
+    let scalar = record(&RecordOptions::default(), |device| {
+        let _ = Tensor::<2>::zeros([3, 3], device) + 0.0;
     });
+    let scalar = scalar.unwrap().1.into_graph();
+    let lhs = model.joint.graph().node(sum).inputs()[0];
+    let joint = changed(&model.joint, sum, &scalar.nodes()[1], &[lhs]);
     let stages = programs(&model, &joint, false);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program B: %129, at the gradient of parameter `embed.weight`, is computed by NumericFloat.AddScalar(Float(0.0)) -> f32[3, 3] of %128 f32[3, 3], expected NumericFloat.Add() -> f32[3, 3] of %128 f32[3, 3], %118 f32[3, 3]");
 }
@@ -72,13 +65,9 @@ fn a_dropped_part_of_a_sum() {
 fn a_sum_in_another_order() {
     let model = tied(3);
     let sum = sum_of_tie(&model.joint);
-    let joint = changed(&model.joint, |id, operation| {
-        if let OperationIr::NumericFloat(_, NumericOperationIr::Add(add)) = operation
-            && id == sum
-        {
-            std::mem::swap(&mut add.lhs, &mut add.rhs);
-        }
-    });
+    let add = model.joint.graph().node(sum);
+    let (lhs, rhs) = (add.inputs()[0], add.inputs()[1]);
+    let joint = changed(&model.joint, sum, add, &[rhs, lhs]);
     let stages = programs(&model, &joint, false);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program B: %129, at the gradient of parameter `embed.weight`, is computed by NumericFloat.Add() -> f32[3, 3] of %118 f32[3, 3], %128 f32[3, 3], expected NumericFloat.Add() -> f32[3, 3] of %128 f32[3, 3], %118 f32[3, 3]");
 }
@@ -112,7 +101,7 @@ fn a_wrong_constant() {
         true => TensorData::new(vec![1.0_f32, -0.0, 3.0], [1, 3]),
         false => data,
     };
-    let joint = rebuilt(&model.joint, |_, _| (), zeros);
+    let joint = rebuilt(&model.joint, |_| None, zeros);
     let stages = programs(&model, &joint, false);
     insta::assert_snapshot!(refused(&model, &stages), @"rank 0, stage 0, program F: %17 is other data f32[1, 3], expected constant %17 f32[1, 3]");
 }

@@ -1,6 +1,6 @@
 //! Descriptions of operations, for errors and printed graphs.
 
-use burn::tensor::{DType, Shape};
+use burn::tensor::DType;
 use burn_ir::OperationIr;
 
 /// Returns the name of an operation, such as `Float.Matmul`, from its variants.
@@ -25,13 +25,12 @@ pub fn operation_name(operation: &OperationIr) -> String {
 }
 
 /// Returns dtype and shape, such as `f32[4, 8]`.
-pub(super) fn typed_shape(dtype: DType, shape: &Shape) -> String {
-    let dims: Vec<String> = shape.iter().map(|d| d.to_string()).collect();
-    format!("{}[{}]", crate::dtype_name(dtype), dims.join(", "))
+pub fn typed_shape(dtype: DType, shape: &[usize]) -> String {
+    format!("{}{shape:?}", crate::dtype_name(dtype))
 }
 
 /// Returns name, arguments and outputs, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
-pub(super) fn describe(operation: &OperationIr) -> String {
+pub(crate) fn describe(operation: &OperationIr) -> String {
     let outputs = operation.outputs();
     let outputs: Vec<String> = outputs.map(|t| typed_shape(t.dtype, &t.shape)).collect();
     let name = operation_name(operation);
@@ -41,7 +40,7 @@ pub(super) fn describe(operation: &OperationIr) -> String {
 
 /// Returns name, arguments, outputs and inputs of an operation, such as
 /// `Float.Matmul() -> f32[4, 8] of %1 f32[4, 2], %2 f32[2, 8]`.
-pub fn describe_with_inputs(operation: &OperationIr) -> String {
+pub(crate) fn describe_with_inputs(operation: &OperationIr) -> String {
     let inputs: Vec<String> = operation
         .inputs()
         .map(|t| format!("%{} {}", t.id.value(), typed_shape(t.dtype, &t.shape)))

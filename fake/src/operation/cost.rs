@@ -21,45 +21,66 @@
 //! | deformable convolution, its gradients | one convolution; two | Zhu et al., arXiv:1811.11168 |
 //! | attention with `s` scores | `2 s d + 2 s d_v` | Vaswani et al., arXiv:1706.03762, 3.2.1 |
 
+use burn::tensor::DType;
 use burn_ir::{
     BaseOperationIr as Base, FloatOperationIr, IntOperationIr, ModuleOperationIr as Module,
     OperationIr, TensorIr,
 };
-use tinderbox_fake::{Graph, NodeId, ValueId};
+
+use super::Operation;
 
 /// The work of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OperationCost {
+pub struct OperationCost {
     /// Floating point operations.
-    pub(crate) flops: u64,
+    pub flops: u64,
     /// Bytes read and written.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
-/// Returns the work of an operation of a graph. Sums saturate at [`u64::MAX`].
-pub(crate) fn operation_cost(graph: &Graph, node: NodeId) -> OperationCost {
-    let node = graph.node(node);
-    let size = |value: &ValueId| graph.value(*value).bytes();
-    let made = node.outputs().iter().map(size).fold(0, u64::saturating_add);
-    let mut inputs = node.inputs().to_vec();
-    inputs.sort_unstable();
-    inputs.dedup();
-    let bytes = match moves(&node.operation) {
-        Moves::Nothing => 0,
-        Moves::Selected => {
-            let table = node.inputs().first();
-            let read = inputs.iter().map(|input| match Some(input) == table {
-                true => size(input).min(made),
-                false => size(input),
-            });
-            read.fold(made, u64::saturating_add)
+impl Operation<'_> {
+    /// Returns the work of the operation. Sums saturate at [`u64::MAX`].
+    pub fn cost(self) -> OperationCost {
+        let made = self.0.outputs().map(size).fold(0, u64::saturating_add);
+        let mut inputs: Vec<&TensorIr> = self.0.inputs().collect();
+        let table = inputs.first().map(|table| table.id);
+        inputs.sort_by_key(|input| input.id);
+        inputs.dedup_by_key(|input| input.id);
+        let moves = moves(self.0);
+        let read = inputs.into_iter().map(|input| match moves {
+            Moves::Selected if Some(input.id) == table => size(input).min(made),
+            _ => size(input),
+        });
+        OperationCost {
+            flops: self.product_flops().unwrap_or(0),
+            bytes: match moves {
+                Moves::Nothing => 0,
+                Moves::Selected | Moves::All => read.fold(made, u64::saturating_add),
+            },
         }
-        Moves::All => inputs.iter().map(size).fold(made, u64::saturating_add),
-    };
-    OperationCost {
-        flops: product_flops(&node.operation).unwrap_or(0),
-        bytes,
     }
+
+    /// Returns the FLOPs of a product; `None` for every other operation.
+    pub fn product_flops(self) -> Option<u64> {
+        product_flops(self.0)
+    }
+
+    /// Returns the bytes that the operation allocates on the CPU beside its outputs, as far as known: a product of 16-bit
+    /// numbers converts its operands and its result.
+    pub fn workspace_bytes(self) -> u64 {
+        let OperationIr::Float(_, FloatOperationIr::Matmul(product)) = self.0 else {
+            return 0;
+        };
+        let tensors = [&product.lhs, &product.rhs, &product.out].into_iter();
+        let halves = tensors.filter(|tensor| matches!(tensor.dtype, DType::F16 | DType::BF16));
+        let elements: u64 = halves.map(|t| t.shape.num_elements() as u64).sum();
+        elements * size_of::<f32>() as u64
+    }
+}
+
+/// The bytes of the elements of a tensor.
+fn size(tensor: &TensorIr) -> u64 {
+    tensor.shape.num_elements() as u64 * tensor.dtype.size() as u64
 }
 
 /// The inputs that an operation moves.
@@ -91,8 +112,7 @@ fn moves(operation: &OperationIr) -> Moves {
     }
 }
 
-/// Returns the FLOPs of a product; `None` for every other operation.
-pub(crate) fn product_flops(operation: &OperationIr) -> Option<u64> {
+fn product_flops(operation: &OperationIr) -> Option<u64> {
     let module = match operation {
         OperationIr::Float(_, FloatOperationIr::Matmul(op))
         | OperationIr::Int(IntOperationIr::Matmul(op)) => {
@@ -168,15 +188,13 @@ fn product(factors: impl Iterator<Item = u64>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::TensorData;
-    use burn_backend::{DType, Shape};
+    use burn::tensor::Shape;
     use burn_ir::{
         AttentionOpIr, AttentionOptionsIr, BinaryOpIr, Conv2dOpIr, Conv2dOptionsIr,
         Conv2dWeightBackwardOpIr, Conv2dXBackwardOpIr, ConvTranspose2dOpIr,
         ConvTranspose2dOptionsIr, EmbeddingOpIr, GatherOpIr, LinearOpIr, LinearWeightBackwardOpIr,
         LinearXBackwardOpIr, MatmulOpIr, NumericOperationIr, SwapDimsOpIr, TensorId,
     };
-    use tinderbox_fake::GraphBuilder;
 
     use super::*;
 
@@ -310,33 +328,22 @@ mod tests {
     }
 
     /// The bytes of an operation over inputs of these shapes, whose ids are their positions.
-    fn bytes(
-        inputs: &[(&[usize], DType)],
-        make: impl FnOnce(&[TensorIr], TensorId) -> (OperationIr, Shape),
-    ) -> u64 {
-        let mut builder = GraphBuilder::new();
-        let inputs = inputs.iter().map(|(dims, dtype)| {
-            let data = TensorData::full_dtype(dims.to_vec(), 0, *dtype);
-            let id = builder.constant(data);
-            builder.input(id)
+    fn bytes(inputs: &[(&[usize], DType)], make: impl FnOnce(&[TensorIr]) -> OperationIr) -> u64 {
+        let inputs = inputs.iter().zip(0..).map(|((dims, dtype), id)| TensorIr {
+            dtype: *dtype,
+            ..tensor(id, dims)
         });
         let inputs: Vec<TensorIr> = inputs.collect();
-        let id = TensorId::new(inputs.len() as u64);
-        let (operation, shape) = make(&inputs, id);
-        assert_eq!(builder.output(shape, DType::F32).id, id);
-        let node = builder.node(operation);
-        operation_cost(&builder.finish().unwrap(), node).bytes
+        Operation(&make(&inputs)).cost().bytes
     }
 
     #[test]
     fn inputs_are_read_once_and_outputs_written() {
         let add = |same: bool| {
-            move |inputs: &[TensorIr], id| {
+            move |inputs: &[TensorIr]| {
                 let right = inputs[usize::from(!same)].clone();
-                let add = BinaryOpIr::create(inputs[0].clone(), right, || id);
-                let shape = add.out.shape.clone();
-                let add = NumericOperationIr::Add(add);
-                (OperationIr::NumericFloat(DType::F32, add), shape)
+                let add = BinaryOpIr::create(inputs[0].clone(), right, output);
+                OperationIr::NumericFloat(DType::F32, NumericOperationIr::Add(add))
             }
         };
         let inputs: [(&[usize], DType); 2] = [(&[4, 8], DType::F32), (&[1, 8], DType::F32)];
@@ -346,27 +353,24 @@ mod tests {
 
     #[test]
     fn views_move_nothing_and_tables_what_is_selected() {
-        let view = bytes(&[(&[4, 8], DType::F32)], |inputs, id| {
-            let swap = SwapDimsOpIr::create(inputs[0].clone(), 0, 1, || id);
-            let shape = swap.out.shape.clone();
-            (OperationIr::BaseFloat(Base::SwapDims(swap)), shape)
+        let view = bytes(&[(&[4, 8], DType::F32)], |inputs| {
+            let swap = SwapDimsOpIr::create(inputs[0].clone(), 0, 1, output);
+            OperationIr::BaseFloat(Base::SwapDims(swap))
         });
         assert_eq!(view, 0);
         let inputs: [(&[usize], DType); 2] = [(&[1000, 5], DType::F32), (&[3, 5], DType::I64)];
-        let gathered = bytes(&inputs, |inputs, id| {
+        let gathered = bytes(&inputs, |inputs| {
             let [table, indices] = [&inputs[0], &inputs[1]].map(TensorIr::clone);
-            let gather = GatherOpIr::create(table, 0, indices, || id);
-            let shape = gather.out.shape.clone();
-            (OperationIr::BaseFloat(Base::Gather(gather)), shape)
+            let gather = GatherOpIr::create(table, 0, indices, output);
+            OperationIr::BaseFloat(Base::Gather(gather))
         });
         // Fifteen values are read and written, and fifteen indices of twice their size.
         assert_eq!(gathered, 4 * 15 + 8 * 15 + 4 * 15);
         let inputs: [(&[usize], DType); 2] = [(&[1000, 8], DType::F32), (&[2, 3], DType::I64)];
-        let selected = bytes(&inputs, |inputs, id| {
+        let selected = bytes(&inputs, |inputs| {
             let [weights, indices] = [&inputs[0], &inputs[1]].map(TensorIr::clone);
-            let embedding = EmbeddingOpIr::create(weights, indices, || id);
-            let shape = embedding.out.shape.clone();
-            (OperationIr::Module(Module::Embedding(embedding)), shape)
+            let embedding = EmbeddingOpIr::create(weights, indices, output);
+            OperationIr::Module(Module::Embedding(embedding))
         });
         // Six rows of eight are read and written, and six indices.
         assert_eq!(selected, 4 * 48 + 8 * 6 + 4 * 48);

@@ -1,0 +1,74 @@
+//! The bytes of operations, for comparisons and hashes.
+
+use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use serde::Serialize;
+
+/// Appends an operation, or an attribute of one, as CBOR. Two operations have the same bytes only if they are equal.
+///
+/// Bytes are compared because equality of Burn's operations is the equality of floats, for which -0 equals 0 and NaN differs
+/// from NaN, and because their hash ignores the arguments of distributions.
+pub fn encode(value: &impl Serialize, bytes: &mut Vec<u8>) {
+    ciborium::into_writer(value, bytes).expect("operations and their attributes can be encoded");
+}
+
+/// Appends an operation without the ids and statuses of its tensors.
+pub(super) fn encode_attributes(operation: &OperationIr, bytes: &mut Vec<u8>) {
+    let mut attributes = operation.clone();
+    attributes.visit_mut(&mut WithoutIds);
+    encode(&attributes, bytes);
+}
+
+/// Sets all tensors of an operation to the same id and status.
+struct WithoutIds;
+
+impl IrVisitorMut for WithoutIds {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        tensor.id = TensorId::new(0);
+        tensor.status = TensorStatus::ReadOnly;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{DType, Shape};
+    use burn_ir::{NumericOperationIr, ScalarIr, ScalarOpIr};
+
+    use super::*;
+
+    fn attributes(operation: &OperationIr) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode_attributes(operation, &mut bytes);
+        bytes
+    }
+
+    fn tensor(id: u64, status: TensorStatus, dtype: DType) -> TensorIr {
+        TensorIr {
+            id: TensorId::new(id),
+            shape: Shape::new([2, 3]),
+            status,
+            dtype,
+        }
+    }
+
+    fn multiplied(lhs: TensorIr, rhs: f64) -> OperationIr {
+        let out = tensor(9, TensorStatus::NotInit, DType::F32);
+        let rhs = ScalarIr::Float(rhs);
+        let scaled = NumericOperationIr::MulScalar(ScalarOpIr { lhs, rhs, out });
+        OperationIr::NumericFloat(DType::F32, scaled)
+    }
+
+    #[test]
+    fn ids_and_statuses_are_left_out_and_all_else_counts() {
+        let read = || tensor(1, TensorStatus::ReadOnly, DType::F32);
+        let one = attributes(&multiplied(read(), 0.0));
+        let other = tensor(5, TensorStatus::ReadWrite, DType::F32);
+        assert_eq!(one, attributes(&multiplied(other, 0.0)));
+        let half = tensor(1, TensorStatus::ReadOnly, DType::F16);
+        assert_ne!(one, attributes(&multiplied(half, 0.0)));
+        assert_ne!(one, attributes(&multiplied(read(), -0.0)));
+        assert_ne!(one, attributes(&multiplied(read(), 1.0)));
+        // A NaN equals itself here, unlike in a comparison of floats.
+        let nan = || attributes(&multiplied(read(), f64::NAN));
+        assert_eq!(nan(), nan());
+    }
+}

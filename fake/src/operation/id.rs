@@ -1,0 +1,49 @@
+//! The ids of operations and values.
+
+use std::fmt;
+
+use burn_ir::TensorIr;
+use serde::{Deserialize, Serialize};
+
+/// The id of a value of a graph: the output of a node, or a constant. Dense, in recorded order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ValueId(u32);
+
+/// The id of an operation of a graph. Dense, in recorded order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(u32);
+
+macro_rules! index {
+    ($id:ident, $letter:literal) => {
+        impl $id {
+            /// Returns the id at an index in recorded order.
+            pub(crate) fn at(index: usize) -> Self {
+                Self(u32::try_from(index).expect("a graph has fewer than 2^32 values and nodes"))
+            }
+
+            /// Returns the index in recorded order.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($letter, "{}"), self.0)
+            }
+        }
+    };
+}
+
+index!(ValueId, "%");
+index!(NodeId, "#");
+
+impl ValueId {
+    /// Returns the value that a tensor of a graph's operation refers to; `None` for an id that is out of range for all
+    /// graphs.
+    pub fn of_tensor(tensor: &TensorIr) -> Option<Self> {
+        u32::try_from(tensor.id.value()).ok().map(Self)
+    }
+}

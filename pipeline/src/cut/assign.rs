@@ -1,0 +1,193 @@
+//! Assigns operations, values and what crosses between programs to the programs of stages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_fake::ValueId;
+
+use super::Layout;
+use super::parts::Parts;
+use super::place::place;
+use crate::PlanError;
+use crate::schedule::{Compute, Edge, Endpoint, StageIndex};
+use crate::trace::{Given, JointGraph, Role};
+
+/// The operations of the programs of each stage.
+pub(super) struct Assignment<'a> {
+    joint: &'a JointGraph,
+    layout: &'a Layout,
+    /// The stage of each operation that one stage runs.
+    stage_of: Vec<Option<usize>>,
+    pub(super) forward: Vec<Parts>,
+    pub(super) backward: Vec<Parts>,
+}
+
+impl<'a> Assignment<'a> {
+    pub(super) fn new(joint: &'a JointGraph, layout: &'a Layout) -> Result<Self, PlanError> {
+        let stages = layout.stages().count();
+        let mut assigned = Self {
+            joint,
+            layout,
+            stage_of: place(joint, layout)?,
+            forward: vec![Parts::default(); stages],
+            backward: vec![Parts::default(); stages],
+        };
+        assigned.assign()?;
+        assigned.keep_states()?;
+        assigned.keep_carried()?;
+        Ok(assigned)
+    }
+
+    /// Puts each assigned operation, with what is recomputed for it, into its program.
+    fn assign(&mut self) -> Result<(), PlanError> {
+        let (joint, layout) = (self.joint, self.layout);
+        for id in joint.graph().node_ids() {
+            let Some(stage) = self.stage_of[id.index()] else {
+                continue;
+            };
+            let parts = match joint.role(id) {
+                Role::Assigned => &mut self.forward[stage],
+                _ => &mut self.backward[stage],
+            };
+            parts.nodes.insert(id);
+        }
+        let named = joint.outputs().iter().map(|(_, value)| *value);
+        for value in named.chain(joint.loss()) {
+            // What depends on no parameter is made where the forward ends.
+            let stage = match (self.maker(value), joint.given(value)) {
+                (Some(maker), _) => maker.stage.index(),
+                (None, Some(Given::Parameter(position))) => layout.owners()[position].index(),
+                (None, _) => self.forward.len() - 1,
+            };
+            self.forward[stage].targets.insert(value);
+        }
+        for (gradient, owner) in joint.gradients().iter().zip(layout.owners()) {
+            let targets = &mut self.backward[owner.index()].targets;
+            targets.extend(gradient);
+        }
+        for (state, update) in joint.updates() {
+            let owner = layout.owners()[*state];
+            match self.maker(*update) {
+                Some(maker) if maker.stage != owner => {
+                    return Err(self.state_apart(*state, owner, maker.stage));
+                }
+                _ => self.forward[owner.index()].updates.insert(*update),
+            };
+        }
+        for (input, value) in joint.carried() {
+            if let Some(stage) = self.keeper(*value) {
+                self.forward[stage.index()].carried.insert(*input);
+            }
+        }
+        for parts in self.forward.iter_mut().chain(&mut self.backward) {
+            parts.close(joint);
+        }
+        Ok(())
+    }
+
+    /// Makes each stage that reads a carried tensor compute its new value too, so that the value stays there: refuses
+    /// a tensor whose new value another stage computes. Every stage has a value that depends on no parameter if no stage
+    /// reads the old one.
+    fn keep_carried(&mut self) -> Result<(), PlanError> {
+        let joint = self.joint;
+        let mut is_complete = false;
+        // The new value of one tensor may be computed from another.
+        while !std::mem::replace(&mut is_complete, true) {
+            for (input, value) in joint.carried() {
+                let keeper = self.keeper(*value);
+                let input_value = joint.inputs()[*input].value;
+                let is_read = self.forward.iter().any(|p| p.reads.contains(&input_value));
+                for (stage, parts) in self.layout.stages().zip(&mut self.forward) {
+                    let reads = parts.reads.contains(&input_value);
+                    if let Some(owner) = keeper.filter(|owner| reads && *owner != stage) {
+                        let name = joint.inputs()[*input].leaf.name.clone();
+                        return Err(PlanError::CarriedApart { name, owner, stage });
+                    }
+                    let is_here = reads || !is_read;
+                    if keeper.is_none() && is_here && parts.carried.insert(*input) {
+                        parts.close(joint);
+                        is_complete = false;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes forwards keep for their backwards the running states that they read, since the forwards of other
+    /// micro-batches may update them in between: refuses a state that the forward updates and another stage than its
+    /// owner reads.
+    fn keep_states(&mut self) -> Result<(), PlanError> {
+        let (joint, layout) = (self.joint, self.layout);
+        for state in joint.running() {
+            let (owner, value) = (layout.owners()[*state], joint.parameters()[*state]);
+            for stage in layout.stages() {
+                let [forward, backward] = [&self.forward, &self.backward]
+                    .map(|parts| parts[stage.index()].reads.contains(&value));
+                let is_updated = joint.updates().contains_key(state);
+                if is_updated && (forward || backward) && stage != owner {
+                    return Err(self.state_apart(*state, owner, stage));
+                }
+                if backward {
+                    self.forward[stage.index()].reads.insert(value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The values that cross between programs.
+    pub(super) fn edges(&self) -> BTreeMap<Edge, BTreeSet<ValueId>> {
+        let mut edges: BTreeMap<Edge, BTreeSet<ValueId>> = BTreeMap::new();
+        for index in 0..self.forward.len() {
+            let stage = StageIndex::new(index);
+            let readers = [
+                (Endpoint::forward(stage), &self.forward[index].reads),
+                (Endpoint::backward(stage), &self.backward[index].reads),
+            ];
+            for (to, reads) in readers {
+                for value in reads {
+                    let Some(from) = self.maker(*value) else {
+                        continue;
+                    };
+                    let is_kept = to.compute == Compute::Backward
+                        && from.compute == Compute::Forward
+                        && (from.stage == stage || self.forward[index].reads.contains(value));
+                    if !is_kept {
+                        debug_assert!(
+                            from.compute == Compute::Forward || from.stage > stage,
+                            "a gradient flows from a higher stage to a lower one"
+                        );
+                        let values = edges.entry(Edge { from, to }).or_default();
+                        values.insert(*value);
+                    }
+                }
+            }
+        }
+        edges
+    }
+
+    fn state_apart(&self, state: usize, owner: StageIndex, stage: StageIndex) -> PlanError {
+        let path = self.joint.parameter(state).path.clone();
+        PlanError::StateApart { path, owner, stage }
+    }
+
+    /// The one stage that has the new value of a carried tensor; `None` if every stage can compute it.
+    fn keeper(&self, value: ValueId) -> Option<StageIndex> {
+        match self.joint.given(value) {
+            Some(Given::Parameter(position)) => Some(self.layout.owners()[position]),
+            Some(_) => None,
+            None => self.maker(value).map(|maker| maker.stage),
+        }
+    }
+
+    /// The program that makes a value; `None` for parameters, inputs and what every program makes for itself.
+    fn maker(&self, value: ValueId) -> Option<Endpoint> {
+        let producer = self.joint.graph().producer(value)?;
+        let stage = StageIndex::new(self.stage_of[producer.index()]?);
+        match self.joint.role(producer) {
+            Role::Assigned => Some(Endpoint::forward(stage)),
+            Role::Gradient => Some(Endpoint::backward(stage)),
+            _ => None,
+        }
+    }
+}
