@@ -16,7 +16,26 @@ const INTERNALS: [&str; 8] = [
 ];
 
 /// The folders and files that may name them.
-const HOST: [&str; 0] = [];
+const HOST: [&str; 18] = [
+    "deferred/src/device/",
+    "deferred/src/program/",
+    "deferred/src/random/cube/",
+    "deferred/src/random/on_device.rs",
+    "deferred/src/recipe/push.rs",
+    "deferred/src/recipe/rules.rs",
+    "fake/src/backward.rs",
+    "fake/src/dtype.rs",
+    "fake/src/dyn_tensor.rs",
+    "fake/src/error.rs",
+    "fake/src/file.rs",
+    "fake/src/graph/",
+    "fake/src/host.rs",
+    "fake/src/lib.rs",
+    "fake/src/mark.rs",
+    "fake/src/meta.rs",
+    "fake/src/operation/",
+    "fake/src/record.rs",
+];
 
 #[test]
 fn only_the_host_names_internals_of_burn() {

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use burn_backend::ExecutionError;
 use tinderbox_deferred::ProgramError;
-use tinderbox_fake::FakeError;
+use tinderbox_fake::{ExecutionError, FakeError};
 
 use crate::PlanError;
 

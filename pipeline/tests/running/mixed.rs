@@ -152,8 +152,8 @@ fn plain(compute: DType, mut scale: Option<f64>) -> Run {
             scale = scale.map(|factor| factor / 2.0);
         } else {
             let unscaled = sums.into_iter().map(|gradient| {
-                let gradient: burn_dispatch::DispatchTensor = gradient.into();
-                DynTensor::from(Tensor::<1>::from_dispatch(gradient).mul_scalar(1.0 / factor))
+                let gradient = Tensor::<1>::from_dispatch(gradient.into());
+                DynTensor::from(gradient.mul_scalar(1.0 / factor))
             });
             let unscaled: Vec<_> = unscaled.collect();
             let mut register = Register(unscaled.into_iter(), GradientsParams::new());

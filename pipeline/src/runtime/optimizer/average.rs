@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use burn::optim::{DynOptimizer, DynState, LearningRate, StateSink, StateSource};
 use burn::tensor::{DType, Device, kind::BridgeTensor};
-use burn_dispatch::DispatchTensor;
 use tinderbox_fake::DynTensor;
 
 use super::probe::keeps_state;
@@ -28,10 +27,6 @@ pub(super) struct Averaging {
 pub(super) struct AveragingState {
     inner: Option<DynState>,
     average: DynTensor,
-}
-
-fn unbridged(tensor: BridgeTensor) -> DynTensor {
-    DispatchTensor::from(tensor).into()
 }
 
 /// The average of a state of an [`Averaging`].
@@ -74,12 +69,12 @@ impl DynOptimizer for Averaging {
             Some(state) => (state.inner, Some(state.average)),
             None => (None, None),
         };
-        let tensor = unbridged(tensor);
+        let tensor = DynTensor::from(tensor);
         // An average begins at the value before the first step.
         let before = before.unwrap_or_else(|| wide(tensor.clone()));
         let bridged = any_rank(tensor).into_bridge();
         let (updated, inner) = self.inner.step_dyn(rank, lr, bridged, grad, inner);
-        let updated = unbridged(updated);
+        let updated = DynTensor::from(updated);
         let average = advanced(before, updated.clone(), self.decay);
         let state = AveragingState { inner, average };
         let state = DynState::create(state, rank);

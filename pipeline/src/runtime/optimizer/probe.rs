@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use burn::optim::{DynOptimizer, StateSink};
 use burn::tensor::{DType, Device, TensorData};
-use burn_dispatch::DispatchTensor;
 use burn_pack::Scalar;
 use tinderbox_fake::DynTensor;
 
@@ -74,7 +73,7 @@ pub(in crate::runtime) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize
             let gradient = any_rank(numbers(step, rows.clone())).into_bridge();
             let stepped =
                 optimizer.step_dyn(rank, 0.1, any_rank(value).into_bridge(), gradient, state);
-            (value, state) = (DispatchTensor::from(stepped.0).into(), stepped.1);
+            (value, state) = (stepped.0.into(), stepped.1);
         }
         let mut sink = StateSink::default();
         if let Some(state) = &state {

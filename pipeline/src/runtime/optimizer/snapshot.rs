@@ -1,8 +1,8 @@
 //! The state of a stage's optimizer at one point in time.
 
 use burn::optim::DynState;
-use burn_backend::ExecutionError;
 use tinderbox_deferred::ParameterPath;
+use tinderbox_fake::ExecutionError;
 
 use super::saved::{SavedState, StatePart};
 use super::state::{OptimizerState, PieceState};

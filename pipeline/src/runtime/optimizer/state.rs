@@ -7,11 +7,9 @@ use std::fmt;
 use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::optim::{DynState, StateSink, StateSource};
 use burn::tensor::{DType, Device, TensorData};
-use burn_backend::ExecutionError;
-use burn_dispatch::DispatchTensor;
 use burn_pack::Scalar;
 use tinderbox_deferred::{Observer, ParameterPath, groups_by_bytes, with_ordered_sums};
-use tinderbox_fake::{DynTensor, dtype_name, read_now};
+use tinderbox_fake::{DynTensor, ExecutionError, dtype_name, read_now};
 
 use super::average::{average_of, with_value};
 use super::groups::Rule;
@@ -72,7 +70,7 @@ impl OptimizerState {
             rule.optimizer.step_dyn(rank, lr, value, gradient, state)
         });
         self.states[position] = state;
-        DispatchTensor::from(value).into()
+        value.into()
     }
 
     /// Returns the average of a parameter's values, if the optimizers keep averages and it has stepped.

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use burn::tensor::DType;
-use burn_ir::{FloatOperationIr, OperationIr, TensorIr};
 use tinderbox_deferred::rows_read;
-use tinderbox_fake::{NodeId, TensorKind, ValueId};
+use tinderbox_fake::{TensorKind, ValueId};
 
 use crate::cut::{Binding, Phase, StagePrograms};
 use crate::schedule::{Compute, StageIndex, Task};
@@ -104,7 +103,10 @@ impl ProgramBytes {
                 }
             }
         }
-        let inside = phase.nodes.iter().map(|node| inside_bytes(joint, *node));
+        let inside = phase
+            .nodes
+            .iter()
+            .map(|node| joint.graph().node(*node).operation().workspace_bytes());
         let gradients = phase.gradients.iter();
         let gradients = gradients.filter_map(|position| joint.gradients()[*position]);
         Self {
@@ -162,23 +164,4 @@ fn few_rows(joint: &JointGraph, phase: &Phase) -> HashMap<ValueId, u64> {
         *count > 0 && *count <= most && TensorKind::of(all.dtype) == TensorKind::Float
     });
     rows
-}
-
-/// What operations on the CPU allocate beside their outputs, as far as known: a product of 16-bit numbers converts its operands
-/// and its result.
-fn inside_bytes(joint: &JointGraph, node: NodeId) -> u64 {
-    let converted = |tensors: &[&TensorIr]| -> u64 {
-        let halves = tensors
-            .iter()
-            .filter(|tensor| matches!(tensor.dtype, DType::F16 | DType::BF16));
-        halves
-            .map(|tensor| tensor.shape.num_elements() as u64 * size_of::<f32>() as u64)
-            .sum()
-    };
-    match &joint.graph().node(node).operation {
-        OperationIr::Float(_, FloatOperationIr::Matmul(product)) => {
-            converted(&[&product.lhs, &product.rhs, &product.out])
-        }
-        _ => 0,
-    }
 }
