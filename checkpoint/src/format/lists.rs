@@ -8,7 +8,6 @@ use std::{collections::BTreeMap, fmt, marker::PhantomData};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, IgnoredAny, SeqAccess, Visitor},
-    ser::SerializeSeq,
 };
 
 use super::{
@@ -23,19 +22,21 @@ pub(crate) struct NamedScalar {
     pub(crate) value: Scalar,
 }
 
+impl NamedScalar {
+    pub(crate) fn of((name, value): (&String, &Scalar)) -> Self {
+        Self {
+            name: name.clone(),
+            value: *value,
+        }
+    }
+}
+
 /// Serializes scalars as the list of version 1.
 pub(super) fn serialize_scalars<S: Serializer>(
     scalars: &BTreeMap<String, Scalar>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    let mut list = serializer.serialize_seq(Some(scalars.len()))?;
-    for (name, value) in scalars {
-        list.serialize_element(&NamedScalar {
-            name: name.clone(),
-            value: *value,
-        })?;
-    }
-    list.end()
+    serializer.collect_seq(scalars.iter().map(NamedScalar::of))
 }
 
 /// Deserializes a whole list.
@@ -43,13 +44,6 @@ pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     list_while(deserializer, |_| true)
-}
-
-/// Deserializes the first element of a list.
-pub(super) fn first<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    list_while(deserializer, |_| false).map(|list| list.into_iter().next())
 }
 
 /// Deserializes sizes or offsets per dimension, up to one more than the limit, which validation rejects.
@@ -68,30 +62,15 @@ pub(super) fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<St
 pub(super) fn scalars<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Scalar>, D::Error> {
-    struct Scalars;
-
-    impl<'de> Visitor<'de> for Scalars {
-        type Value = BTreeMap<String, Scalar>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of scalars")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut all: Self::Value = BTreeMap::new();
-            while let Some(NamedScalar { name, value }) = list.next_element()? {
-                if all.last_key_value().is_some_and(|(last, _)| *last >= name) {
-                    return Err(A::Error::custom(
-                        "the list of scalars is not sorted, or has duplicates",
-                    ));
-                }
-                all.insert(name, value);
-            }
-            Ok(all)
-        }
+    let in_order = |a: &NamedScalar, b: &NamedScalar| a.name < b.name;
+    let is_ended = |all: &[NamedScalar]| ends_in_order(all, in_order);
+    let all = list_while(deserializer, is_ended)?;
+    match all.is_sorted_by(in_order) {
+        true => Ok(all.into_iter().map(|one| (one.name, one.value)).collect()),
+        false => Err(D::Error::custom(
+            "the list of scalars is not sorted, or has duplicates",
+        )),
     }
-
-    deserializer.deserialize_seq(Scalars)
 }
 
 /// Returns whether the last two elements are in order.
