@@ -62,15 +62,30 @@ pub(super) fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<St
 pub(super) fn scalars<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Scalar>, D::Error> {
-    let in_order = |a: &NamedScalar, b: &NamedScalar| a.name < b.name;
-    let is_ended = |all: &[NamedScalar]| ends_in_order(all, in_order);
-    let all = list_while(deserializer, is_ended)?;
-    match all.is_sorted_by(in_order) {
-        true => Ok(all.into_iter().map(|one| (one.name, one.value)).collect()),
-        false => Err(D::Error::custom(
-            "the list of scalars is not sorted, or has duplicates",
-        )),
+    struct Scalars;
+
+    impl<'de> Visitor<'de> for Scalars {
+        type Value = BTreeMap<String, Scalar>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of scalars")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut all: Self::Value = BTreeMap::new();
+            while let Some(NamedScalar { name, value }) = list.next_element()? {
+                if all.last_key_value().is_some_and(|(last, _)| *last >= name) {
+                    return Err(A::Error::custom(
+                        "the list of scalars is not sorted, or has duplicates",
+                    ));
+                }
+                all.insert(name, value);
+            }
+            Ok(all)
+        }
     }
+
+    deserializer.deserialize_seq(Scalars)
 }
 
 /// Returns whether the last two elements are in order.
