@@ -1,9 +1,15 @@
-//! Digests of blocks of bytes.
+//! Digests of blocks of bytes, and ids of the same form.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    hash::{BuildHasher, RandomState},
+    str::FromStr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::SystemTime,
+};
 
-use derive_more::Into;
-use serde::{Deserialize, Serialize};
+use derive_more::{Debug, Display, Into};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use twox_hash::{XxHash3_128, xxhash3_128};
 
 use crate::FormatError;
@@ -17,8 +23,53 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 ///
 /// Detects any corruption, including single flipped bits. XXH3 is not a cryptographic hash, so a digest does
 /// not protect against deliberate modification.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Digest([u8; 16]);
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display, Debug)]
+#[display("{_0:032x}")]
+#[debug("Digest({_0:032x})")]
+pub struct Digest(u128);
+
+/// The id of a save attempt. Every file of an attempt that could be confused with another attempt's contains
+/// it, so that a delayed writer of an earlier attempt never contributes to a later checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display, Debug)]
+#[display("{_0:032x}")]
+#[debug("AttemptId({_0:032x})")]
+pub struct AttemptId(u128);
+
+/// Implements reading of the text form, which is also the file form: 32 hexadecimal digits, most significant first. Rejects
+/// upper case and signs, so that each value has exactly one text form and a flipped case bit is detected.
+macro_rules! hex_128 {
+    ($name:ident) => {
+        impl FromStr for $name {
+            type Err = FormatError;
+
+            fn from_str(text: &str) -> Result<Self, FormatError> {
+                let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+                let is_number = text.len() == Digest::HEX_LEN && text.bytes().all(is_digit);
+                let value = u128::from_str_radix(text, 16).ok();
+                let value = value.filter(|_| is_number).map(Self);
+                value.ok_or(FormatError::Hex {
+                    expected_digits: Digest::HEX_LEN,
+                })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let Text(digits) = Deserialize::deserialize(deserializer)?;
+                digits.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+hex_128!(Digest);
+hex_128!(AttemptId);
 
 impl Digest {
     /// Number of hexadecimal digits of the text form.
@@ -26,63 +77,23 @@ impl Digest {
 
     /// Computes the digest of `bytes`, in one pass at memory speed.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(XxHash3_128::oneshot(bytes).to_be_bytes())
+        Self(XxHash3_128::oneshot(bytes))
     }
 }
 
-/// Implements the text form of a 16-byte type, which is also its file form: 32 hexadecimal digits, most
-/// significant first.
-macro_rules! hex_128 {
-    ($name:ident) => {
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, "{:032x}", u128::from_be_bytes(self.0))
-            }
-        }
-
-        impl std::fmt::Debug for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, concat!(stringify!($name), "({})"), self)
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = $crate::FormatError;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                let value = $crate::digest::parse_hex_128(text)?;
-                Ok(Self(value.to_be_bytes()))
-            }
-        }
-
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let $crate::digest::Text(digits) = serde::Deserialize::deserialize(deserializer)?;
-                digits.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    };
-}
-
-pub(crate) use hex_128;
-
-hex_128!(Digest);
-
-/// Parses 32 lower-case hexadecimal digits. Rejects upper case and signs, so that each value has exactly one
-/// text form and a flipped case bit is detected.
-pub(crate) fn parse_hex_128(text: &str) -> Result<u128, FormatError> {
-    let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    let is_number = text.len() == Digest::HEX_LEN && text.bytes().all(is_digit);
-    let value = is_number.then(|| u128::from_str_radix(text, 16).ok());
-    value.flatten().ok_or(FormatError::Hex {
-        expected_digits: Digest::HEX_LEN,
-    })
+impl AttemptId {
+    /// Creates a new id.
+    ///
+    /// The id must be unique, not secret: it combines the standard library's random hash keys, which come
+    /// from the operating system, with time, process id and a counter.
+    pub(crate) fn fresh() -> Self {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let of_process = (now.ok(), std::process::id(), count);
+        let [high, low] = [0, 1].map(|salt| RandomState::new().hash_one((salt, of_process)));
+        Self(u128::from(high) << 64 | u128::from(low))
+    }
 }
 
 /// The number of bytes of a chunk that one digest covers.
@@ -105,11 +116,10 @@ impl BlockSize {
     ///
     /// Returns an error if `bytes` is not a power of two between [`Self::MIN_BYTES`] and [`Self::MAX_BYTES`].
     pub fn new(bytes: u64) -> Result<Self, FormatError> {
-        if bytes.is_power_of_two() && (Self::MIN_BYTES..=Self::MAX_BYTES).contains(&bytes) {
-            Ok(Self(bytes))
-        } else {
-            Err(FormatError::BlockSize { found: bytes })
-        }
+        let is_valid =
+            bytes.is_power_of_two() && (Self::MIN_BYTES..=Self::MAX_BYTES).contains(&bytes);
+        let block = is_valid.then_some(Self(bytes));
+        block.ok_or(FormatError::BlockSize { found: bytes })
     }
 
     /// Returns the number of bytes.
@@ -173,7 +183,7 @@ impl BlockDigests {
 
     fn close(&mut self) {
         let begun = std::mem::take(&mut self.begun);
-        self.digests.push(Digest(begun.finish_128().to_be_bytes()));
+        self.digests.push(Digest(begun.finish_128()));
         self.begun_bytes = 0;
     }
 }
@@ -238,6 +248,15 @@ mod tests {
         }
         for bytes in [0, 1, 63, 65, 128 << 20] {
             assert!(BlockSize::new(bytes).is_err(), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn fresh_ids_differ_and_survive_their_text_form() {
+        let ids: std::collections::BTreeSet<_> = (0..1000).map(|_| AttemptId::fresh()).collect();
+        assert_eq!(ids.len(), 1000);
+        for id in ids {
+            assert_eq!(id.to_string().parse::<AttemptId>().unwrap(), id);
         }
     }
 }

@@ -70,10 +70,8 @@ impl StoredDType {
             DType::Bool(_) => DType::Bool(BoolStore::Native),
             dtype => dtype,
         };
-        Self::ALL
-            .iter()
-            .find(|row| row.2 == stored)
-            .map(|row| row.0)
+        let mut rows = Self::ALL.iter();
+        rows.find(|row| row.2 == stored).map(|row| row.0)
     }
 
     /// Returns the Burn dtype; booleans in Burn's native form.
@@ -100,18 +98,16 @@ impl StoredDType {
 /// Returns the bytes of a tensor as stored in a file. Copies only booleans that are not yet one byte each.
 pub(crate) fn stored_bytes(bytes: &[u8], dtype: DType) -> Cow<'_, [u8]> {
     match dtype {
-        DType::Bool(BoolStore::U32) => bytes
-            .chunks(4)
-            .map(|word| u8::from(word.iter().any(|b| *b != 0)))
-            .collect::<Vec<u8>>()
-            .into(),
-        DType::Bool(_) if bytes.iter().any(|b| *b > 1) => bytes
-            .iter()
-            .map(|b| u8::from(*b != 0))
-            .collect::<Vec<u8>>()
-            .into(),
+        DType::Bool(BoolStore::U32) => truths(bytes, 4),
+        DType::Bool(_) if bytes.iter().any(|b| *b > 1) => truths(bytes, 1),
         _ => bytes.into(),
     }
+}
+
+/// Returns 1 for each element that is not zero, and 0 for the others.
+fn truths(bytes: &[u8], element: usize) -> Cow<'_, [u8]> {
+    let is_true = |word: &[u8]| u8::from(word.iter().any(|b| *b != 0));
+    bytes.chunks(element).map(is_true).collect()
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! digest dtype layout format store parallel read write run tools testing
+//! digest dtype layout parallel format store read write run tools testing
 //! ```
 //!
 //! # Architecture invariants
@@ -114,12 +114,12 @@ pub mod testing;
 pub mod tools;
 mod write;
 
-pub use digest::{BlockSize, Digest};
+pub use digest::{AttemptId, BlockSize, Digest};
 pub use dtype::StoredDType;
 pub use error::{ErrorClass, FormatError, HeaderError, LayoutError, LoadError, SaveError};
 pub use format::{
-    AttemptId, Chunk, DocumentEntry, FileEntry, Header, HeaderTensor, Manifest, ModuleTypes, Role,
-    Scalar, TensorEntry, UnknownFields, decode_header, encode_header,
+    Chunk, DocumentEntry, FileEntry, Header, HeaderTensor, Manifest, ModuleTypes, Role, Scalar,
+    TensorEntry, UnknownFields, decode_header, encode_header,
 };
 pub use layout::check_tiling;
 pub use read::{

@@ -1,34 +1,45 @@
 //! Parallel execution.
 
 use std::{
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
-/// Runs work items on several threads; returns the results in the order of the items.
-pub(crate) fn parallel<T: Send, R: Send>(
+/// Returns the number of cores, at most `most`.
+pub(crate) fn cores(most: usize) -> usize {
+    let cores = thread::available_parallelism();
+    cores.map_or(1, usize::from).min(most)
+}
+
+/// Runs work items on several threads; returns the results in the order of the items. After an error no other item is begun.
+pub(crate) fn parallel<T: Send, R: Send, E: Send>(
     threads: usize,
     work: impl IntoIterator<Item = T, IntoIter: Send>,
-    run: impl Fn(T) -> R + Sync,
-) -> Vec<R> {
+    run: impl Fn(T) -> Result<R, E> + Sync,
+) -> Vec<Result<R, E>> {
     parallel_with(&mut vec![(); threads.max(1)], work, |(), item| run(item))
 }
 
 /// As [`parallel`], on as many threads as there is scratch memory, at least one, which the items of a thread use in turn.
-pub(crate) fn parallel_with<T: Send, R: Send, S: Send>(
+pub(crate) fn parallel_with<T: Send, R: Send, E: Send, S: Send>(
     scratch: &mut [S],
     work: impl IntoIterator<Item = T, IntoIter: Send>,
-    run: impl Fn(&mut S, T) -> R + Sync,
-) -> Vec<R> {
+    run: impl Fn(&mut S, T) -> Result<R, E> + Sync,
+) -> Vec<Result<R, E>> {
+    let failed = AtomicBool::new(false);
     let work = Mutex::new(work.into_iter().enumerate());
     let results = Mutex::new(Vec::new());
     let (waiting, _) = lock(&work).size_hint();
     let go = |scratch: &mut S| {
-        loop {
+        while !failed.load(Ordering::Relaxed) {
             let Some((at, item)) = lock(&work).next() else {
                 return;
             };
             let result = run(scratch, item);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
             lock(&results).push((at, result));
         }
     };
@@ -60,7 +71,8 @@ mod tests {
     #[test]
     fn every_item_is_run_whatever_the_threads() {
         for threads in 0..4 {
-            let doubled = parallel(threads, 0..10, |item| 2 * item);
+            let doubled = parallel(threads, 0..10, |item| Ok::<_, ()>(2 * item));
+            let doubled: Vec<_> = doubled.into_iter().flatten().collect();
             assert_eq!(doubled, (0..20).step_by(2).collect::<Vec<_>>(), "{threads}");
         }
     }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    io::{self, ErrorKind},
+    io::{
+        self, ErrorKind,
+        ErrorKind::{AlreadyExists, NotFound, UnexpectedEof, Unsupported},
+    },
     sync::Arc,
 };
 
@@ -25,19 +28,10 @@ use crate::{
 /// Returns the first violation.
 pub fn check_store(store: &Arc<dyn Store>) -> Result<(), Violation> {
     let store = &**store;
-    expect_error(
-        "the root of an empty store is missing or empty",
-        |kind| kind == ErrorKind::NotFound,
-        match store.list("") {
-            Ok(found) if found.is_empty() => Err(io::Error::from(ErrorKind::NotFound)),
-            listed => listed,
-        },
-    )?;
+    expect_empty("the root of an empty store is missing or empty", store, "")?;
     for _ in 0..2 {
-        done(
-            "the root is created, also if it exists",
-            store.create_root(),
-        )?;
+        let created = store.create_root();
+        done("the root is created, also if it exists", created)?;
     }
     files(store)?;
     locks(store)?;
@@ -45,21 +39,25 @@ pub fn check_store(store: &Arc<dyn Store>) -> Result<(), Violation> {
 }
 
 fn files(store: &dyn Store) -> Result<(), Violation> {
-    let missing = |kind| kind == ErrorKind::NotFound;
-    expect_error(
-        "opening a missing file is `NotFound`",
-        missing,
-        store.open("none"),
-    )?;
-    expect_error(
-        "looking up a missing name is `NotFound`",
-        missing,
-        store.look("none"),
-    )?;
-    match store.remove_file("none") {
-        // Some stores do not check.
-        Ok(()) => {}
-        removed => expect_error("removing a missing file is `NotFound`", missing, removed)?,
+    // Some stores do not check what is removed, and some do not know times.
+    let removed = store.remove_file("none").err().map_or_else(missing, Err);
+    let modified = match store.modified("none") {
+        Ok(None) => missing(),
+        found => found.map(drop),
+    };
+    for (promise, found) in [
+        (
+            "opening a missing file is `NotFound`",
+            store.open("none").map(drop),
+        ),
+        (
+            "looking up a missing name is `NotFound`",
+            store.look("none").map(drop),
+        ),
+        ("removing a missing file is `NotFound`", removed),
+        ("a missing file has no time", modified),
+    ] {
+        expect_error(promise, NotFound, found)?;
     }
     done("a directory is created", store.create_dir("dir"))?;
     let bytes: Vec<u8> = (0..3_000_017u32)
@@ -70,137 +68,107 @@ fn files(store: &dyn Store) -> Result<(), Violation> {
         done("bytes are appended", file.write_all(piece))?;
     }
     done("a file is finished", file.finish())?;
-    let taken = |kind| kind == ErrorKind::AlreadyExists;
     let again = store.create("dir/large").and_then(|file| file.finish());
-    expect_error("creating a file never replaces another", taken, again)?;
-    done(
-        "a file has a time, or the store does not know it",
-        store.modified("dir/large"),
+    expect_error(
+        "creating a file never replaces another",
+        AlreadyExists,
+        again,
     )?;
-    match store.modified("none") {
-        // Some stores do not know times.
-        Ok(None) => {}
-        found => expect_error("a missing file has no time", missing, found)?,
-    }
+    let time = store.modified("dir/large");
+    done("a file has a time, or the store does not know it", time)?;
     let file = done("a file is opened", store.open("dir/large"))?;
-    expect(
-        "an open file reports its size",
-        file.bytes(),
-        bytes.len() as u64,
-    )?;
+    let size = bytes.len() as u64;
+    expect("an open file reports its size", file.bytes(), size)?;
     for (start, len) in [
         (0, bytes.len()),
         (1_000_003, 5),
         (bytes.len() - 1, 1),
         (7, 0),
     ] {
-        let mut part = vec![0; len];
-        done(
-            "any range is read",
-            file.read_exact_at(&mut part, start as u64),
-        )?;
+        let (mut part, mut scratch) = (vec![0; len], Vec::new());
+        let read = file.read_exact_at(&mut part, start as u64);
+        done("any range is read", read)?;
+        let read = file.read_uncached(&mut scratch, start as u64, len);
+        let found = done("any range is read around the cache", read)?;
         let expected = &bytes[start..start + len];
-        expect(
-            "a range has the bytes that were written",
-            part == expected,
-            true,
-        )?;
-        let mut scratch = Vec::new();
-        let found = done(
-            "any range is read around the cache",
-            file.read_uncached(&mut scratch, start as u64, len),
-        )?;
-        expect(
-            "a range around the cache has the bytes that were written",
-            &scratch[found] == expected,
-            true,
-        )?;
+        let promise = "a range has the bytes that were written";
+        expect(promise, part == expected, true)?;
+        let promise = "a range around the cache has the bytes that were written";
+        expect(promise, &scratch[found] == expected, true)?;
     }
     const PAGE: usize = 4096;
     let mut memory = vec![0; 3 * PAGE];
     let aligned = memory.as_ptr().align_offset(PAGE);
     for (place, start, len) in [(0, PAGE, PAGE), (1, PAGE, PAGE), (0, 1, PAGE), (0, 0, 5)] {
         let into = &mut memory[aligned + place..][..len];
-        let is_read = done(
-            "memory is filled around the cache, or that is not possible",
-            file.read_direct(into, start as u64),
-        )?;
-        expect(
-            "memory that was filled around the cache has the bytes that were written",
-            !is_read || *into == bytes[start..start + len],
-            true,
-        )?;
+        let filled = file.read_direct(into, start as u64);
+        let promise = "memory is filled around the cache, or that is not possible";
+        let is_valid = !done(promise, filled)? || *into == bytes[start..start + len];
+        let promise = "memory that was filled around the cache has the bytes that were written";
+        expect(promise, is_valid, true)?;
     }
-    let (last, ended) = (bytes.len() as u64 - 1, |kind| {
-        kind == ErrorKind::UnexpectedEof
-    });
-    let past = file.read_exact_at(&mut [0; 2], last);
-    expect_error("reading past the end is `UnexpectedEof`", ended, past)?;
-    let past = file.read_uncached(&mut Vec::new(), last, 2);
+    let past = file.read_exact_at(&mut [0; 2], size - 1);
     expect_error(
-        "reading past the end around the cache is `UnexpectedEof`",
-        ended,
+        "reading past the end is `UnexpectedEof`",
+        UnexpectedEof,
         past,
     )?;
+    let past = file.read_uncached(&mut Vec::new(), size - 1, 2);
+    let promise = "reading past the end around the cache is `UnexpectedEof`";
+    expect_error(promise, UnexpectedEof, past)?;
 
     for text in ["one", "another"] {
-        done(
-            "a small file is put, also over an existing one",
-            store.put("dir/small", text.as_bytes()),
-        )?;
+        let put = store.put("dir/small", text.as_bytes());
+        done("a small file is put, also over an existing one", put)?;
         let found = done("a small file is looked up", store.look("dir/small"))?;
+        let found = (&*found.name, found.kind, found.bytes);
         let expected = ("small", FoundKind::File, text.len() as u64);
-        expect(
-            "a lookup returns name, kind and size",
-            (&*found.name, found.kind, found.bytes),
-            expected,
-        )?;
+        expect("a lookup returns name, kind and size", found, expected)?;
     }
     done("an empty file is put", store.put("dir/empty", b""))?;
     done("names are made durable", store.sync_dir("dir"))?;
-    let names = names_in(store, "dir")?;
-    let expected = ["empty", "large", "small"].map(str::to_owned);
-    expect(
-        "a listing contains the existing files and no temporary file",
-        names,
-        expected.into(),
-    )?;
+    let listing = done("a directory is listed", store.list("dir"))?.into_iter();
+    let names: BTreeSet<String> = listing.map(|found| found.name).collect();
+    let expected = ["empty", "large", "small"].map(str::to_owned).into();
+    let promise = "a listing contains the existing files and no temporary file";
+    expect(promise, names, expected)?;
     if !store.renames() {
-        let unsupported = |kind| kind == ErrorKind::Unsupported;
         let promise = "a store without renames returns `Unsupported`";
         let renamed = store.rename("dir/small", "dir/other");
-        expect_error(promise, unsupported, renamed)?;
+        expect_error(promise, Unsupported, renamed)?;
         let exchanged = store.exchange("dir/small", "dir/large");
-        expect_error(promise, unsupported, exchanged)?;
+        expect_error(promise, Unsupported, exchanged)?;
     }
     for name in ["empty", "large", "small"] {
         done("a file is removed", store.remove_file(&join("dir", name)))?;
     }
     done("an empty directory is removed", store.remove_dir("dir"))?;
-    let gone = store.list("dir").map(|found| found.len());
-    match gone {
-        Ok(0) => Ok(()),
-        listed => expect_error("a removed directory is gone", missing, listed),
+    expect_empty("a removed directory is gone", store, "dir")
+}
+
+fn missing() -> io::Result<()> {
+    Err(NotFound.into())
+}
+
+/// Checks that a directory does not exist, or has no entries.
+fn expect_empty(promise: &'static str, store: &dyn Store, dir: &str) -> Result<(), Violation> {
+    let listed = store.list(dir);
+    match listed.as_deref() {
+        Ok([]) => Ok(()),
+        _ => expect_error(promise, NotFound, listed),
     }
 }
 
 fn locks(store: &dyn Store) -> Result<(), Violation> {
     done("a directory is created", store.create_dir("locks"))?;
-    let lock = done(
-        "a locked file is created",
-        store.create_locked("locks/one", b"mine"),
-    )?;
-    let taken = |kind| kind == ErrorKind::AlreadyExists;
-    expect_error(
-        "creating a locked file never replaces another",
-        taken,
-        store.create_locked("locks/one", b"yours"),
-    )?;
+    let lock = store.create_locked("locks/one", b"mine");
+    let lock = done("a locked file is created", lock)?;
+    let again = store.create_locked("locks/one", b"yours");
+    let promise = "creating a locked file never replaces another";
+    expect_error(promise, AlreadyExists, again)?;
     for shared in [false, true] {
         match store.try_lock("locks/one", shared) {
-            Err(error) if error.kind() == ErrorKind::Unsupported && !store.has_locks() => {
-                return Ok(());
-            }
+            Err(error) if error.kind() == Unsupported && !store.has_locks() => return Ok(()),
             held => {
                 let held = done("a lock is requested", held)?;
                 expect("a lock that is held is not acquired", held.is_none(), true)?;
@@ -210,12 +178,8 @@ fn locks(store: &dyn Store) -> Result<(), Violation> {
     drop(lock);
     let free = store.try_lock("locks/one", false);
     if !store.has_locks() {
-        let unsupported = |kind| kind == ErrorKind::Unsupported;
-        return expect_error(
-            "a store without locks does not report a lock as free",
-            unsupported,
-            free,
-        );
+        let promise = "a store without locks does not report a lock as free";
+        return expect_error(promise, Unsupported, free);
     }
     let free = done("a lock is requested", free)?;
     expect("a released lock is acquired", free.is_some(), true)
@@ -233,22 +197,21 @@ impl Trial {
     fn new(store: &dyn Store, step: u64) -> Result<Self, Violation> {
         let id = AttemptId::fresh();
         let dir = attempt_dir_name(step, id);
-        let manifest = manifest(step, id).map_err(|error| Violation {
-            promise: "a manifest is encoded",
-            found: format!("error `{error}`"),
-        })?;
+        let manifest = encode_manifest(&Manifest::empty(id, step, 1, BlockSize::default()));
+        let manifest = done("a manifest is encoded", manifest)?;
         done("a directory is created", store.create_dir(&dir))?;
-        done(
-            "a file is put",
-            store.put(&join(&dir, "data"), dir.as_bytes()),
-        )?;
+        let put = store.put(&join(&dir, "data"), dir.as_bytes());
+        done("a file is put", put)?;
         Ok(Self { id, dir, manifest })
     }
 
     fn publish(&self, store: &dyn Store, step: &str, replace: bool) -> io::Result<Option<String>> {
-        store
-            .publish(&self.dir, step, &self.manifest, replace)
-            .map_err(source)
+        let published = store.publish(&self.dir, step, &self.manifest, replace);
+        published.map_err(|error| match error {
+            PublishError::Unpublished { source, .. }
+            | PublishError::NotDurable { source }
+            | PublishError::Unknown { source } => source,
+        })
     }
 
     /// Checks that its file is in this directory.
@@ -269,34 +232,26 @@ impl Trial {
     }
 }
 
-fn manifest(step: u64, attempt: AttemptId) -> Result<Vec<u8>, FormatError> {
-    encode_manifest(&Manifest::empty(attempt, step, 1, BlockSize::default()))
-}
-
 fn publishing(store: &dyn Store) -> Result<(), Violation> {
     let step = step_dir_name(7);
-    let [one, two, three] = [
-        Trial::new(store, 7)?,
-        Trial::new(store, 7)?,
-        Trial::new(store, 7)?,
-    ];
+    let trial = || Trial::new(store, 7);
+    let (one, two, three) = (trial()?, trial()?, trial()?);
     let replaced = done("an attempt is published", one.publish(store, &step, false))?;
     expect("publishing a new step replaces nothing", replaced, None)?;
     one.expect_published(store, &step)?;
-    let there = |kind| {
-        matches!(
-            kind,
-            ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty
-        )
-    };
+    let over = two.publish(store, &step, false);
+    let over = over.map_err(|error| match error.kind() {
+        ErrorKind::DirectoryNotEmpty => AlreadyExists.into(),
+        _ => error,
+    });
     expect_error(
         "a step is never published over another",
-        there,
-        two.publish(store, &step, false),
+        AlreadyExists,
+        over,
     )?;
     one.expect_published(store, &step)?;
     let now = match three.publish(store, &step, true) {
-        Err(error) if error.kind() == ErrorKind::Unsupported => &one,
+        Err(error) if error.kind() == Unsupported => &one,
         replaced => {
             let replaced = done(
                 "a step is replaced, or replacing is `Unsupported`",
@@ -314,44 +269,22 @@ fn publishing(store: &dyn Store) -> Result<(), Violation> {
     let files = store.files_of(&step, &now.dir);
     let trash = removed_dir_name(7, now.id);
     done("a step is retired", store.retire(&step, &trash))?;
-    let gone = |kind| kind == ErrorKind::NotFound;
-    expect_error(
-        "a retired step has no manifest",
-        gone,
-        store.open(&join(&step, MANIFEST_FILE)),
-    )?;
+    let retired = store.open(&join(&step, MANIFEST_FILE));
+    expect_error("a retired step has no manifest", NotFound, retired)?;
     now.expect_in(store, if store.renames() { &trash } else { &files })
-}
-
-fn names_in(store: &dyn Store, dir: &str) -> Result<BTreeSet<String>, Violation> {
-    let listing = done("a directory is listed", store.list(dir))?;
-    Ok(listing.into_iter().map(|found| found.name).collect())
-}
-
-fn source(error: PublishError) -> io::Error {
-    match error {
-        PublishError::Unpublished { source, .. }
-        | PublishError::NotDurable { source }
-        | PublishError::Unknown { source } => source,
-    }
 }
 
 fn expect_error<T>(
     promise: &'static str,
-    expected: impl Fn(ErrorKind) -> bool,
+    expected: ErrorKind,
     result: io::Result<T>,
 ) -> Result<(), Violation> {
-    match result {
-        Err(error) if expected(error.kind()) => Ok(()),
-        Err(error) => Err(Violation {
-            promise,
-            found: format!("error `{error}`"),
-        }),
-        Ok(_) => Err(Violation {
-            promise,
-            found: "no error".to_owned(),
-        }),
-    }
+    let found = match result {
+        Err(error) if error.kind() == expected => return Ok(()),
+        Err(error) => format!("error `{error}`"),
+        Ok(_) => "no error".to_owned(),
+    };
+    Err(Violation { promise, found })
 }
 
 /// Decodes the file in which a rank lists what it has written.

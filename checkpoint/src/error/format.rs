@@ -33,6 +33,7 @@ pub enum HeaderError {
     #[error("the JSON is not a safetensors header")]
     Json {
         /// The cause.
+        #[from]
         source: serde_json::Error,
     },
     /// The burnpack file has a version that this crate does not know.
@@ -224,6 +225,7 @@ pub enum FormatError {
     #[error("its JSON does not match the format")]
     Json {
         /// The cause.
+        #[from]
         source: serde_json::Error,
     },
     /// The JSON of a field does not match the format.

@@ -1,11 +1,11 @@
-//! Errors of reading a checkpoint.
+//! Errors of reading a checkpoint, and their classification for recovery.
 
-use std::{io, path::PathBuf};
+use std::{error::Error, io, path::PathBuf};
 
 use tinderbox_deferred::Mismatches;
 use tinderbox_fake::RegionError;
 
-use super::{ErrorClass, FormatError, HeaderError, LayoutError, chain};
+use super::{FormatError, HeaderError, LayoutError, chain};
 use crate::{Digest, StoredDType};
 
 /// The reason why a checkpoint can't be read.
@@ -355,6 +355,54 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// Returns the class of this error.
+    pub fn class(&self) -> ErrorClass {
+        use ErrorClass::{Damaged, Missing, NotSupported, Refused, Transient};
+        match self {
+            Self::Io { source, .. } => class_of_io(source),
+            // The digest of other invalid files matches, so their writer wrote the content.
+            Self::Manifest { source, .. } => match source {
+                FormatError::Envelope | FormatError::Digest { .. } => Damaged,
+                _ => NotSupported,
+            },
+            Self::NotPublished { .. } | Self::NoModel { .. } => Missing,
+            // Its disk may not be mounted.
+            Self::DanglingLink { .. } => Transient,
+            Self::FileMissing { .. }
+            | Self::NotAFile { .. }
+            | Self::WrongStep { .. }
+            | Self::FileSize { .. }
+            | Self::DamagedFile { .. }
+            | Self::Header { .. }
+            | Self::DamagedTensor { .. }
+            | Self::InvalidBoolean { .. }
+            | Self::MoreDamage { .. }
+            | Self::Index { .. }
+            | Self::IndexMismatch { .. }
+            | Self::LfsPointer { .. }
+            | Self::MissingShards { .. }
+            | Self::Offsets { .. }
+            | Self::NoOffsets { .. }
+            | Self::PartsDiffer { .. }
+            | Self::Parts { .. }
+            | Self::NoneUsable { .. } => Damaged,
+            Self::NotUsable { source, .. } => source.class(),
+            // What is not known to be damage never makes a run fall back to an older checkpoint.
+            _ => Refused,
+        }
+    }
+
+    /// Returns the class of the first load error in the source chain of an error, itself included, or `None`
+    /// without one.
+    pub fn class_in(error: &(dyn Error + 'static)) -> Option<ErrorClass> {
+        let mut causes = std::iter::successors(Some(error), |error| (*error).source());
+        let found = causes.find_map(|cause| {
+            let boxed = cause.downcast_ref::<Box<Self>>().map(|found| &**found);
+            cause.downcast_ref().or(boxed)
+        });
+        found.map(Self::class)
+    }
+
     /// Returns the message with the messages of all sources, on one line.
     pub fn chain(&self) -> String {
         chain(self)
@@ -379,8 +427,65 @@ fn way_out(reason: &LoadError) -> &'static str {
 
 /// Formats one reason per line, each with its sources.
 fn list(reasons: &[LoadError]) -> String {
-    reasons
-        .iter()
-        .map(|r| format!("\n  {}", chain(r)))
-        .collect()
+    let lines = reasons.iter().map(|r| format!("\n  {}", chain(r)));
+    lines.collect()
+}
+
+/// The class of a load error, which determines how a caller can recover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// The checkpoint is damaged: a digest does not match, or a file is truncated or missing. Only errors of
+    /// this class make [`Run::latest`](crate::Run::latest) fall back to an older checkpoint.
+    Damaged,
+    /// The checkpoint is not known to be damaged, but has a version or form that this program does not read.
+    NotSupported,
+    /// The store failed repeatedly, or the directory of a step is a link that leads nowhere, for example to a disk that is not
+    /// mounted. This does not indicate anything about the checkpoint. A later attempt may succeed.
+    Transient,
+    /// The store denied access, or the request does not match the contents of the checkpoint.
+    Refused,
+    /// The checkpoint does not exist.
+    Missing,
+}
+
+/// Classifies an I/O error of a store. Errors that are not known to be permanent are transient.
+pub(crate) fn class_of_io(error: &io::Error) -> ErrorClass {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::NotFound => ErrorClass::Missing,
+        Kind::UnexpectedEof => ErrorClass::Damaged,
+        Kind::FileTooLarge => ErrorClass::NotSupported,
+        Kind::PermissionDenied
+        | Kind::ReadOnlyFilesystem
+        | Kind::Unsupported
+        | Kind::InvalidInput
+        | Kind::NotADirectory
+        | Kind::IsADirectory
+        | Kind::OutOfMemory
+        | Kind::StorageFull
+        | Kind::QuotaExceeded => ErrorClass::Refused,
+        _ => ErrorClass::Transient,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system() {
+        for (code, expected) in [
+            (2, ErrorClass::Missing),
+            (5, ErrorClass::Transient),
+            (13, ErrorClass::Refused),
+            (23, ErrorClass::Transient),
+            (24, ErrorClass::Transient),
+            (30, ErrorClass::Refused),
+            (110, ErrorClass::Transient),
+        ] {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(class_of_io(&error), expected, "{error}");
+        }
+    }
 }

@@ -1,25 +1,20 @@
 //! Errors of this crate: [`SaveError`], [`LoadError`] and the errors that they wrap.
 
-mod class;
 mod format;
 mod load;
 mod save;
 
-pub use class::ErrorClass;
-pub(crate) use class::class_of_io;
 pub use format::{FormatError, HeaderError, LayoutError};
-pub use load::LoadError;
+pub(crate) use load::class_of_io;
+pub use load::{ErrorClass, LoadError};
 pub use save::SaveError;
 
 /// Returns an error with its sources, on one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text = format!("{text}: {source}");
-        next = source.source();
-    }
-    text
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.fold(error.to_string(), |text, source| {
+        format!("{text}: {source}")
+    })
 }
 
 /// Truncates a text of unknown length, to keep messages readable.

@@ -7,8 +7,7 @@
 //! Integers are little-endian. The CBOR lists dtype, shape and range of each tensor, by name; ranges begin at multiples
 //! of 256 bytes of the data. Specification: the crate `burn-pack` 0.22.1.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use burn::tensor::{BoolStore, DType};
 use serde::{
@@ -16,7 +15,11 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 
-use super::{Header, HeaderTensor, Texts, stored_len};
+use super::{
+    Header, Texts,
+    header::{check_len, end_of, past_end},
+    stored_len,
+};
 use crate::{HeaderError, StoredDType, error::short};
 
 /// The first bytes of a file.
@@ -46,9 +49,7 @@ const MAX_FILE_BYTES: u64 = 100 << 30;
 pub(crate) fn encode_burnpack(
     tensors: &[(&str, StoredDType, &[u64])],
 ) -> Result<Vec<u8>, HeaderError> {
-    let mut pack = Pack {
-        tensors: BTreeMap::new(),
-    };
+    let mut listed: BTreeMap<&str, RawTensor> = BTreeMap::new();
     let too_large = |tensor: &str, found_bytes, limit_bytes| HeaderError::PackLimit {
         tensor: short(tensor),
         found_bytes,
@@ -70,24 +71,19 @@ pub(crate) fn encode_burnpack(
             shape: shape.to_vec(),
             data_offsets: [start, end],
         };
-        if pack.tensors.insert(name, tensor).is_some() {
+        if listed.insert(name, tensor).is_some() {
             return Err(HeaderError::DuplicateKey {
                 tensor: (*name).to_owned(),
             });
         }
     }
     let mut cbor = Vec::new();
-    let written = ciborium::ser::into_writer(&pack, &mut cbor);
+    let written = ciborium::ser::into_writer(&BTreeMap::from([("tensors", listed)]), &mut cbor);
     written.expect("texts and integers always have a CBOR form");
-    let len = cbor.len() as u64;
-    let cbor_bytes = u32::try_from(len).ok().filter(|_| len <= MAX_CBOR_BYTES);
-    let cbor_bytes = cbor_bytes.ok_or(HeaderError::TooLarge {
-        found_bytes: len,
-        limit_bytes: MAX_CBOR_BYTES,
-    })?;
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend(VERSION.to_le_bytes());
-    bytes.extend(cbor_bytes.to_le_bytes());
+    check_len(cbor.len() as u64, MAX_CBOR_BYTES)?;
+    // Within the limit, the length fits.
+    let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
+    bytes.extend((cbor.len() as u32).to_le_bytes());
     bytes.extend(cbor);
     bytes.resize(padded(bytes.len() as u64) as usize, 0);
     Ok(bytes)
@@ -96,12 +92,6 @@ pub(crate) fn encode_burnpack(
 /// The next multiple of the alignment.
 pub(crate) const fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN_BYTES)
-}
-
-/// The CBOR of a header to write.
-#[derive(Serialize)]
-struct Pack<'a> {
-    tensors: BTreeMap<&'a str, RawTensor>,
 }
 
 /// Returns whether a file that begins with these bytes is a burnpack file.
@@ -116,30 +106,22 @@ pub(crate) fn is_burnpack(first_bytes: &[u8]) -> bool {
 /// Returns an error if the version is unknown, or the header exceeds the limit of the format or extends past the end of
 /// the file.
 pub(crate) fn burnpack_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, HeaderError> {
-    let past_end = |header_bytes| HeaderError::PastEnd {
-        header_bytes,
-        file_bytes,
-    };
-    let Some(prefix) = first_bytes.first_chunk::<{ PREFIX_BYTES as usize }>() else {
-        return Err(past_end(PREFIX_BYTES));
-    };
+    let end = cbor_end(first_bytes, file_bytes)?;
+    // A file without tensors ends without padding.
+    Ok(padded(end).min(file_bytes))
+}
+
+/// Returns where the CBOR ends.
+fn cbor_end(first_bytes: &[u8], file_bytes: u64) -> Result<u64, HeaderError> {
+    let prefix = first_bytes.first_chunk::<{ PREFIX_BYTES as usize }>();
+    let prefix = prefix.ok_or(past_end(PREFIX_BYTES, file_bytes))?;
     let [_, _, _, _, v0, v1, n @ ..] = *prefix;
-    let found = u16::from_le_bytes([v0, v1]);
-    if found != VERSION {
-        return Err(HeaderError::PackVersion { found });
-    }
-    let cbor_bytes = u64::from(u32::from_le_bytes(n));
-    if cbor_bytes > MAX_CBOR_BYTES {
-        return Err(HeaderError::TooLarge {
-            found_bytes: cbor_bytes,
-            limit_bytes: MAX_CBOR_BYTES,
-        });
-    }
-    let end = PREFIX_BYTES + cbor_bytes;
-    match end <= file_bytes {
-        // A file without tensors ends without padding.
-        true => Ok(padded(end).min(file_bytes)),
-        false => Err(past_end(end)),
+    match u16::from_le_bytes([v0, v1]) {
+        VERSION => {
+            let cbor_bytes = u64::from(u32::from_le_bytes(n));
+            end_of(PREFIX_BYTES, cbor_bytes, MAX_CBOR_BYTES, file_bytes)
+        }
+        found => Err(HeaderError::PackVersion { found }),
     }
 }
 
@@ -153,72 +135,21 @@ pub(crate) fn burnpack_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, H
 /// between them, or do not end with the file.
 pub(crate) fn decode_burnpack(bytes: &[u8], file_bytes: u64) -> Result<Header, HeaderError> {
     let data_start = burnpack_len(bytes, file_bytes)?;
-    let [.., a, b, c, d] = bytes[..PREFIX_BYTES as usize] else {
-        unreachable!("the prefix has ten bytes");
-    };
-    let end = PREFIX_BYTES as usize + u32::from_le_bytes([a, b, c, d]) as usize;
-    let cbor = bytes.get(PREFIX_BYTES as usize..end);
-    let cbor = cbor.ok_or(HeaderError::PastEnd {
-        header_bytes: data_start,
-        file_bytes: bytes.len() as u64,
+    let cbor = bytes.get(PREFIX_BYTES as usize..cbor_end(bytes, file_bytes)? as usize);
+    let cbor = cbor.ok_or(past_end(data_start, bytes.len() as u64))?;
+    let raw = ciborium::de::from_reader_with_recursion_limit(cbor, MAX_DEPTH);
+    let raw: RawPack = raw.map_err(|error| HeaderError::Cbor {
+        reason: error.to_string(),
     })?;
-    let raw: RawPack =
-        ciborium::de::from_reader_with_recursion_limit(cbor, MAX_DEPTH).map_err(|error| {
-            HeaderError::Cbor {
-                reason: error.to_string(),
-            }
-        })?;
-    let mut names = BTreeSet::new();
-    let mut tensors = Vec::with_capacity(raw.tensors.0.len());
-    for (name, tensor) in raw.tensors.0 {
-        if !names.insert(name.clone()) {
-            return Err(HeaderError::DuplicateKey {
-                tensor: short(&name),
-            });
-        }
-        tensors.push(tensor.check(name)?);
-    }
-    tensors.sort_by_key(|tensor| (tensor.start_bytes, tensor.len_bytes));
-    check_padded(&tensors, file_bytes - data_start)?;
-    Ok(Header {
-        metadata: raw.metadata.map_or_else(Vec::new, |pairs| pairs.0),
-        tensors,
-        data_start_bytes: data_start,
-    })
-}
-
-/// Checks that tensors, ordered by their start, follow each other with no more than padding between them, up to the end of
-/// the data section.
-fn check_padded(tensors: &[HeaderTensor], data_bytes: u64) -> Result<(), HeaderError> {
-    let mut end = 0;
-    for tensor in tensors {
-        let (expected, found) = (end, tensor.start_bytes);
-        let name = || short(&tensor.name);
-        if found < expected {
-            return Err(HeaderError::Overlap {
-                tensor: name(),
-                expected_bytes: expected,
-                found_bytes: found,
-            });
-        }
-        if found - expected >= ALIGN_BYTES {
-            return Err(HeaderError::Gap {
-                tensor: name(),
-                expected_bytes: expected,
-                found_bytes: found,
-            });
-        }
-        // `check` verified that the end does not overflow.
-        end = tensor.start_bytes + tensor.len_bytes;
-    }
-    let rest = data_bytes.checked_sub(end);
-    match rest.is_some_and(|rest| rest < ALIGN_BYTES) {
-        true => Ok(()),
-        false => Err(HeaderError::DataSize {
-            expected_bytes: end,
-            found_bytes: data_bytes,
-        }),
-    }
+    let tensors = raw.tensors.0.into_iter().map(|(name, tensor)| {
+        // Booleans of four bytes have the dtype of booleans of one.
+        let is_wide = matches!(tensor.dtype, DType::Bool(BoolStore::U32));
+        let dtype = StoredDType::of(tensor.dtype).filter(|_| !is_wide);
+        let dtype = dtype.ok_or_else(|| format!("{:?}", tensor.dtype));
+        (name, dtype, tensor.shape, tensor.data_offsets)
+    });
+    let metadata = raw.metadata.map_or_else(Vec::new, |pairs| pairs.0);
+    Header::of(metadata, tensors, data_start..file_bytes, ALIGN_BYTES)
 }
 
 /// The CBOR of a header. Other fields are ignored.
@@ -233,20 +164,6 @@ struct RawTensor {
     dtype: DType,
     shape: Vec<u64>,
     data_offsets: [u64; 2],
-}
-
-impl RawTensor {
-    fn check(self, name: String) -> Result<HeaderTensor, HeaderError> {
-        // Booleans of four bytes have the dtype of booleans of one.
-        let is_wide = matches!(self.dtype, DType::Bool(BoolStore::U32));
-        match StoredDType::of(self.dtype).filter(|_| !is_wide) {
-            Some(dtype) => HeaderTensor::of_range(name, dtype, self.shape, self.data_offsets),
-            None => Err(HeaderError::UnknownDType {
-                tensor: short(&name),
-                found: format!("{:?}", self.dtype),
-            }),
-        }
-    }
 }
 
 /// All tensors of the map, in order: serde's maps keep only the last of two equal keys.
@@ -280,6 +197,7 @@ mod tests {
     use burn_pack::{Reader, Tensor, Writer};
 
     use super::*;
+    use crate::format::header::check_contiguous;
 
     /// A file as Burn's own crate writes it.
     fn file() -> Vec<u8> {
@@ -348,11 +266,8 @@ mod tests {
                 let mut changed = bytes.clone();
                 changed[at] ^= flip;
                 if let Ok(header) = decode(&changed) {
-                    check_padded(
-                        &header.tensors,
-                        changed.len() as u64 - header.data_start_bytes,
-                    )
-                    .unwrap();
+                    let data_bytes = changed.len() as u64 - header.data_start_bytes;
+                    check_contiguous(&header.tensors, data_bytes, ALIGN_BYTES).unwrap();
                 }
             }
         }

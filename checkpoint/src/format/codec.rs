@@ -1,18 +1,29 @@
-//! Encoding and decoding of a manifest, which is validated in both cases.
+//! Encoding and decoding of a manifest, and its validation in both cases, before any of its contents is used or determines an
+//! allocation.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserializer;
 
 use super::{
-    Manifest, StoredPlan, TensorEntry, UnknownFields,
+    FileEntry, Manifest, Role, StoredPlan, TensorEntry, UnknownFields,
     document::{Fields, VERSION},
     envelope,
+    header::header_len,
     json::Json,
-    limits::{MAX_METADATA_BYTES, MAX_TIED_NAMES},
+    limits::{
+        MAX_MANIFEST_BYTES, MAX_METADATA_BYTES, MAX_TIED_NAMES, MAX_WORLD_SIZE, check_size,
+        stored_len,
+    },
     lists,
     manifest::FORMAT,
-    validate::check_manifest,
+    names::shard_file_name,
 };
-use crate::FormatError;
+use crate::{
+    FormatError,
+    error::{short, short_shape},
+    layout::check_tiling,
+};
 
 /// Maximum size of a plan in a manifest of version 1.0, in bytes of JSON; later versions store it in a
 /// separate file.
@@ -48,7 +59,10 @@ pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
     let minor = fields.take_or_default("minor")?;
     let metadata = fields.take_text("metadata")?;
     let plan = match minor {
-        0 => StoredPlan::inline(fields.take_text("plan")?)?,
+        0 => match fields.take_text("plan")? {
+            "null" => StoredPlan::None(()),
+            text => StoredPlan::Inline(Json::within(text, MAX_INLINE_PLAN_BYTES)?),
+        },
         _ => match fields.take("plan")? {
             Some(entry) => StoredPlan::File(entry),
             None => StoredPlan::None(()),
@@ -79,15 +93,6 @@ pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
     Ok(manifest)
 }
 
-impl StoredPlan {
-    fn inline(text: &str) -> Result<Self, FormatError> {
-        match text {
-            "null" => Ok(Self::None(())),
-            text => Json::within(text, MAX_INLINE_PLAN_BYTES).map(Self::Inline),
-        }
-    }
-}
-
 /// Deserializes the tensors of a manifest while they are sorted.
 fn tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TensorEntry>, D::Error> {
     let mut tied = 0;
@@ -98,3 +103,223 @@ fn tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TensorEntry
         lists::ends_in_order(all, in_order) && !last.chunks.is_empty() && tied <= MAX_TIED_NAMES
     })
 }
+
+/// Maximum index of a file; its name has five digits for it.
+const MAX_FILE_NUMBER: u32 = 99_999;
+/// Maximum length of a tensor or scalar name in bytes.
+const MAX_NAME_BYTES: usize = 4096;
+
+/// Rejects a name that can't be the key of a tensor.
+pub(crate) fn check_tensor_name(name: &str) -> Result<(), FormatError> {
+    match name {
+        "" => Err(invalid_name(name, "is empty")),
+        "__metadata__" => Err(invalid_name(name, "is reserved by safetensors")),
+        _ if name.len() > MAX_NAME_BYTES => Err(invalid_name(name, "is longer than 4096 bytes")),
+        _ => Ok(()),
+    }
+}
+
+fn invalid_name(name: &str, reason: &'static str) -> FormatError {
+    // Shortened to keep the message readable.
+    let name = short(name);
+    FormatError::Name { name, reason }
+}
+
+/// Validates all properties that readers rely on: names are those that a writer would choose, lists are
+/// sorted without duplicates, chunks tile every tensor, and the tensors of a file tile its data section.
+fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
+    check_world_size(manifest.world_size)?;
+    check_order("files", &manifest.files, |a, b| a.name < b.name)?;
+    check_order("tensors", &manifest.tensors, |a, b| {
+        (a.role, &a.name) < (b.role, &b.name)
+    })?;
+    for name in manifest.scalars.keys() {
+        check_tensor_name(name)?;
+    }
+    let mut files = BTreeMap::new();
+    for file in &manifest.files {
+        check_file(file, manifest.world_size)?;
+        let spans = Vec::new();
+        files.insert(&*file.name, FileUse { file, spans });
+    }
+    check_numbers(&manifest.files)?;
+    let block = manifest.block_bytes.bytes();
+    for tensor in &manifest.tensors {
+        check_tensor(tensor, block, &mut files)?;
+    }
+    check_tied(&manifest.tensors)?;
+    files.into_values().try_for_each(FileUse::check)?;
+    check_documents(manifest)
+}
+
+/// A file and its bytes that chunks use.
+struct FileUse<'a> {
+    file: &'a FileEntry,
+    spans: Vec<(u64, u64)>,
+}
+
+impl FileUse<'_> {
+    /// Checks that every byte after the header belongs to exactly one chunk, and therefore has a digest.
+    fn check(mut self) -> Result<(), FormatError> {
+        self.spans.sort_unstable();
+        let mut expected_bytes = self.file.header_bytes;
+        let end_of_file = (self.file.size_bytes, 0);
+        for (found_bytes, len) in self.spans.iter().copied().chain([end_of_file]) {
+            if found_bytes != expected_bytes || self.spans.is_empty() {
+                return Err(FormatError::Data {
+                    file: self.file.name.clone(),
+                    expected_bytes,
+                    found_bytes,
+                });
+            }
+            expected_bytes = found_bytes.saturating_add(len);
+        }
+        Ok(())
+    }
+}
+
+fn check_order<T>(
+    list: &'static str,
+    items: &[T],
+    in_order: impl Fn(&T, &T) -> bool,
+) -> Result<(), FormatError> {
+    let is_sorted = items.is_sorted_by(in_order);
+    is_sorted.then_some(()).ok_or(FormatError::Order { list })
+}
+
+/// Rejects a number of ranks that is 0 or too large.
+pub(crate) fn check_world_size(found: u32) -> Result<(), FormatError> {
+    match (1..=MAX_WORLD_SIZE).contains(&found) {
+        true => Ok(()),
+        false => Err(FormatError::WorldSize {
+            found,
+            limit: MAX_WORLD_SIZE,
+        }),
+    }
+}
+
+fn invalid_file_name(file: &FileEntry) -> FormatError {
+    FormatError::FileName {
+        found: short(&file.name),
+    }
+}
+
+fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
+    // A writer has exactly one choice of name, so a path outside the directory is never accepted.
+    if file.rank >= world_size || file.name != shard_file_name(file.role, file.rank, file.number) {
+        return Err(invalid_file_name(file));
+    }
+    let json_bytes = file.header_bytes.checked_sub(8);
+    let header = json_bytes.map(|bytes| header_len(&bytes.to_le_bytes(), file.size_bytes));
+    match header {
+        Some(Ok(_)) => Ok(()),
+        _ => Err(FormatError::HeaderBytes {
+            file: file.name.clone(),
+            found_bytes: file.header_bytes,
+        }),
+    }
+}
+
+/// Checks that the files of a role and rank are numbered from 0 without gaps.
+fn check_numbers(files: &[FileEntry]) -> Result<(), FormatError> {
+    let mut numbers: BTreeMap<(Role, u32), BTreeSet<u32>> = BTreeMap::new();
+    for file in files {
+        let of_rank = numbers.entry((file.role, file.rank)).or_default();
+        of_rank.insert(file.number);
+    }
+    let mut after_gap = files.iter().filter(|file| {
+        let of_rank = &numbers[&(file.role, file.rank)];
+        file.number as usize >= of_rank.len() || file.number > MAX_FILE_NUMBER
+    });
+    after_gap.next().map(invalid_file_name).map_or(Ok(()), Err)
+}
+
+fn check_tensor<'a>(
+    tensor: &'a TensorEntry,
+    block: u64,
+    files: &mut BTreeMap<&'a str, FileUse<'a>>,
+) -> Result<(), FormatError> {
+    check_tensor_name(&tensor.name)?;
+    if stored_len(&tensor.shape, tensor.dtype).is_none() {
+        return Err(FormatError::Shape {
+            tensor: tensor.name.clone(),
+            shape: short_shape(&tensor.shape),
+        });
+    }
+    check_order("chunks", &tensor.chunks, |a, b| a.region < b.region)?;
+    let regions: Vec<_> = tensor.chunks.iter().map(|c| &c.region).collect();
+    check_tiling(&tensor.shape, &regions).map_err(|source| FormatError::Layout {
+        tensor: tensor.name.clone(),
+        source: Box::new(source),
+    })?;
+    for chunk in &tensor.chunks {
+        let len = stored_len(chunk.region.size(), tensor.dtype);
+        let blocks = chunk.len_bytes.div_ceil(block);
+        if len != Some(chunk.len_bytes) || blocks != chunk.digests.len() as u64 {
+            return Err(FormatError::ChunkSize {
+                tensor: tensor.name.clone(),
+                region: chunk.region.clone(),
+            });
+        }
+        let used = files
+            .get_mut(&*chunk.file)
+            .filter(|used| used.file.role == tensor.role)
+            .ok_or_else(|| FormatError::UnlistedFile {
+                tensor: tensor.name.clone(),
+                file: short(&chunk.file),
+            })?;
+        used.spans.push((chunk.start_bytes, chunk.len_bytes));
+    }
+    Ok(())
+}
+
+/// Checks that every name identifies one tensor of its role.
+fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
+    let own = |role, name: &str| {
+        let found = tensors.binary_search_by(|t| (t.role, &*t.name).cmp(&(role, name)));
+        found.is_ok()
+    };
+    let found = tensors.iter().map(|tensor| tensor.tied.len()).sum();
+    if found > MAX_TIED_NAMES {
+        return Err(FormatError::TiedNames {
+            found,
+            limit: MAX_TIED_NAMES,
+        });
+    }
+    let mut seen = BTreeSet::new();
+    for tensor in tensors {
+        check_order("tied names", &tensor.tied, |a, b| a < b)?;
+        for name in &tensor.tied {
+            check_tensor_name(name)?;
+            if own(tensor.role, name) || !seen.insert((tensor.role, name)) {
+                return Err(invalid_name(name, "identifies two tensors"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Converts a caller's metadata; rejects values that are too large or nested too deeply.
+pub(crate) fn metadata(value: &serde_json::Value) -> Result<Json, FormatError> {
+    Json::of(value, MAX_METADATA_BYTES)
+}
+
+/// Checks that the Hugging Face index exists exactly if that form can describe the checkpoint, and that
+/// neither it nor the plan is larger than the maximum size of a manifest, because verification reads both
+/// into memory.
+fn check_documents(manifest: &Manifest) -> Result<(), FormatError> {
+    for document in manifest.index.iter().chain(manifest.plan.file()) {
+        check_size(document.size_bytes, MAX_MANIFEST_BYTES)?;
+    }
+    let parameters = manifest.tensors.iter().filter(|t| t.role == Role::Model);
+    let mut parameters = parameters.peekable();
+    let expected = parameters.peek().is_some() && parameters.all(|t| t.chunks.len() == 1);
+    match expected == manifest.index.is_some() {
+        true => Ok(()),
+        false => Err(FormatError::Index { expected }),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/validate.rs"]
+mod tests;

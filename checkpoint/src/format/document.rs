@@ -11,7 +11,12 @@ use serde::{
 };
 use serde_json::{de::StrRead, value::RawValue};
 
-use super::{envelope, json::Json, limits::MAX_MANIFEST_BYTES, lists};
+use super::{
+    envelope,
+    json::Json,
+    limits::{MAX_MANIFEST_BYTES, check_size},
+    lists,
+};
 use crate::{FormatError, digest::Text, error::short};
 
 /// The only supported major version; every minor version of it is supported.
@@ -29,15 +34,8 @@ impl<'a> Fields<'a> {
     ///
     /// Memory: one entry per field.
     pub(super) fn of(bytes: &'a [u8], expected_format: &'static str) -> Result<Self, FormatError> {
-        if bytes.len() as u64 > MAX_MANIFEST_BYTES {
-            return Err(FormatError::TooLarge {
-                found_bytes: bytes.len() as u64,
-                limit_bytes: MAX_MANIFEST_BYTES,
-            });
-        }
-        let body = envelope::open(bytes)?;
-        let mut fields: Self =
-            serde_json::from_slice(body).map_err(|source| FormatError::Json { source })?;
+        check_size(bytes.len() as u64, MAX_MANIFEST_BYTES)?;
+        let mut fields: Self = serde_json::from_slice(envelope::open(bytes)?)?;
         let Text(found) = fields.take("format")?;
         if found != expected_format {
             return Err(FormatError::Format {
@@ -45,21 +43,20 @@ impl<'a> Fields<'a> {
                 found: short(&found),
             });
         }
-        match fields.take("version")? {
-            VERSION => {}
-            found => {
-                return Err(FormatError::Version {
-                    expected: VERSION,
-                    found,
-                });
-            }
+        let found = fields.take("version")?;
+        if found != VERSION {
+            return Err(FormatError::Version {
+                expected: VERSION,
+                found,
+            });
         }
         if fields.0.contains_key("required_features") {
-            let first = fields.take_with("required_features", |json| lists::first(json))?;
-            if let Some(Text(feature)) = first {
-                return Err(FormatError::Feature {
-                    feature: short(&feature),
-                });
+            let first: Vec<Text<'_>> = fields.take_with("required_features", |json| {
+                lists::list_while(json, |_| false)
+            })?;
+            if let Some(Text(feature)) = first.first() {
+                let feature = short(feature);
+                return Err(FormatError::Feature { feature });
             }
         }
         Ok(fields)
@@ -102,9 +99,8 @@ impl<'a> Fields<'a> {
 
     /// Removes a field and returns its raw JSON.
     pub(super) fn take_text(&mut self, field: &'static str) -> Result<&'a str, FormatError> {
-        let value = self.0.remove(field).ok_or_else(|| FormatError::Json {
-            source: serde_json::Error::missing_field(field),
-        })?;
+        let value = self.0.remove(field);
+        let value = value.ok_or_else(|| serde_json::Error::missing_field(field))?;
         Ok(value.get())
     }
 
@@ -120,12 +116,10 @@ impl<'a> Fields<'a> {
     pub(super) fn end(self) -> Result<(), FormatError> {
         match self.0.keys().next() {
             None => Ok(()),
-            Some(unknown) => Err(FormatError::Json {
-                source: serde_json::Error::custom(format_args!(
-                    "unknown field `{}`",
-                    short(unknown)
-                )),
-            }),
+            Some(unknown) => {
+                let message = format!("unknown field `{}`", short(unknown));
+                Err(serde_json::Error::custom(message).into())
+            }
         }
     }
 }
@@ -153,9 +147,8 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
             }
             if fields.len() == MAX_FIELDS {
-                return Err(A::Error::custom(format_args!(
-                    "more than {MAX_FIELDS} fields"
-                )));
+                let message = format!("more than {MAX_FIELDS} fields");
+                return Err(A::Error::custom(message));
             }
             fields.insert(name, map.next_value()?);
         }

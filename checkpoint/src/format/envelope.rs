@@ -19,7 +19,7 @@ const SUFFIX: &[u8] = b"}\n";
 pub(super) fn seal(document: &impl Serialize) -> Result<Vec<u8>, FormatError> {
     let start = PREFIX.len() + Digest::HEX_LEN + MIDDLE.len();
     let mut bytes = [PREFIX, &[b'0'; Digest::HEX_LEN], MIDDLE].concat();
-    serde_json::to_writer(&mut bytes, document).map_err(|source| FormatError::Json { source })?;
+    serde_json::to_writer(&mut bytes, document)?;
     let digest = Digest::of(&bytes[start..]).to_string();
     bytes[PREFIX.len()..][..Digest::HEX_LEN].copy_from_slice(digest.as_bytes());
     bytes.extend(SUFFIX);
@@ -28,22 +28,20 @@ pub(super) fn seal(document: &impl Serialize) -> Result<Vec<u8>, FormatError> {
 
 /// Returns the body if its digest matches.
 pub(super) fn open(bytes: &[u8]) -> Result<&[u8], FormatError> {
-    let (digest, body) = bytes
-        .strip_prefix(PREFIX)
-        .and_then(|rest| rest.split_at_checked(Digest::HEX_LEN))
-        .and_then(|(digest, rest)| Some((digest, rest.strip_prefix(MIDDLE)?)))
-        .and_then(|(digest, rest)| Some((digest, rest.strip_suffix(SUFFIX)?)))
-        .ok_or(FormatError::Envelope)?;
-    let expected = std::str::from_utf8(digest).ok();
-    let expected: Digest = expected
-        .and_then(|digits| digits.parse().ok())
-        .ok_or(FormatError::Envelope)?;
-    let found = Digest::of(body);
-    if expected == found {
-        Ok(body)
-    } else {
-        Err(FormatError::Digest { expected, found })
+    let (expected, body) = parts(bytes).ok_or(FormatError::Envelope)?;
+    match Digest::of(body) {
+        found if found == expected => Ok(body),
+        found => Err(FormatError::Digest { expected, found }),
     }
+}
+
+/// Returns the digest and the body.
+fn parts(bytes: &[u8]) -> Option<(Digest, &[u8])> {
+    let rest = bytes.strip_prefix(PREFIX)?;
+    let (digits, rest) = rest.split_at_checked(Digest::HEX_LEN)?;
+    let body = rest.strip_prefix(MIDDLE)?.strip_suffix(SUFFIX)?;
+    let digest = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some((digest, body))
 }
 
 #[cfg(test)]

@@ -6,11 +6,16 @@
 //!
 //! Specification: <https://github.com/huggingface/safetensors#format>.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::Range,
+};
 
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{MapAccess, Visitor},
+    ser::SerializeMap,
 };
 
 use super::stored_len;
@@ -31,8 +36,6 @@ const ALIGN_BYTES: usize = 8;
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// The bytes of data from which a file is large.
 const PAGED_BYTES: u64 = 1 << 20;
-/// Bytes of the length of the header.
-const LENGTH_BYTES: usize = size_of::<u64>();
 const METADATA_KEY: &str = "__metadata__";
 
 /// A decoded header.
@@ -71,18 +74,12 @@ pub fn encode_header(
     tensors: &[(&str, StoredDType, &[u64])],
 ) -> Result<Vec<u8>, HeaderError> {
     let mut keys = BTreeSet::from([METADATA_KEY]);
-    let mut json = b"{".to_vec();
-    let mut push = |key: &str, value: Vec<u8>| {
-        if json.len() > 1 {
-            json.push(b',');
-        }
-        json.extend(to_json(key));
-        json.push(b':');
-        json.extend(value);
-    };
+    let mut json = Vec::new();
+    let mut serializer = serde_json::Serializer::new(&mut json);
+    let mut entries = serializer.serialize_map(None)?;
     if !metadata.is_empty() {
-        let pairs: std::collections::BTreeMap<_, _> = metadata.iter().copied().collect();
-        push(METADATA_KEY, to_json(&pairs));
+        let pairs: BTreeMap<_, _> = metadata.iter().copied().collect();
+        entries.serialize_entry(METADATA_KEY, &pairs)?;
     }
     let mut start = 0u64;
     for (name, dtype, shape) in tensors {
@@ -99,26 +96,19 @@ pub fn encode_header(
             shape: shape.to_vec(),
             data_offsets: [start, end],
         };
-        push(name, to_json(&entry));
+        entries.serialize_entry(name, &entry)?;
         start = end;
     }
-    json.push(b'}');
+    SerializeMap::end(entries)?;
     let align = match start >= PAGED_BYTES {
         true => PAGE_BYTES,
         false => ALIGN_BYTES,
     };
-    let header = (LENGTH_BYTES + json.len()).next_multiple_of(align);
-    json.resize(header - LENGTH_BYTES, b' ');
+    let header = (PREFIX_BYTES as usize + json.len()).next_multiple_of(align);
+    json.resize(header - PREFIX_BYTES as usize, b' ');
     let len = json.len() as u64;
-    if len > MAX_JSON_BYTES {
-        return Err(HeaderError::TooLarge {
-            found_bytes: len,
-            limit_bytes: MAX_JSON_BYTES,
-        });
-    }
-    let mut bytes = len.to_le_bytes().to_vec();
-    bytes.extend(json);
-    Ok(bytes)
+    check_len(len, MAX_JSON_BYTES)?;
+    Ok([&len.to_le_bytes()[..], &json].concat())
 }
 
 /// Returns the size of a file's header in bytes, including the length prefix, from the first bytes of the
@@ -128,27 +118,42 @@ pub fn encode_header(
 ///
 /// Returns an error if the header exceeds the limit of the format or extends past the end of the file.
 pub(crate) fn header_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, HeaderError> {
-    let Some(prefix) = first_bytes.first_chunk::<8>() else {
-        return Err(HeaderError::PastEnd {
-            header_bytes: PREFIX_BYTES,
-            file_bytes,
-        });
-    };
+    let prefix = first_bytes.first_chunk();
+    let prefix = prefix.ok_or(past_end(PREFIX_BYTES, file_bytes))?;
     let json_bytes = u64::from_le_bytes(*prefix);
-    if json_bytes > MAX_JSON_BYTES {
-        return Err(HeaderError::TooLarge {
-            found_bytes: json_bytes,
-            limit_bytes: MAX_JSON_BYTES,
-        });
+    end_of(PREFIX_BYTES, json_bytes, MAX_JSON_BYTES, file_bytes)
+}
+
+/// Returns the end of a header of `len_bytes` bytes after a prefix, which has to be within a limit and the file.
+pub(super) fn end_of(
+    prefix_bytes: u64,
+    len_bytes: u64,
+    limit_bytes: u64,
+    file_bytes: u64,
+) -> Result<u64, HeaderError> {
+    check_len(len_bytes, limit_bytes)?;
+    match prefix_bytes + len_bytes {
+        end if end > file_bytes => Err(past_end(end, file_bytes)),
+        end => Ok(end),
     }
-    let header_bytes = PREFIX_BYTES + json_bytes;
-    if header_bytes > file_bytes {
-        return Err(HeaderError::PastEnd {
-            header_bytes,
-            file_bytes,
-        });
+}
+
+/// Rejects a header that is longer than a limit.
+pub(super) fn check_len(found_bytes: u64, limit_bytes: u64) -> Result<(), HeaderError> {
+    match found_bytes > limit_bytes {
+        true => Err(HeaderError::TooLarge {
+            found_bytes,
+            limit_bytes,
+        }),
+        false => Ok(()),
     }
-    Ok(header_bytes)
+}
+
+pub(super) fn past_end(header_bytes: u64, file_bytes: u64) -> HeaderError {
+    HeaderError::PastEnd {
+        header_bytes,
+        file_bytes,
+    }
 }
 
 /// Decodes the header of a file of `file_bytes` bytes from a buffer that holds at least the whole header.
@@ -160,72 +165,89 @@ pub(crate) fn header_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, Hea
 /// Returns an error if the header is invalid or its tensors do not tile the data section of the file exactly.
 pub fn decode_header(bytes: &[u8], file_bytes: u64) -> Result<Header, HeaderError> {
     let data_start = header_len(bytes, file_bytes)?;
-    let json = usize::try_from(data_start)
-        .ok()
-        .and_then(|end| bytes.get(PREFIX_BYTES as usize..end))
-        .ok_or(HeaderError::PastEnd {
-            header_bytes: data_start,
-            file_bytes: bytes.len() as u64,
-        })?;
+    let end = usize::try_from(data_start).ok();
+    let json = end.and_then(|end| bytes.get(PREFIX_BYTES as usize..end));
+    let json = json.ok_or(past_end(data_start, bytes.len() as u64))?;
     if json.first() != Some(&b'{') {
         return Err(HeaderError::Start);
     }
-    let raw: RawHeader =
-        serde_json::from_slice(json).map_err(|source| HeaderError::Json { source })?;
-    let mut keys = BTreeSet::new();
-    let mut tensors = Vec::with_capacity(raw.tensors.len());
-    for (name, tensor) in raw.tensors {
-        if !keys.insert(name.clone()) {
-            return Err(HeaderError::DuplicateKey {
-                tensor: short(&name),
-            });
-        }
-        tensors.push(tensor.check(name)?);
-    }
-    tensors.sort_by_key(|t| (t.start_bytes, t.len_bytes));
-    check_contiguous(&tensors, file_bytes - data_start)?;
-    Ok(Header {
-        metadata: raw.metadata,
-        tensors,
-        data_start_bytes: data_start,
-    })
+    let raw: RawHeader = serde_json::from_slice(json)?;
+    let tensors = raw.tensors.into_iter().map(|(name, tensor)| {
+        let dtype = StoredDType::from_name(&tensor.dtype).ok_or_else(|| short(&tensor.dtype));
+        (name, dtype, tensor.shape, tensor.data_offsets)
+    });
+    Header::of(raw.metadata, tensors, data_start..file_bytes, 1)
 }
 
-/// Checks that tensors, ordered by their start, tile the data section.
-fn check_contiguous(tensors: &[HeaderTensor], data_bytes: u64) -> Result<(), HeaderError> {
-    let mut end = 0u64;
-    for tensor in tensors {
-        let (expected, found) = (end, tensor.start_bytes);
-        let name = || short(&tensor.name);
-        if found > expected {
-            return Err(HeaderError::Gap {
-                tensor: name(),
-                expected_bytes: expected,
-                found_bytes: found,
-            });
+/// A tensor as a header lists it: its name, its dtype or the name of an unsupported one, its shape, and the range of its bytes.
+pub(super) type Listed = (String, Result<StoredDType, String>, Vec<u64>, [u64; 2]);
+
+impl Header {
+    /// Creates a header of tensors with unique names, which follow each other in the data section of a file, each less than
+    /// `align_bytes` after the end of the previous one.
+    pub(super) fn of(
+        metadata: Vec<(String, String)>,
+        listed: impl Iterator<Item = Listed>,
+        data: Range<u64>,
+        align_bytes: u64,
+    ) -> Result<Self, HeaderError> {
+        let mut names = BTreeSet::new();
+        let mut tensors = Vec::new();
+        for (name, dtype, shape, range) in listed {
+            if !names.insert(name.clone()) {
+                return Err(HeaderError::DuplicateKey {
+                    tensor: short(&name),
+                });
+            }
+            tensors.push(HeaderTensor::of_range(name, dtype, shape, range)?);
         }
-        if found < expected {
-            return Err(HeaderError::Overlap {
-                tensor: name(),
-                expected_bytes: expected,
-                found_bytes: found,
-            });
-        }
-        // `check` verified that start + len equals the end offset in the header, so it fits.
-        end = tensor.start_bytes + tensor.len_bytes;
-    }
-    if end == data_bytes {
-        Ok(())
-    } else {
-        Err(HeaderError::DataSize {
-            expected_bytes: end,
-            found_bytes: data_bytes,
+        tensors.sort_by_key(|tensor| (tensor.start_bytes, tensor.len_bytes));
+        check_contiguous(&tensors, data.end - data.start, align_bytes)?;
+        Ok(Self {
+            metadata,
+            tensors,
+            data_start_bytes: data.start,
         })
     }
 }
 
-fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).expect("texts and integers always have a JSON form")
+/// Checks that tensors, ordered by their start, follow each other with less than `align_bytes` between them, up to the end of
+/// the data section.
+pub(super) fn check_contiguous(
+    tensors: &[HeaderTensor],
+    data_bytes: u64,
+    align_bytes: u64,
+) -> Result<(), HeaderError> {
+    let mut end = 0;
+    for tensor in tensors {
+        let (expected_bytes, found_bytes) = (end, tensor.start_bytes);
+        match found_bytes.checked_sub(expected_bytes) {
+            None => {
+                return Err(HeaderError::Overlap {
+                    tensor: short(&tensor.name),
+                    expected_bytes,
+                    found_bytes,
+                });
+            }
+            Some(gap) if gap >= align_bytes => {
+                return Err(HeaderError::Gap {
+                    tensor: short(&tensor.name),
+                    expected_bytes,
+                    found_bytes,
+                });
+            }
+            // `of_range` verified that the end does not overflow.
+            Some(_) => end = found_bytes + tensor.len_bytes,
+        }
+    }
+    let rest = data_bytes.checked_sub(end);
+    match rest.is_some_and(|rest| rest < align_bytes) {
+        true => Ok(()),
+        false => Err(HeaderError::DataSize {
+            expected_bytes: end,
+            found_bytes: data_bytes,
+        }),
+    }
 }
 
 fn overflow(name: &str, shape: &[u64]) -> HeaderError {
@@ -243,50 +265,39 @@ struct RawTensor {
     data_offsets: [u64; 2],
 }
 
-impl RawTensor {
-    fn check(self, name: String) -> Result<HeaderTensor, HeaderError> {
-        match StoredDType::from_name(&self.dtype) {
-            Some(dtype) => HeaderTensor::of_range(name, dtype, self.shape, self.data_offsets),
-            None => Err(HeaderError::UnknownDType {
-                tensor: short(&name),
-                found: short(&self.dtype),
-            }),
-        }
-    }
-}
-
 impl HeaderTensor {
     /// Creates a tensor of a range of bytes, which has to fit its shape and dtype.
-    pub(super) fn of_range(
+    fn of_range(
         name: String,
-        dtype: StoredDType,
+        dtype: Result<StoredDType, String>,
         shape: Vec<u64>,
-        [start, end]: [u64; 2],
+        [start_bytes, end_bytes]: [u64; 2],
     ) -> Result<Self, HeaderError> {
-        let Some(expected) = stored_len(&shape, dtype) else {
-            return Err(overflow(&name, &shape));
+        let tensor = short(&name);
+        let dtype = match dtype {
+            Ok(dtype) => dtype,
+            Err(found) => return Err(HeaderError::UnknownDType { tensor, found }),
         };
-        let Some(found) = end.checked_sub(start) else {
-            return Err(HeaderError::Reversed {
-                tensor: short(&name),
-                start_bytes: start,
-                end_bytes: end,
-            });
-        };
-        if expected != found {
-            return Err(HeaderError::TensorSize {
-                tensor: short(&name),
-                expected_bytes: expected,
-                found_bytes: found,
-            });
+        let expected_bytes = stored_len(&shape, dtype).ok_or_else(|| overflow(&name, &shape))?;
+        match end_bytes.checked_sub(start_bytes) {
+            None => Err(HeaderError::Reversed {
+                tensor,
+                start_bytes,
+                end_bytes,
+            }),
+            Some(found_bytes) if found_bytes != expected_bytes => Err(HeaderError::TensorSize {
+                tensor,
+                expected_bytes,
+                found_bytes,
+            }),
+            Some(len_bytes) => Ok(Self {
+                name,
+                dtype,
+                shape,
+                start_bytes,
+                len_bytes,
+            }),
         }
-        Ok(Self {
-            name,
-            dtype,
-            shape,
-            start_bytes: start,
-            len_bytes: found,
-        })
     }
 }
 

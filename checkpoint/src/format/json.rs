@@ -3,18 +3,20 @@
 use std::fmt;
 
 use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
+    Deserialize, Deserializer, Serialize,
     de::{MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Value, value::RawValue};
 
+use super::limits::check_size;
 use crate::FormatError;
 
 /// Maximum nesting depth of arrays and objects.
 const MAX_NESTING: usize = 126;
 
 /// JSON text within the nesting limit that every reader supports.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
 pub(crate) struct Json(Box<RawValue>);
 
 /// `null`.
@@ -25,11 +27,11 @@ impl Default for Json {
 }
 
 impl Json {
-    /// Serializes a value.
-    pub(crate) fn of(value: &Value) -> Result<Self, FormatError> {
-        let text = serde_json::value::to_raw_value(value);
-        let text = text.map_err(|source| FormatError::Json { source })?;
+    /// Serializes a value to at most `limit_bytes` bytes.
+    pub(crate) fn of(value: &impl Serialize, limit_bytes: u64) -> Result<Self, FormatError> {
+        let text = serde_json::value::to_raw_value(value)?;
         check_nesting(text.get())?;
+        check_size(text.get().len() as u64, limit_bytes)?;
         Ok(Self(text))
     }
 
@@ -37,22 +39,14 @@ impl Json {
     pub(super) fn of_text(text: &str) -> Result<Self, FormatError> {
         check_nesting(text)?;
         // A skipped value can contain an unpaired surrogate, or a number that overflows a float.
-        let read: Result<Discarded, _> = serde_json::from_str(text);
-        read.map_err(|source| FormatError::Json { source })?;
-        let text = RawValue::from_string(text.to_owned());
-        Ok(Self(text.map_err(|source| FormatError::Json { source })?))
+        let _: Discarded = serde_json::from_str(text)?;
+        Ok(Self(RawValue::from_string(text.to_owned())?))
     }
 
     /// Checks that text is JSON of at most `limit_bytes` bytes.
     pub(super) fn within(text: &str, limit_bytes: u64) -> Result<Self, FormatError> {
-        check_size(text, limit_bytes)?;
+        check_size(text.len() as u64, limit_bytes)?;
         Self::of_text(text)
-    }
-
-    /// Returns `self` if its text has at most `limit_bytes` bytes.
-    pub(crate) fn at_most(self, limit_bytes: u64) -> Result<Self, FormatError> {
-        check_size(self.text(), limit_bytes)?;
-        Ok(self)
     }
 
     /// Returns the text.
@@ -70,22 +64,6 @@ impl Json {
 impl PartialEq for Json {
     fn eq(&self, other: &Self) -> bool {
         self.text() == other.text()
-    }
-}
-
-impl Serialize for Json {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-fn check_size(text: &str, limit_bytes: u64) -> Result<(), FormatError> {
-    match text.len() as u64 {
-        found_bytes if found_bytes > limit_bytes => Err(FormatError::TooLarge {
-            found_bytes,
-            limit_bytes,
-        }),
-        _ => Ok(()),
     }
 }
 

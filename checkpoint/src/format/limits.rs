@@ -1,6 +1,6 @@
 //! The limits that several files of the format share.
 
-use crate::StoredDType;
+use crate::{FormatError, StoredDType};
 
 /// Maximum size of a manifest in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
@@ -12,6 +12,17 @@ pub(super) const MAX_DIMENSIONS: usize = 32;
 pub(super) const MAX_METADATA_BYTES: u64 = 1 << 20;
 /// Maximum number of tied names of a checkpoint.
 pub(super) const MAX_TIED_NAMES: usize = 65_536;
+
+/// Rejects a size above a limit.
+pub(super) fn check_size(found_bytes: u64, limit_bytes: u64) -> Result<(), FormatError> {
+    match found_bytes > limit_bytes {
+        true => Err(FormatError::TooLarge {
+            found_bytes,
+            limit_bytes,
+        }),
+        false => Ok(()),
+    }
+}
 
 /// Returns the size of a tensor in a file in bytes, or `None` if it is too large.
 ///
@@ -25,13 +36,8 @@ pub(crate) fn stored_len(shape: &[u64], dtype: StoredDType) -> Option<u64> {
         .iter()
         .try_fold(dtype.size_bytes(), |n, d| n.checked_mul((*d).max(1)))?;
     // An allocation has at most `isize::MAX` bytes.
-    if bound > i64::MAX as u64 {
-        None
-    } else if shape.contains(&0) {
-        Some(0)
-    } else {
-        Some(bound)
-    }
+    let is_allowed = bound <= i64::MAX as u64;
+    is_allowed.then_some(if shape.contains(&0) { 0 } else { bound })
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use std::{collections::BTreeMap, fmt, marker::PhantomData};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, IgnoredAny, SeqAccess, Visitor},
-    ser::SerializeSeq,
 };
 
 use super::{
@@ -23,19 +22,21 @@ pub(crate) struct NamedScalar {
     pub(crate) value: Scalar,
 }
 
+impl NamedScalar {
+    pub(crate) fn of((name, value): (&String, &Scalar)) -> Self {
+        Self {
+            name: name.clone(),
+            value: *value,
+        }
+    }
+}
+
 /// Serializes scalars as the list of version 1.
 pub(super) fn serialize_scalars<S: Serializer>(
     scalars: &BTreeMap<String, Scalar>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    let mut list = serializer.serialize_seq(Some(scalars.len()))?;
-    for (name, value) in scalars {
-        list.serialize_element(&NamedScalar {
-            name: name.clone(),
-            value: *value,
-        })?;
-    }
-    list.end()
+    serializer.collect_seq(scalars.iter().map(NamedScalar::of))
 }
 
 /// Deserializes a whole list.
@@ -43,13 +44,6 @@ pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     list_while(deserializer, |_| true)
-}
-
-/// Deserializes the first element of a list.
-pub(super) fn first<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    list_while(deserializer, |_| false).map(|list| list.into_iter().next())
 }
 
 /// Deserializes sizes or offsets per dimension, up to one more than the limit, which validation rejects.

@@ -7,10 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tinderbox_fake::Region;
 
 use super::{
-    AttemptId, ModuleTypes, Scalar, document::VERSION, json::Json, limits::MAX_DIMENSIONS, lists,
-    texts,
+    ModuleTypes, Scalar, document::VERSION, json::Json, limits::MAX_DIMENSIONS, lists, texts,
 };
-use crate::{BlockSize, Digest, StoredDType, layout::MAX_CHUNKS};
+use crate::{AttemptId, BlockSize, Digest, StoredDType, layout::MAX_CHUNKS};
 
 /// The value of `format` in a manifest.
 pub(super) const FORMAT: &str = "tinderbox-checkpoint";
@@ -35,9 +34,9 @@ pub enum Role {
 /// The contents of a checkpoint. `FORMAT.md` describes every field.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Manifest {
-    pub(super) format: &'static str,
-    pub(super) version: u32,
-    pub(super) minor: u32,
+    pub(crate) format: &'static str,
+    pub(crate) version: u32,
+    pub(crate) minor: u32,
     /// The attempt that wrote it.
     pub attempt: AttemptId,
     /// Number of completed optimizer steps.
@@ -99,6 +98,16 @@ pub(crate) enum StoredPlan {
     File(DocumentEntry),
     /// In the manifest, as in version 1.0.
     Inline(Json),
+}
+
+impl StoredPlan {
+    /// Returns the separate file.
+    pub(crate) fn file(&self) -> Option<&DocumentEntry> {
+        match self {
+            Self::File(entry) => Some(entry),
+            Self::None(()) | Self::Inline(_) => None,
+        }
+    }
 }
 
 impl Manifest {
@@ -224,6 +233,11 @@ impl TensorEntry {
         Region::whole(&self.shape).expect("a listed tensor's elements can be counted")
     }
 
+    /// Returns all names of the tensor: its own and the tied ones.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.name).chain(&self.tied)
+    }
+
     /// Returns the size of the tensor in the files, in bytes.
     pub fn bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.len_bytes).sum()
@@ -237,9 +251,10 @@ fn chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Chunk>, D::E
 
 /// A box of a tensor and the location of its elements, which are stored in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "RawChunk", try_from = "RawChunk")]
+#[serde(try_from = "RawChunk")]
 pub struct Chunk {
     /// The elements.
+    #[serde(flatten)]
     pub region: Region,
     /// Name of the file.
     pub file: String,
@@ -252,7 +267,7 @@ pub struct Chunk {
 }
 
 /// A chunk as JSON. `Region`'s own deserialization accepts an offset and a size that overflow.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct RawChunk {
     #[serde(deserialize_with = "lists::dimensions")]
     offset: Vec<u64>,
@@ -263,19 +278,6 @@ struct RawChunk {
     len_bytes: u64,
     #[serde(deserialize_with = "lists::list")]
     digests: Vec<Digest>,
-}
-
-impl From<Chunk> for RawChunk {
-    fn from(chunk: Chunk) -> Self {
-        Self {
-            offset: chunk.region.offset().to_vec(),
-            size: chunk.region.size().to_vec(),
-            file: chunk.file,
-            start_bytes: chunk.start_bytes,
-            len_bytes: chunk.len_bytes,
-            digests: chunk.digests,
-        }
-    }
 }
 
 impl TryFrom<RawChunk> for Chunk {

@@ -6,8 +6,6 @@ mod codec;
 mod document;
 mod envelope;
 mod header;
-mod id;
-mod index;
 mod json;
 mod limits;
 mod lists;
@@ -18,18 +16,17 @@ mod part;
 mod pytorch;
 mod scalar;
 pub(crate) mod texts;
-mod validate;
 
 pub use header::{Header, HeaderTensor, decode_header, encode_header};
-pub use id::AttemptId;
 pub use manifest::{Chunk, DocumentEntry, FileEntry, Manifest, Role, TensorEntry, UnknownFields};
 pub use modules::ModuleTypes;
 pub use scalar::Scalar;
 
 pub(crate) use burnpack::{burnpack_len, decode_burnpack, encode_burnpack, is_burnpack, padded};
-pub(crate) use codec::{decode_manifest, encode_manifest};
+pub(crate) use codec::{
+    check_tensor_name, check_world_size, decode_manifest, encode_manifest, metadata,
+};
 pub(crate) use header::{PAGE_BYTES, Texts, header_len};
-pub(crate) use index::encode_index;
 pub(crate) use json::Json;
 pub(crate) use limits::{MAX_MANIFEST_BYTES, MAX_WORLD_SIZE, stored_len};
 pub(crate) use lists::NamedScalar;
@@ -41,5 +38,4 @@ pub(crate) use names::{
     removed_dir_name, shard_file_name, step_dir_name, temporary_name,
 };
 pub(crate) use part::{FILE_BYTES, Marker, Part, decode_part, encode_part};
-pub(crate) use pytorch::{BATCHES_TRACKED, PyTorchForm, path_in, tracks_batches};
-pub(crate) use validate::{check_tensor_name, metadata};
+pub(crate) use pytorch::{BATCHES_TRACKED, PyTorchForm, encode_index, path_in, tracks_batches};

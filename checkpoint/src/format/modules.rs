@@ -38,11 +38,10 @@ impl ModuleTypes {
 
     /// Returns the field of a manifest; `None` if no type is known.
     pub(crate) fn to_json(&self) -> Result<Option<Json>, FormatError> {
-        if self.is_empty() {
-            return Ok(None);
+        match self.is_empty() {
+            true => Ok(None),
+            false => Json::of(self, MAX_MODULES_BYTES).map(Some),
         }
-        let value = serde_json::to_value(self).map_err(|source| FormatError::Json { source })?;
-        Json::of(&value)?.at_most(MAX_MODULES_BYTES).map(Some)
     }
 
     /// Parses the field of a manifest. A field of another form has no types.

@@ -3,7 +3,8 @@
 
 use tinderbox_fake::Region;
 
-use super::{AttemptId, Role};
+use super::Role;
+use crate::AttemptId;
 
 /// The file whose presence makes a directory a checkpoint.
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";

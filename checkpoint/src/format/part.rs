@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttemptId, FileEntry, MAX_WORLD_SIZE, Scalar, TensorEntry,
+    FileEntry, Scalar, TensorEntry,
+    codec::check_world_size,
     document::{Fields, VERSION},
     envelope, lists,
 };
-use crate::{BlockSize, FormatError};
+use crate::{AttemptId, BlockSize, FormatError};
 
 const PART_FORMAT: &str = "tinderbox-checkpoint-part";
 /// The value of `format` in the marker file of an attempt's directory.
@@ -75,8 +76,8 @@ pub(crate) fn decode_part(bytes: &[u8]) -> Result<Part, FormatError> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Marker {
-    format: String,
-    version: u32,
+    pub(crate) format: String,
+    pub(crate) version: u32,
     pub(crate) attempt: AttemptId,
     pub(crate) step: u64,
     pub(crate) world_size: u32,
@@ -100,7 +101,7 @@ impl Marker {
 
     /// Encodes the marker file.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, FormatError> {
-        serde_json::to_vec(self).map_err(|source| FormatError::Json { source })
+        Ok(serde_json::to_vec(self)?)
     }
 
     /// Decodes a marker; returns `None` for anything else, including other versions.
@@ -109,7 +110,7 @@ impl Marker {
         let known = marker.format == MARKER_FORMAT
             && marker.version == VERSION
             && marker.file_bytes > 0
-            && (1..=MAX_WORLD_SIZE).contains(&marker.world_size);
+            && check_world_size(marker.world_size).is_ok();
         known.then_some(marker)
     }
 }

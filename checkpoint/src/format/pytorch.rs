@@ -1,4 +1,11 @@
-//! PyTorch's names and layouts of the parameters of Burn's modules.
+//! Names and layouts of other libraries: PyTorch's, of the parameters of Burn's modules, and the Hugging Face index of a
+//! sharded model.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use crate::FormatError;
 
 /// Burn modules whose `gamma` and `beta` correspond to PyTorch's `weight` and `bias`.
 const NORMS: [&str; 5] = [
@@ -48,4 +55,20 @@ pub(crate) fn path_in(module: &str, name: &str) -> String {
         "" => name.to_owned(),
         _ => format!("{module}.{name}"),
     }
+}
+
+/// Encodes `model.safetensors.index.json` from the name, the file and the size of each parameter.
+pub(crate) fn encode_index<'a>(
+    parameters: impl IntoIterator<Item = (&'a str, &'a str, u64)>,
+) -> Result<Vec<u8>, FormatError> {
+    let mut weight_map = BTreeMap::new();
+    let mut total_size = 0u64;
+    for (name, file, len_bytes) in parameters {
+        total_size = total_size.saturating_add(len_bytes);
+        weight_map.insert(name, file);
+    }
+    let index = json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
+    let mut bytes = serde_json::to_vec_pretty(&index)?;
+    bytes.push(b'\n');
+    Ok(bytes)
 }

@@ -10,22 +10,18 @@ const MAX_TEXTS_BYTES: u64 = 1 << 20;
 
 /// Returns the field of a manifest; `None` without texts.
 pub(crate) fn to_json(texts: &BTreeMap<String, String>) -> Result<Option<Json>, FormatError> {
-    if texts.is_empty() {
-        return Ok(None);
+    match texts.is_empty() {
+        true => Ok(None),
+        false => Json::of(texts, MAX_TEXTS_BYTES).map(Some),
     }
-    let value = serde_json::to_value(texts).map_err(|source| FormatError::Json { source })?;
-    Json::of(&value)?.at_most(MAX_TEXTS_BYTES).map(Some)
 }
 
 /// Parses the field of a manifest. A value that is no text, as of a newer version, is its JSON; a field of another form has
 /// no texts.
 pub(super) fn of_json(json: Option<&Json>) -> BTreeMap<String, String> {
     let json = json.filter(|json| json.text().len() as u64 <= MAX_TEXTS_BYTES);
-    let parsed = json.map(|json| serde_json::from_str(json.text()));
-    let values: BTreeMap<String, serde_json::Value> = match parsed {
-        Some(Ok(values)) => values,
-        _ => BTreeMap::new(),
-    };
+    let parsed = json.and_then(|json| serde_json::from_str(json.text()).ok());
+    let values: BTreeMap<String, serde_json::Value> = parsed.unwrap_or_default();
     let texts = values.into_iter().map(|(name, value)| match value {
         serde_json::Value::String(text) => (name, text),
         value => (name, value.to_string()),

@@ -5,13 +5,16 @@ use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::Region;
 
 use super::{
-    Checkpoint, PIECE_BYTES,
-    compared::Pair,
-    load::{Reading, load},
+    PIECE_BYTES,
+    files::Compared,
+    load::{Load, load},
     plan::Wanted,
     transpose::reversed,
 };
 use crate::{LoadError, layout::pieces};
+
+/// The most comparisons that are remembered.
+const MAX_COMPARED: usize = 1024;
 
 /// A saved tensor of another path of a requested parameter.
 #[derive(Debug)]
@@ -29,38 +32,33 @@ pub(super) struct Alias<'a> {
 impl Alias<'_> {
     /// Returns the bytes that a comparison needs in addition to the loaded values.
     pub(super) fn working_bytes(&self, threads: usize) -> u64 {
-        let size = self.wanted.dtype.size() as u64;
-        let bytes = self.wanted.region.num_elements().saturating_mul(size);
-        bytes.min(PIECE_BYTES.saturating_mul(threads as u64))
+        let most = PIECE_BYTES.saturating_mul(threads as u64);
+        self.wanted.bytes().min(most)
     }
 
     /// Returns whether the other tensor has the values that were loaded, in their dtype. What was equal once is not read
     /// again.
     pub(super) fn is_equal(
         &self,
-        checkpoint: &Checkpoint,
-        loaded: (&Wanted<'_>, &TensorData),
-        reading: Reading,
+        loading: Load<'_>,
+        first: &Wanted<'_>,
+        values: &TensorData,
     ) -> Result<bool, LoadError> {
-        let (first, values) = loaded;
-        let pair = Pair::of(first, &self.wanted);
-        if checkpoint.compared.contains(&pair) {
+        let checkpoint = loading.checkpoint;
+        let pair = [first, &self.wanted].map(Compared::of);
+        if checkpoint.kept().compared.contains(&pair) {
             return Ok(true);
         }
-        let is_equal = self.has_values(checkpoint, values.as_bytes(), reading)?;
-        if is_equal {
-            checkpoint.compared.insert(pair);
+        let is_equal = self.has_values(loading, values.as_bytes())?;
+        let mut kept = checkpoint.kept();
+        if is_equal && kept.compared.len() < MAX_COMPARED {
+            kept.compared.push(pair);
         }
         Ok(is_equal)
     }
 
     /// Reads the other tensor in pieces, several at a time.
-    fn has_values(
-        &self,
-        checkpoint: &Checkpoint,
-        mut values: &[u8],
-        reading: Reading,
-    ) -> Result<bool, LoadError> {
+    fn has_values(&self, loading: Load<'_>, mut values: &[u8]) -> Result<bool, LoadError> {
         let wanted = &self.wanted;
         let invalid = |source| LoadError::Region {
             tensor: wanted.tensor.name.clone(),
@@ -71,11 +69,9 @@ impl Alias<'_> {
             true => reversed(region).map_err(invalid),
             false => Ok(region.clone()),
         };
-        let pieces = pieces(
-            &turned(&wanted.region)?,
-            PIECE_BYTES / wanted.dtype.size() as u64,
-        );
-        for some in pieces.chunks(reading.threads.max(1)) {
+        let most = PIECE_BYTES / wanted.dtype.size() as u64;
+        let pieces = pieces(&turned(&wanted.region)?, most);
+        for some in pieces.chunks(loading.reading.threads.max(1)) {
             let some = some.iter().map(|piece| {
                 Ok(Wanted {
                     region: turned(piece)?,
@@ -83,7 +79,7 @@ impl Alias<'_> {
                 })
             });
             let some = some.collect::<Result<Vec<_>, LoadError>>()?;
-            for piece in load(checkpoint, &some, reading, &())? {
+            for piece in load(Load::of(loading.checkpoint, loading.reading), &some)? {
                 let Some(rest) = values.strip_prefix(piece.as_bytes()) else {
                     return Ok(false);
                 };

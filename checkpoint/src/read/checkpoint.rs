@@ -4,24 +4,20 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::SystemTime,
 };
 
 use super::{
-    compared::Compared,
-    failed,
-    files::Files,
-    scratch::Scratch,
-    shard::{ShardFile, check_header},
+    files::{Files, Kept},
+    shard::{ShardFile, check_digest, check_header},
 };
 use crate::{
-    Chunk, Digest, DocumentEntry, FileEntry, FormatError, LoadError, Manifest, Role, Scalar,
-    TensorEntry,
+    Chunk, DocumentEntry, FileEntry, LoadError, Manifest, Role, Scalar, TensorEntry,
     format::{INDEX_FILE, MANIFEST_FILE, PLAN_FILE, StoredPlan, attempt_dir_name},
-    store::{Found, FoundKind, LocalStore, Retrying, Store, join, list_by_name, read_manifest},
+    store::{Found, FoundKind, LocalStore, Retrying, Store, join, read_manifest},
 };
 
 /// A published checkpoint: a directory with a validated manifest. A source of a model's parameters
@@ -42,10 +38,7 @@ pub struct Checkpoint {
     /// Whether the header of each file has been validated.
     proven: Arc<Vec<AtomicBool>>,
     files: Arc<Files>,
-    /// The memory of loads, kept from one to the next.
-    pub(super) scratch: Arc<Scratch>,
-    /// The parts of tensors that were found to be equal.
-    pub(super) compared: Arc<Compared>,
+    kept: Arc<Mutex<Kept>>,
 }
 
 impl Checkpoint {
@@ -71,8 +64,15 @@ impl Checkpoint {
     /// Opens a directory of a store.
     pub(crate) fn open_in(store: Arc<dyn Store>, step_dir: &str) -> Result<Self, LoadError> {
         let path = join(step_dir, MANIFEST_FILE);
-        let manifest = read_manifest(&*store, step_dir).map_err(failed(&*store, "open", &path))?;
-        let manifest = manifest.ok_or_else(|| unpublished(&*store, step_dir))?;
+        let manifest = read_manifest(&*store, step_dir).map_err(store.failed("open", &path))?;
+        let manifest = manifest.ok_or_else(|| {
+            let path = store.place(step_dir);
+            match store.link_target(step_dir) {
+                // Its disk may not be mounted, where the place to mount it is an empty directory.
+                Ok(Some(target)) => LoadError::DanglingLink { path, target },
+                _ => LoadError::NotPublished { path },
+            }
+        })?;
         let manifest = manifest.map_err(|source| LoadError::Manifest {
             path: store.place(&path),
             source,
@@ -103,14 +103,19 @@ impl Checkpoint {
             proven: Arc::new(contents.iter().map(|_| AtomicBool::new(false)).collect()),
             contents: Arc::new(contents),
             files: Arc::new(files),
-            scratch: Arc::default(),
-            compared: Arc::default(),
+            kept: Arc::default(),
             place,
             files_dir,
             tied: tied.collect(),
             manifest: Arc::new(manifest),
             store,
         }
+    }
+
+    /// Returns what is kept from one load to the next.
+    pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
+        // It is whole after a panic.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the directory.
@@ -188,7 +193,7 @@ impl Checkpoint {
         let bytes = self.document(PLAN_FILE, entry)?;
         let plan = serde_json::from_slice(&bytes).map_err(|source| LoadError::Manifest {
             path: self.place.join(PLAN_FILE),
-            source: FormatError::Json { source },
+            source: source.into(),
         })?;
         Ok(Some(plan))
     }
@@ -196,34 +201,18 @@ impl Checkpoint {
     /// Reads a small file and checks its size and digest.
     pub(super) fn document(&self, name: &str, entry: &DocumentEntry) -> Result<Vec<u8>, LoadError> {
         let (store, path) = (&*self.store, join(&self.files_dir, name));
-        check_size(store, &path, entry.size_bytes)?;
-        let bytes = store
-            .read_small(&path, entry.size_bytes)
-            .map_err(failed(store, "read", &path))?;
-        match Digest::of(&bytes) {
-            found if found == entry.digest => Ok(bytes),
-            found => Err(LoadError::DamagedFile {
-                path: store.place(&path),
-                what: "bytes",
-                expected: entry.digest,
-                found,
-            }),
-        }
+        check_found(store, &path, &look(store, &path)?, entry.size_bytes)?;
+        let bytes = store.read_small(&path, entry.size_bytes);
+        let bytes = bytes.map_err(store.failed("read", &path))?;
+        check_digest(&bytes, entry.digest, "bytes", &store.place(&path))?;
+        Ok(bytes)
     }
 
     /// Returns the files other than those with tensors, checked: the Hugging Face index and the plan.
     pub(crate) fn documents(&self) -> Result<Vec<(&'static str, Vec<u8>)>, LoadError> {
-        let plan = match &self.manifest.plan {
-            StoredPlan::File(entry) => Some(entry),
-            StoredPlan::None(()) | StoredPlan::Inline(_) => None,
-        };
-        let listed = [
-            (INDEX_FILE, self.manifest.index.as_ref()),
-            (PLAN_FILE, plan),
-        ];
-        let listed = listed
-            .into_iter()
-            .filter_map(|(name, entry)| Some((name, entry?)));
+        let index = self.manifest.index.iter().map(|entry| (INDEX_FILE, entry));
+        let plan = self.manifest.plan.file().map(|entry| (PLAN_FILE, entry));
+        let listed = index.chain(plan);
         listed
             .map(|(name, entry)| Ok((name, self.document(name, entry)?)))
             .collect()
@@ -239,9 +228,9 @@ impl Checkpoint {
         each(&shard.header(&self.manifest.files[position])?)?;
         let mut held = Vec::new();
         for (tensor, chunk) in self.contents(position) {
-            for span in shard.blocks(chunk) {
-                held.resize((span.end - span.start) as usize, 0);
-                shard.read_block(tensor, chunk, span.start, &mut held)?;
+            let chunk = shard.chunk(tensor, chunk);
+            for span in chunk.blocks() {
+                chunk.hold(span, &mut held, false)?;
                 each(&held)?;
             }
         }
@@ -267,15 +256,10 @@ impl Checkpoint {
     /// Returns a tensor by role and name, its own or a tied one. Cost: a binary search.
     pub fn tensor(&self, role: Role, name: &str) -> Option<&TensorEntry> {
         // Validation of the manifest ensures this order.
-        let own = self
-            .manifest
-            .tensors
-            .binary_search_by(|t| (t.role, &*t.name).cmp(&(role, name)));
-        let at = own.ok().or_else(|| {
-            let tied = self.tied.get(&(role, name.to_owned()));
-            tied.copied()
-        });
-        at.map(|at| &self.manifest.tensors[at])
+        let tensors = &self.manifest.tensors;
+        let own = tensors.binary_search_by(|t| (t.role, &*t.name).cmp(&(role, name)));
+        let tied = || self.tied.get(&(role, name.to_owned())).copied();
+        own.ok().or_else(tied).map(|at| &tensors[at])
     }
 
     /// Returns the scalars of the optimizer's state, by name.
@@ -314,55 +298,43 @@ fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
     contents
 }
 
-/// Returns the error of a directory without a manifest.
-fn unpublished(store: &dyn Store, step_dir: &str) -> LoadError {
-    let path = store.place(step_dir);
-    match store.link_target(step_dir) {
-        // Its disk may not be mounted, where the place to mount it is an empty directory.
-        Ok(Some(target)) => LoadError::DanglingLink { path, target },
-        _ => LoadError::NotPublished { path },
-    }
-}
-
 /// Rejects files that are missing or whose size differs from the manifest. Uses one listing; where listing is
 /// not supported or not permitted, as on a web server, looks up each file.
 fn check_files(store: &dyn Store, dir: &str, manifest: &Manifest) -> Result<(), LoadError> {
-    let listed = list_by_name(store, dir).ok();
+    let mut listed = store.entries_by_name(dir).ok();
     for file in &manifest.files {
         let path = join(dir, &file.name);
-        let Some(listed) = &listed else {
-            check_size(store, &path, file.size_bytes)?;
-            continue;
+        let found = match &mut listed {
+            None => look(store, &path)?,
+            Some(listed) => listed.remove(&file.name).ok_or_else(|| {
+                let path = store.place(&path);
+                LoadError::FileMissing { path }
+            })?,
         };
-        let found = listed.get(&file.name);
-        let found = found.ok_or_else(|| LoadError::FileMissing {
-            path: store.place(&path),
-        })?;
-        check_found(store, &path, found, file.size_bytes)?;
+        check_found(store, &path, &found, file.size_bytes)?;
     }
     Ok(())
 }
 
-/// Rejects a file whose size differs from the manifest.
-fn check_size(store: &dyn Store, path: &str, expected_bytes: u64) -> Result<(), LoadError> {
-    let found = store.look(path).map_err(failed(store, "look at", path))?;
-    check_found(store, path, &found, expected_bytes)
+fn look(store: &dyn Store, path: &str) -> Result<Found, LoadError> {
+    Ok(store.look(path).map_err(store.failed("look at", path))?)
 }
 
+/// Rejects a file whose size differs from the manifest.
 fn check_found(
     store: &dyn Store,
     path: &str,
     found: &Found,
     expected_bytes: u64,
 ) -> Result<(), LoadError> {
-    let path = || store.place(path);
+    let path = store.place(path);
     match found.kind {
         FoundKind::File if found.bytes == expected_bytes => Ok(()),
         FoundKind::File => Err(LoadError::FileSize {
-            path: path(),
+            path,
             expected_bytes,
             found_bytes: found.bytes,
         }),
-        _ => Err(LoadError::NotAFile { path: path() }),
+        _ => Err(LoadError::NotAFile { path }),
     }
 }

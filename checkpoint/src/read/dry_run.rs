@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{Request, SourceError};
 
@@ -59,7 +58,11 @@ impl CheckpointSource {
     pub fn dry_run(&self, ranks: &[Vec<Request>]) -> Result<LoadPlan, SourceError> {
         let ranks = ranks.iter().map(|requests| {
             let found = self.found_here(requests)?;
-            Ok(of_rank(&self.checkpoint, &found, self.options.threads))
+            Ok(of_rank(
+                &self.checkpoint,
+                &found,
+                self.options.reading.threads,
+            ))
         });
         Ok(LoadPlan {
             ranks: ranks.collect::<Result<_, SourceError>>()?,
@@ -76,9 +79,8 @@ fn of_rank(checkpoint: &Checkpoint, found: &Found<'_>, threads: usize) -> RankLo
     };
     let mut files = BTreeSet::new();
     for one in &found.wanted {
-        let elements = one.region.num_elements();
-        rank.wanted_bytes += elements * size(one.dtype);
-        rank.stored_bytes += elements * one.tensor.dtype.size_bytes();
+        rank.wanted_bytes += one.bytes();
+        rank.stored_bytes += one.region.num_elements() * one.tensor.dtype.size_bytes();
     }
     let others = found.others.iter().map(|alias| &alias.wanted);
     for one in found.wanted.iter().chain(others) {
@@ -99,10 +101,6 @@ fn of_rank(checkpoint: &Checkpoint, found: &Found<'_>, threads: usize) -> RankLo
     rank.files = files.len();
     rank.peak_bytes = rank.wanted_bytes + threads as u64 * block_bytes;
     rank
-}
-
-fn size(dtype: DType) -> u64 {
-    dtype.size() as u64
 }
 
 impl fmt::Display for LoadPlan {

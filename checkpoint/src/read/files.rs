@@ -1,11 +1,15 @@
-//! The open files of a checkpoint.
+//! What a checkpoint keeps from one load to the next: its open files, memory, and what was compared.
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{failed, shard::ShardFile};
+use burn::tensor::DType;
+use tinderbox_fake::Region;
+
+use super::{plan::Wanted, shard::ShardFile};
 use crate::{
     FileEntry, LoadError,
     store::{FileVersion, LocalStore, Store},
@@ -16,21 +20,56 @@ use crate::{
 pub(super) fn most_open() -> usize {
     /// The limit of most processes is 1024; on macOS it is 256.
     const PART: u64 = 16;
-    let limit = descriptors().unwrap_or(u64::MAX);
-    (limit / PART).clamp(4, 64) as usize
+    #[cfg(unix)]
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    // Not limited in number on other systems.
+    #[cfg(not(unix))]
+    let limit: Option<u64> = None;
+    (limit.unwrap_or(u64::MAX) / PART).clamp(4, 64) as usize
 }
 
-/// Returns how many files the process may have open, if there is a limit.
-#[cfg(unix)]
-fn descriptors() -> Option<u64> {
-    use rustix::process::{Resource, getrlimit};
-    getrlimit(Resource::Nofile).current
+/// The memory of loads, and the parts of tensors that were found to be equal.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// The memory of each thread of a load. It is kept for the next load: the threads end, and an allocator that freed and
+    /// allocated it each time between values would need more memory in the end.
+    pub(super) scratch: Vec<Held>,
+    /// The parts that were equal, of a model that is loaded again and again.
+    pub(super) compared: Vec<[Compared; 2]>,
 }
 
-/// Not limited in number on other systems.
-#[cfg(not(unix))]
-fn descriptors() -> Option<u64> {
-    None
+/// The memory in which a thread has the block that it has read.
+#[derive(derive_more::Debug, Default)]
+pub(super) struct Held {
+    #[debug(skip)]
+    pub(super) memory: Vec<u8>,
+    /// Where in the memory the block is.
+    pub(super) range: Range<usize>,
+    /// Memory to transpose.
+    #[debug(skip)]
+    pub(super) scratch: Vec<u8>,
+    /// Whether the cache of the system is bypassed.
+    pub(super) uncached: bool,
+}
+
+/// A part of a tensor that was compared.
+#[derive(Debug, PartialEq)]
+pub(super) struct Compared {
+    name: String,
+    region: Region,
+    transposed: bool,
+    dtype: DType,
+}
+
+impl Compared {
+    pub(super) fn of(wanted: &Wanted<'_>) -> Self {
+        Self {
+            name: wanted.tensor.name.clone(),
+            region: wanted.region.clone(),
+            transposed: wanted.transposed,
+            dtype: wanted.dtype,
+        }
+    }
 }
 
 /// The most recently used files.
@@ -63,8 +102,7 @@ type Slot = Mutex<Option<Arc<ShardFile>>>;
 
 impl Plain {
     fn open(&self, name: &str, position: usize) -> Result<ShardFile, LoadError> {
-        let opened = self.dir.open_version(name);
-        let (file, version) = opened.map_err(failed(&self.dir, "open", name))?;
+        let (file, version) = self.dir.open_version(name)?;
         let path = self.dir.place(name);
         match self.versions.get(position) == Some(&version) {
             true => Ok(ShardFile::plain(path, file)),
@@ -94,13 +132,9 @@ impl Files {
             let slot = Mutex::new(Some(Arc::new(file)));
             (position, (0, Arc::new(slot)))
         });
-        let open = Open {
-            files: first.collect(),
-            time: 0,
-        };
-        let dir = dir.clone();
+        let (files, dir) = (first.collect(), dir.clone());
         Self {
-            open: Mutex::new(open),
+            open: Mutex::new(Open { files, time: 0 }),
             plain: Some(Plain { dir, versions }),
             ..Self::default()
         }

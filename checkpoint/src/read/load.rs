@@ -1,14 +1,6 @@
 //! Reads many regions on several threads, directly into the memory of their tensors.
 
-use std::{
-    num::NonZeroUsize,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-};
+use std::{ops::Range, sync::Arc};
 
 use burn::tensor::TensorData;
 use tinderbox_deferred::Observer;
@@ -17,16 +9,16 @@ use tinderbox_pages::{Memory, Part};
 
 use super::{
     Checkpoint,
+    files::Held,
     plan::{Wanted, blocks_of},
-    scratch::Held,
-    shard::ShardFile,
+    shard::OpenChunk,
     transfer::{InvalidValue, Transfer},
     transpose::{Elements, Transposed},
 };
 use crate::{
-    BlockSize, Chunk, LoadError, TensorEntry,
+    BlockSize, Chunk, LoadError,
     format::{PAGE_BYTES, stored_len},
-    parallel::parallel_with,
+    parallel::{cores, parallel_with},
 };
 
 /// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
@@ -45,6 +37,25 @@ pub(super) struct Reading {
     pub(super) threads: usize,
     /// Whether the cache of the system is bypassed.
     pub(super) uncached: bool,
+}
+
+/// A load from a checkpoint.
+#[derive(Clone, Copy)]
+pub(super) struct Load<'a> {
+    pub(super) checkpoint: &'a Checkpoint,
+    pub(super) reading: Reading,
+    pub(super) progress: &'a dyn Observer,
+}
+
+impl<'a> Load<'a> {
+    /// Without an observer.
+    pub(super) fn of(checkpoint: &'a Checkpoint, reading: Reading) -> Self {
+        Self {
+            checkpoint,
+            reading,
+            progress: &(),
+        }
+    }
 }
 
 impl Default for Reading {
@@ -68,21 +79,18 @@ impl Reading {
 
 /// Returns the default number of reader threads.
 pub(crate) fn default_threads() -> usize {
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    cores.min(MAX_THREADS)
+    cores(MAX_THREADS)
 }
 
 /// Returns the bytes that reading takes beside the values, on the CPU: one block for each thread. At most 272 KiB more for each thread
 /// that transposes are not counted.
 pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> u64 {
     let block = checkpoint.manifest().block_bytes.bytes();
-    let unit = wanted
-        .iter()
-        .map(|one| match checkpoint.has_digests() || !one.is_rows() {
-            true => block.min(one.tensor.bytes()),
-            false => block.min(one.region.num_elements() * one.tensor.dtype.size_bytes()),
-        });
-    let most = unit.max().unwrap_or(0);
+    let unit = |one: &Wanted<'_>| match checkpoint.has_digests() || !one.is_rows() {
+        true => block.min(one.tensor.bytes()),
+        false => block.min(one.region.num_elements() * one.tensor.dtype.size_bytes()),
+    };
+    let most = wanted.iter().map(unit).max().unwrap_or(0);
     most.saturating_mul(uncached_threads(threads) as u64)
 }
 
@@ -98,44 +106,40 @@ fn uncached_threads(threads: usize) -> usize {
     2 * threads
 }
 
-/// A work item of one thread. Only transposed blocks share the memory to which they are written.
-enum Item<'a, 'out> {
+/// A work item of one thread.
+struct Item<'a, 'out> {
+    wanted: &'a Wanted<'a>,
+    transfer: Transfer,
+    work: Work<'a, 'out>,
+}
+
+/// What is read. Only transposed blocks share the memory to which they are written.
+enum Work<'a, 'out> {
     /// Elements that are consecutive in a chunk and in the region, and share no block with another item.
-    Span(&'a Wanted<'a>, Transfer, &'a Chunk, ElementRun, Part<'out>),
+    Span(&'a Chunk, ElementRun, Part<'out>),
     /// A region that is strided in some chunk.
-    Strided(&'a Wanted<'a>, Transfer, Part<'out>),
+    Strided(Part<'out>),
     /// Blocks of a chunk, of a region whose dimensions are swapped.
-    Transposed(
-        &'a Wanted<'a>,
-        Transfer,
-        &'a Chunk,
-        Vec<u64>,
-        Arc<Transposed<'out>>,
-    ),
+    Transposed(&'a Chunk, Vec<u64>, Arc<Transposed<'out>>),
 }
 
 /// Reads the wanted regions, in order; the caller has announced their bytes to the progress observer. Each
 /// block that contains an element is read once and checked.
 ///
 /// Memory: the regions; per thread up to one block, and up to 272 KiB to transpose.
-pub(super) fn load(
-    checkpoint: &Checkpoint,
-    wanted: &[Wanted<'_>],
-    reading: Reading,
-    progress: &dyn Observer,
-) -> Result<Vec<TensorData>, LoadError> {
+pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorData>, LoadError> {
+    let (checkpoint, reading) = (load.checkpoint, load.reading);
     let block_bytes = checkpoint.manifest().block_bytes.bytes();
     let uncached = reading.uncached && block_bytes >= UNCACHED_BYTES;
     let mut outs = Vec::with_capacity(wanted.len());
     let mut transfers = Vec::with_capacity(wanted.len());
     for one in wanted {
-        let (tensor, region) = (one.tensor, &one.region);
-        region
-            .check_inside(&tensor.shape)
-            .map_err(|source| LoadError::Region {
-                tensor: tensor.name.clone(),
-                source,
-            })?;
+        let tensor = one.tensor;
+        let inside = one.region.check_inside(&tensor.shape);
+        inside.map_err(|source| LoadError::Region {
+            tensor: tensor.name.clone(),
+            source,
+        })?;
         let transfer = Transfer::between(tensor.dtype, one.dtype);
         let transfer = transfer.ok_or_else(|| LoadError::NoCast {
             tensor: tensor.name.clone(),
@@ -151,14 +155,20 @@ pub(super) fn load(
         outs.push(memory(one, align)?);
     }
     let mut items = Vec::new();
-    for ((one, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
-        push_items(one, transfer, block_bytes, out.parts(), &mut items);
+    for ((wanted, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
+        push_work(wanted, block_bytes, out.parts(), |work| {
+            items.push(Item {
+                wanted,
+                transfer,
+                work,
+            });
+        });
     }
     let threads = match uncached {
         true => uncached_threads(reading.threads),
         false => reading.threads,
     };
-    run(checkpoint, items, threads, uncached, progress)?;
+    run(load, items, threads, uncached)?;
     let data = outs.into_iter().zip(wanted).map(|(out, one)| {
         // The sizes fit `usize`, because the bytes were allocated or there are none.
         let mut shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
@@ -188,12 +198,11 @@ fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
 }
 
 /// Divides a region into work items.
-fn push_items<'a, 'out>(
+fn push_work<'a, 'out>(
     one: &'a Wanted<'a>,
-    transfer: Transfer,
     block_bytes: u64,
     mut out: Part<'out>,
-    items: &mut Vec<Item<'a, 'out>>,
+    mut push: impl FnMut(Work<'a, 'out>),
 ) {
     if out.is_empty() {
         return;
@@ -206,10 +215,7 @@ fn push_items<'a, 'out>(
             let blocks = blocks_of(chunk, &one.region, element, block_bytes);
             let blocks: Vec<u64> = blocks.into_iter().flatten().collect();
             let some = blocks.chunks(most as usize);
-            items.extend(some.map(|some| {
-                let out = Arc::clone(&out);
-                Item::Transposed(one, transfer, chunk, some.to_vec(), out)
-            }));
+            some.for_each(|some| push(Work::Transposed(chunk, some.to_vec(), out.clone())));
         }
         return;
     }
@@ -219,7 +225,7 @@ fn push_items<'a, 'out>(
         match (runs.next(), runs.next()) {
             (None, _) => {}
             (Some(run), None) => spans.push((chunk, run)),
-            (Some(_), Some(_)) => return items.push(Item::Strided(one, transfer, out)),
+            (Some(_), Some(_)) => return push(Work::Strided(out)),
         }
     }
     // The overlaps cover the region, because the chunks tile the tensor.
@@ -238,7 +244,7 @@ fn push_items<'a, 'out>(
                 target: 0,
                 len: end - begin,
             };
-            items.push(Item::Span(one, transfer, chunk, part, now));
+            push(Work::Span(chunk, part, now));
             (begin, out) = (end, rest);
         }
     }
@@ -246,90 +252,81 @@ fn push_items<'a, 'out>(
 
 /// Runs all work items; stops at the first error.
 fn run(
-    checkpoint: &Checkpoint,
+    load: Load<'_>,
     items: Vec<Item<'_, '_>>,
     threads: usize,
     uncached: bool,
-    progress: &dyn Observer,
 ) -> Result<(), LoadError> {
-    let failed = AtomicBool::new(false);
-    let mut scratch = std::mem::take(&mut *checkpoint.scratch.lock());
+    let checkpoint = load.checkpoint;
+    let mut scratch = std::mem::take(&mut checkpoint.kept().scratch);
     scratch.resize_with(threads.max(1), Held::default);
     let results = parallel_with(&mut scratch, items, |held, item| {
         // Of a strided region, the system reads ahead for its thread.
-        held.uncached = uncached && !matches!(item, Item::Strided(..));
-        if failed.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let done = item.run(checkpoint, held, progress);
-        failed.fetch_or(done.is_err(), Ordering::Relaxed);
-        done
+        held.uncached = uncached && !matches!(item.work, Work::Strided(_));
+        item.run(load, held)
     });
-    *checkpoint.scratch.lock() = scratch;
+    checkpoint.kept().scratch = scratch;
     results.into_iter().collect()
 }
 
 impl Item<'_, '_> {
-    fn run(
-        self,
-        checkpoint: &Checkpoint,
-        held: &mut Held,
-        progress: &dyn Observer,
-    ) -> Result<(), LoadError> {
-        match self {
-            Item::Span(one, transfer, chunk, run, out) => {
-                let mut reader = ChunkReader::new(
-                    one,
-                    transfer,
-                    chunk,
-                    checkpoint.file_named(&chunk.file)?,
-                    held,
-                );
-                reader.is_alone = true;
+    fn run(self, load: Load<'_>, held: &mut Held) -> Result<(), LoadError> {
+        let Self {
+            wanted,
+            transfer,
+            work,
+        } = self;
+        let mut read = |chunk: &Chunk, read: &mut dyn FnMut(&mut ChunkReader<'_>) -> Read| {
+            let shard = load.checkpoint.file_named(&chunk.file)?;
+            let elements = read(&mut ChunkReader {
+                chunk: shard.chunk(wanted.tensor, chunk),
+                transfer,
+                element: wanted.dtype.size() as u64,
+                held: &mut *held,
+                held_span: None,
+                is_alone: false,
+            })?;
+            let bytes = elements * wanted.dtype.size() as u64;
+            load.progress.advanced(bytes);
+            Ok(())
+        };
+        match work {
+            Work::Span(chunk, run, out) => {
                 let out = out.ready();
-                reader.read(run, out)?;
-                progress.advanced(out.len() as u64);
+                read(chunk, &mut |reader| {
+                    reader.is_alone = true;
+                    reader.read(run, out)
+                })
             }
-            Item::Strided(one, transfer, out) => {
+            Work::Strided(out) => {
                 let out = out.ready();
-                for chunk in &one.tensor.chunks {
-                    let mut runs = chunk.region.runs(&one.region);
-                    if runs.peek().is_none() {
-                        continue;
+                let mut chunks = wanted.tensor.chunks.iter();
+                chunks.try_for_each(|chunk| {
+                    let mut runs = chunk.region.runs(&wanted.region);
+                    match runs.peek() {
+                        None => Ok(()),
+                        Some(_) => read(chunk, &mut |reader| {
+                            runs.try_fold(0, |read, run| Ok(read + reader.read(run, out)?))
+                        }),
                     }
-                    let mut reader = ChunkReader::new(
-                        one,
-                        transfer,
-                        chunk,
-                        checkpoint.file_named(&chunk.file)?,
-                        held,
-                    );
-                    let mut elements = 0;
-                    runs.try_for_each(|run| {
-                        elements += run.len;
-                        reader.read(run, out)
-                    })?;
-                    progress.advanced(elements * one.dtype.size() as u64);
-                }
+                })
             }
-            Item::Transposed(one, transfer, chunk, blocks, out) => {
-                let shard = checkpoint.file_named(&chunk.file)?;
-                let mut reader = ChunkReader::new(one, transfer, chunk, shard, held);
-                for block in blocks {
-                    let elements = reader.transpose(block, &one.region, &out)?;
-                    progress.advanced(elements * one.dtype.size() as u64);
-                }
-            }
+            Work::Transposed(chunk, blocks, out) => read(chunk, &mut |reader| {
+                let mut blocks = blocks.iter();
+                blocks.try_fold(0, |read, block| {
+                    Ok(read + reader.transpose(*block, &wanted.region, &out)?)
+                })
+            }),
         }
-        Ok(())
     }
 }
 
+/// The number of elements that were read.
+type Read = Result<u64, LoadError>;
+
 /// Reads runs of one chunk, in order; keeps the last partially used block.
 struct ChunkReader<'a> {
-    tensor: &'a TensorEntry,
-    chunk: &'a Chunk,
-    shard: Arc<ShardFile>,
+    chunk: OpenChunk<'a>,
     transfer: Transfer,
     /// Size of an element of the tensor in memory, in bytes.
     element: u64,
@@ -339,69 +336,47 @@ struct ChunkReader<'a> {
     is_alone: bool,
 }
 
-impl<'a> ChunkReader<'a> {
-    fn new(
-        one: &Wanted<'a>,
-        transfer: Transfer,
-        chunk: &'a Chunk,
-        shard: Arc<ShardFile>,
-        held: &'a mut Held,
-    ) -> Self {
-        Self {
-            tensor: one.tensor,
-            chunk,
-            shard,
-            transfer,
-            element: one.dtype.size() as u64,
-            held,
-            held_span: None,
-            is_alone: false,
-        }
-    }
-
+impl ChunkReader<'_> {
     /// Copies a run to `out`. A block that is entirely in the run and needs no conversion is read directly
     /// into `out`; if the cache is bypassed, only where both are aligned.
-    fn read(&mut self, run: ElementRun, out: &mut [u8]) -> Result<(), LoadError> {
-        let stored = self.tensor.dtype.size_bytes();
+    fn read(&mut self, run: ElementRun, out: &mut [u8]) -> Read {
+        let stored = self.chunk.tensor.dtype.size_bytes();
         // Positions fit, because the sizes of chunk and region in bytes were checked.
         let (mut source, end) = (run.source * stored, (run.source + run.len) * stored);
         let mut target = run.target * self.element;
         while source < end {
             let held = self.held_span.clone();
             let held = held.filter(|span| span.contains(&source));
-            let span =
-                held.unwrap_or_else(|| self.shard.span(self.chunk, source..end, self.is_alone));
+            let span = held.unwrap_or_else(|| self.chunk.span(source..end, self.is_alone));
             let stop = end.min(span.end);
             let len = (stop - source) / stored * self.element;
             let place = &mut out[target as usize..(target + len) as usize];
             let is_whole = source == span.start && stop == span.end && self.transfer.is_copy();
             if !(is_whole && self.read_into(span.start, place)?) {
-                if self.held_span.as_ref() != Some(&span) {
-                    self.hold(&span)?;
-                }
                 let from = (source - span.start) as usize..(stop - span.start) as usize;
-                let held = &self.held.memory[self.held.range.clone()];
-                let copied = self.transfer.copy(&held[from], place);
+                if self.held_span.as_ref() != Some(&span) {
+                    self.hold(span)?;
+                }
+                let copied = self.transfer.copy(&self.block()[from], place);
                 copied.map_err(|invalid| self.invalid(invalid))?;
             }
             (source, target) = (stop, target + len);
         }
-        Ok(())
+        Ok(run.len)
+    }
+
+    /// Returns the bytes that were read.
+    fn block(&self) -> &[u8] {
+        &self.held.memory[self.held.range.clone()]
     }
 
     /// Reads a block, and writes its elements to their positions in a transposed region. Returns their number.
-    fn transpose(
-        &mut self,
-        block: u64,
-        region: &Region,
-        out: &Transposed<'_>,
-    ) -> Result<u64, LoadError> {
-        let start = block * self.shard.block.bytes();
-        let span = self.shard.span(self.chunk, start..start, false);
-        self.hold(&span)?;
-        let stored = self.tensor.dtype.size_bytes();
+    fn transpose(&mut self, block: u64, region: &Region, out: &Transposed<'_>) -> Read {
+        let span = self.chunk.block(block);
+        self.hold(span.clone())?;
+        let stored = self.chunk.tensor.dtype.size_bytes();
         let elements = Elements {
-            matrix: &self.chunk.region,
+            matrix: &self.chunk.chunk.region,
             range: span.start / stored..span.end / stored,
             bytes: &self.held.memory[self.held.range.clone()],
         };
@@ -421,47 +396,27 @@ impl<'a> ChunkReader<'a> {
 
     /// Reads a span directly to its place, if that is possible.
     fn read_into(&self, start: u64, place: &mut [u8]) -> Result<bool, LoadError> {
-        let (shard, tensor, chunk) = (&self.shard, self.tensor, self.chunk);
-        if self.held.uncached {
-            return shard.read_block_direct(tensor, chunk, start, place);
+        match self.held.uncached {
+            true => self.chunk.read_direct(start, place),
+            false => self.chunk.read(start, place).map(|()| true),
         }
-        shard.read_block(tensor, chunk, start, place)?;
-        Ok(true)
     }
 
     fn invalid(&self, value: InvalidValue) -> LoadError {
-        let (path, tensor) = (self.shard.path.clone(), self.tensor.name.clone());
         match value {
-            InvalidValue::Boolean => LoadError::InvalidBoolean { path, tensor },
-            InvalidValue::Overflow(value) => LoadError::Overflow {
-                path,
-                tensor,
-                value,
-                stored: self.tensor.dtype,
-            },
+            InvalidValue::Boolean => self.chunk.invalid_boolean(),
+            InvalidValue::Overflow(value) => self.chunk.overflow(value),
         }
     }
 
     /// Reads a span.
-    fn hold(&mut self, span: &Range<u64>) -> Result<(), LoadError> {
-        let Held {
-            memory,
-            range,
-            uncached,
-            ..
-        } = &mut *self.held;
-        let (shard, tensor, chunk) = (&self.shard, self.tensor, self.chunk);
+    fn hold(&mut self, span: Range<u64>) -> Result<(), LoadError> {
+        let held = &mut *self.held;
         self.held_span = None;
-        if *uncached {
-            *range = shard.read_block_uncached(tensor, chunk, span, memory)?;
-        } else {
-            // At most the size of a block.
-            let bytes = (span.end - span.start) as usize;
-            memory.resize(bytes, 0);
-            *range = 0..bytes;
-            shard.read_block(tensor, chunk, span.start, memory)?;
-        }
-        self.held_span = Some(span.clone());
+        held.range = self
+            .chunk
+            .hold(span.clone(), &mut held.memory, held.uncached)?;
+        self.held_span = Some(span);
         Ok(())
     }
 }

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use regex::Regex;
 use tinderbox_deferred::ParameterTable;
 
-use super::load::default_threads;
+use super::load::Reading;
 use crate::format::{BATCHES_TRACKED, PyTorchForm, path_in, tracks_batches};
 
 /// The deviations from an exact match that a load allows. By default none: missing or extra parameters and
 /// other shapes or dtypes cause an error that lists all of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     pub(super) allow_extra: bool,
     pub(super) allow_missing: bool,
@@ -23,63 +23,40 @@ pub struct LoadOptions {
     /// Paths of the model by their PyTorch names.
     aliases: BTreeMap<String, String>,
     /// Names that PyTorch saves and Burn does not have.
-    ignored: BTreeSet<String>,
-    pub(super) threads: usize,
+    pub(super) ignored: BTreeSet<String>,
+    pub(super) reading: Reading,
     /// Whether the weights are a record of Burn.
     pub(super) is_record: bool,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        Self {
-            allow_extra: false,
-            allow_missing: false,
-            allow_shape: false,
-            cast: false,
-            renames: Vec::new(),
-            transposes: Vec::new(),
-            transposed: BTreeSet::new(),
-            aliases: BTreeMap::new(),
-            ignored: BTreeSet::new(),
-            threads: default_threads(),
-            is_record: false,
-        }
-    }
 }
 
 impl LoadOptions {
     /// Ignores saved parameters that the model does not have.
     #[must_use]
-    pub fn allow_extra(self) -> Self {
-        Self {
-            allow_extra: true,
-            ..self
-        }
+    pub fn allow_extra(mut self) -> Self {
+        self.allow_extra = true;
+        self
     }
 
     /// Leaves parameters that were not saved to the next source, see
     /// [`or_else`](tinderbox_deferred::Source::or_else).
     #[must_use]
-    pub fn allow_missing(self) -> Self {
-        Self {
-            allow_missing: true,
-            ..self
-        }
+    pub fn allow_missing(mut self) -> Self {
+        self.allow_missing = true;
+        self
     }
 
     /// Treats parameters that were saved in another shape as missing.
     #[must_use]
-    pub fn allow_shape(self) -> Self {
-        Self {
-            allow_shape: true,
-            ..self
-        }
+    pub fn allow_shape(mut self) -> Self {
+        self.allow_shape = true;
+        self
     }
 
     /// Casts float types to each other, rounding to nearest, ties to even.
     #[must_use]
-    pub fn cast(self) -> Self {
-        Self { cast: true, ..self }
+    pub fn cast(mut self) -> Self {
+        self.cast = true;
+        self
     }
 
     /// Renames saved tensors: in every name, replaces the first match of the pattern, where `$1` and
@@ -136,8 +113,9 @@ impl LoadOptions {
     /// Sets the number of reader threads, at least one. The default is the number of cores, at most 8. Reads around the system's
     /// cache use twice as many, because they wait for the disk.
     #[must_use]
-    pub fn threads(self, threads: usize) -> Self {
-        Self { threads, ..self }
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.reading.threads = threads;
+        self
     }
 
     /// Sets whether the weights are a record of Burn.
@@ -150,11 +128,6 @@ impl LoadOptions {
         shape.len() == 2
             && (self.transposed.contains(name)
                 || self.transposes.iter().any(|pattern| pattern.is_match(name)))
-    }
-
-    /// Returns whether a saved name has no counterpart in any model.
-    pub(super) fn is_ignored(&self, name: &str) -> bool {
-        self.ignored.contains(name)
     }
 
     /// Returns the name of a saved tensor after all renames.

@@ -4,13 +4,11 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use burn::tensor::{Device, TensorData};
-use tinderbox_deferred::Observer;
 use tinderbox_fake::{DynTensor, is_host};
 
-use super::Checkpoint;
-use super::load::{Reading, load};
+use super::load::{Load, load};
 use super::plan::Wanted;
-use crate::LoadError;
+use crate::{LoadError, layout};
 
 /// Size of a group of values that is read before it is copied to a device other than the host: large enough
 /// to keep all threads reading, small compared with the memory of a stage. A group ends with the value that
@@ -26,20 +24,15 @@ const GROUP_BYTES: u64 = 64 << 20;
 /// moved to memory that the device can copy from directly (pinned, for CUDA), and queued while the next group
 /// is read.
 pub(super) fn load_to(
-    checkpoint: &Checkpoint,
+    loading: Load<'_>,
     wanted: &[Wanted<'_>],
     devices: &[&Device],
-    reading: Reading,
-    progress: &dyn Observer,
     mut check: impl FnMut(usize, &TensorData) -> Result<(), LoadError>,
     mut made: impl FnMut(usize, &DynTensor),
 ) -> Result<Vec<DynTensor>, LoadError> {
-    let most = |device: &Device| {
-        if is_host(device) {
-            u64::MAX
-        } else {
-            GROUP_BYTES
-        }
+    let most = |device: &Device| match is_host(device) {
+        true => u64::MAX,
+        false => GROUP_BYTES,
     };
     let groups = groups(wanted, devices, most);
     let mut values = Vec::with_capacity(wanted.len());
@@ -49,12 +42,12 @@ pub(super) fn load_to(
         if groups.len() == 1 {
             // No copies overlap with reading, so the values are read on this thread.
             let all = groups.next().unwrap_or_default();
-            let _ = sender.send(load(checkpoint, all, reading, progress));
+            let _ = sender.send(load(loading, all));
             drop(sender);
         } else {
             scope.spawn(move || {
                 for group in groups {
-                    let read = load(checkpoint, group, reading, progress);
+                    let read = load(loading, group);
                     let failed = read.is_err();
                     if sender.send(read).is_err() || failed {
                         break;
@@ -81,29 +74,15 @@ pub(super) fn load_to(
     })
 }
 
-/// Returns the size of a wanted value in bytes.
-fn bytes(one: &Wanted<'_>) -> u64 {
-    let size = one.dtype.size() as u64;
-    one.region.num_elements().saturating_mul(size)
-}
-
 /// Groups consecutive values for the same device, each until it reaches the device's group size.
 fn groups<'w, 'a>(
     wanted: &'w [Wanted<'a>],
     devices: &[&Device],
     most: impl Fn(&Device) -> u64,
 ) -> Vec<&'w [Wanted<'a>]> {
-    let mut groups = Vec::new();
-    let (mut begin, mut held) = (0, 0_u64);
-    for (place, one) in wanted.iter().enumerate() {
-        if place > begin && (devices[place] != devices[begin] || held >= most(devices[place])) {
-            groups.push(&wanted[begin..place]);
-            (begin, held) = (place, 0);
-        }
-        held = held.saturating_add(bytes(one));
-    }
-    groups.push(&wanted[begin..]);
-    groups
+    layout::groups(wanted, Wanted::bytes, |held, first, at| {
+        devices[at] != devices[first] || held >= most(devices[at])
+    })
 }
 
 #[cfg(test)]

@@ -18,7 +18,23 @@ pub(super) struct Wanted<'a> {
     pub(super) transposed: bool,
 }
 
-impl Wanted<'_> {
+impl<'a> Wanted<'a> {
+    /// The whole tensor, in its own dtype.
+    pub(super) fn whole(tensor: &'a TensorEntry) -> Self {
+        Self {
+            tensor,
+            region: tensor.region(),
+            dtype: tensor.dtype.burn(),
+            transposed: false,
+        }
+    }
+
+    /// Returns its size in memory in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        let size = self.dtype.size() as u64;
+        self.region.num_elements().saturating_mul(size)
+    }
+
     /// Whether its elements are consecutive in the whole tensor.
     pub(super) fn is_rows(&self) -> bool {
         let inner = self.region.size().iter().skip(1);

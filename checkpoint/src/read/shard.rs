@@ -8,7 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::failed;
 use crate::{
     BlockSize, Digest, HeaderError, LoadError, StoredDType,
     error::short,
@@ -21,7 +20,7 @@ use crate::{
 pub(super) struct ShardFile {
     pub(super) path: PathBuf,
     file: Box<dyn ReadFile>,
-    pub(super) block: BlockSize,
+    block: BlockSize,
     /// Whether its blocks have digests.
     digests: bool,
 }
@@ -47,95 +46,39 @@ impl ShardFile {
         block: BlockSize,
     ) -> Result<(Self, Vec<u8>), LoadError> {
         let name = join(dir, &entry.name);
-        let path = store.place(&name);
-        let file = store.open(&name).map_err(failed(store, "open", &name))?;
-        if file.bytes() != entry.size_bytes {
-            return Err(LoadError::FileSize {
-                path,
-                expected_bytes: entry.size_bytes,
-                found_bytes: file.bytes(),
-            });
-        }
-        let header = read_header(&*file, &path, entry)?;
+        let file = store.open(&name).map_err(store.failed("open", &name))?;
         let shard = Self {
-            path,
-            file,
             block,
             digests: true,
+            ..Self::plain(store.place(&name), file)
         };
-        Ok((shard, header))
+        match shard.file.bytes() {
+            found_bytes if found_bytes != entry.size_bytes => Err(LoadError::FileSize {
+                path: shard.path,
+                expected_bytes: entry.size_bytes,
+                found_bytes,
+            }),
+            _ => shard.header(entry).map(|header| (shard, header)),
+        }
     }
 
-    /// Reads the header again and checks its digest.
+    /// Reads the header, with the length before it, and checks its digest.
     pub(super) fn header(&self, entry: &FileEntry) -> Result<Vec<u8>, LoadError> {
-        read_header(&*self.file, &self.path, entry)
-    }
-
-    /// Returns the byte range to read for the beginning of a range of bytes, relative to the chunk's first byte: a whole block, or at
-    /// most the bytes of one if nothing else is needed and blocks have no digests.
-    pub(super) fn span(&self, chunk: &Chunk, range: Range<u64>, is_alone: bool) -> Range<u64> {
-        let block = self.block.bytes();
-        if is_alone && !self.digests {
-            return range.start..range.end.min(range.start + block);
-        }
-        let start = range.start / block * block;
-        start..(start + block).min(chunk.len_bytes)
-    }
-
-    /// Returns the byte range of each block of a chunk that has a digest.
-    pub(super) fn blocks(&self, chunk: &Chunk) -> impl Iterator<Item = Range<u64>> {
-        let blocks = 0..chunk.digests.len() as u64;
-        blocks.map(|block| {
-            let start = block * self.block.bytes();
-            self.span(chunk, start..start, false)
-        })
-    }
-
-    /// Reads a span of a chunk and checks its digest, if it has one.
-    pub(super) fn read_block(
-        &self,
-        tensor: &TensorEntry,
-        chunk: &Chunk,
-        start: u64,
-        into: &mut [u8],
-    ) -> Result<(), LoadError> {
-        let read = self.file.read_exact_at(into, chunk.start_bytes + start);
+        // At most the format's limit of 100 MB, as checked by the validation of the manifest.
+        let mut header = vec![0; entry.header_bytes as usize];
+        let read = self.file.read_exact_at(&mut header, 0);
         read.map_err(|source| self.unreadable(source))?;
-        self.check_block(tensor, chunk, start, into)
+        check_digest(&header, entry.header_digest, "header", &self.path)?;
+        Ok(header)
     }
 
-    /// As [`read_block`](Self::read_block), around the cache of the system; returns `false` where that is not possible for this
-    /// memory.
-    pub(super) fn read_block_direct(
-        &self,
-        tensor: &TensorEntry,
-        chunk: &Chunk,
-        start: u64,
-        into: &mut [u8],
-    ) -> Result<bool, LoadError> {
-        let read = self.file.read_direct(into, chunk.start_bytes + start);
-        let is_read = read.map_err(|source| self.unreadable(source))?;
-        if is_read {
-            self.check_block(tensor, chunk, start, into)?;
+    /// Returns a chunk in the file.
+    pub(super) fn chunk<'a>(&'a self, tensor: &'a TensorEntry, chunk: &'a Chunk) -> OpenChunk<'a> {
+        OpenChunk {
+            shard: self,
+            tensor,
+            chunk,
         }
-        Ok(is_read)
-    }
-
-    /// As [`read_block`](Self::read_block), around the cache of the system; returns where in `scratch` the span is.
-    pub(super) fn read_block_uncached(
-        &self,
-        tensor: &TensorEntry,
-        chunk: &Chunk,
-        span: &Range<u64>,
-        scratch: &mut Vec<u8>,
-    ) -> Result<Range<usize>, LoadError> {
-        // At most the size of a block.
-        let bytes = (span.end - span.start) as usize;
-        let start_bytes = chunk.start_bytes + span.start;
-        let range = self.file.read_uncached(scratch, start_bytes, bytes);
-        let range = range.map_err(|source| self.unreadable(source))?;
-        self.check_block(tensor, chunk, span.start, &scratch[range.clone()])?;
-        Ok(range)
     }
 
     fn unreadable(&self, source: io::Error) -> LoadError {
@@ -145,53 +88,135 @@ impl ShardFile {
             source,
         }
     }
+}
+
+/// Checks the digest of bytes of a file outside the tensors.
+pub(super) fn check_digest(
+    bytes: &[u8],
+    expected: Digest,
+    what: &'static str,
+    path: &Path,
+) -> Result<(), LoadError> {
+    match Digest::of(bytes) {
+        found if found == expected => Ok(()),
+        found => Err(LoadError::DamagedFile {
+            path: path.to_owned(),
+            what,
+            expected,
+            found,
+        }),
+    }
+}
+
+/// A chunk in an open file. Positions are relative to the chunk's first byte.
+#[derive(Clone, Copy)]
+pub(super) struct OpenChunk<'a> {
+    shard: &'a ShardFile,
+    pub(super) tensor: &'a TensorEntry,
+    pub(super) chunk: &'a Chunk,
+}
+
+impl OpenChunk<'_> {
+    /// Returns the byte range to read for the beginning of a range of bytes: a whole block, or at most the bytes of one if
+    /// nothing else is needed and blocks have no digests.
+    pub(super) fn span(&self, range: Range<u64>, is_alone: bool) -> Range<u64> {
+        let block = self.shard.block.bytes();
+        if is_alone && !self.shard.digests {
+            return range.start..range.end.min(range.start + block);
+        }
+        self.block(range.start / block)
+    }
+
+    /// Returns the byte range of a block.
+    pub(super) fn block(&self, block: u64) -> Range<u64> {
+        let bytes = self.shard.block.bytes();
+        block * bytes..((block + 1) * bytes).min(self.chunk.len_bytes)
+    }
+
+    /// Returns the byte range of each block that has a digest.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = Range<u64>> {
+        (0..self.chunk.digests.len() as u64).map(|block| self.block(block))
+    }
+
+    /// Fills memory from a position and checks the digest of the block, if it has one.
+    pub(super) fn read(&self, start: u64, into: &mut [u8]) -> Result<(), LoadError> {
+        let read = self
+            .shard
+            .file
+            .read_exact_at(into, self.chunk.start_bytes + start);
+        read.map_err(|source| self.shard.unreadable(source))?;
+        self.check(start, into)
+    }
+
+    /// As [`read`](Self::read), around the cache of the system; returns `false` where that is not possible for this memory.
+    pub(super) fn read_direct(&self, start: u64, into: &mut [u8]) -> Result<bool, LoadError> {
+        let read = self
+            .shard
+            .file
+            .read_direct(into, self.chunk.start_bytes + start);
+        let is_read = read.map_err(|source| self.shard.unreadable(source))?;
+        match is_read {
+            true => self.check(start, into).map(|()| true),
+            false => Ok(false),
+        }
+    }
+
+    /// Reads a span of at most a block; returns where in `memory` it is.
+    pub(super) fn hold(
+        &self,
+        span: Range<u64>,
+        memory: &mut Vec<u8>,
+        uncached: bool,
+    ) -> Result<Range<usize>, LoadError> {
+        let bytes = (span.end - span.start) as usize;
+        if !uncached {
+            memory.resize(bytes, 0);
+            return self.read(span.start, memory).map(|()| 0..bytes);
+        }
+        let (file, start_bytes) = (&self.shard.file, self.chunk.start_bytes + span.start);
+        let range = file.read_uncached(memory, start_bytes, bytes);
+        let range = range.map_err(|source| self.shard.unreadable(source))?;
+        self.check(span.start, &memory[range.clone()])?;
+        Ok(range)
+    }
 
     /// Checks the digest of a block, if it has one.
-    fn check_block(
-        &self,
-        tensor: &TensorEntry,
-        chunk: &Chunk,
-        start: u64,
-        bytes: &[u8],
-    ) -> Result<(), LoadError> {
-        if !self.digests {
+    fn check(&self, start: u64, bytes: &[u8]) -> Result<(), LoadError> {
+        if !self.shard.digests {
             return Ok(());
         }
-        let block = start / self.block.bytes();
-        let (expected, found) = (chunk.digests[block as usize], Digest::of(bytes));
+        let block = start / self.shard.block.bytes();
+        let (expected, found) = (self.chunk.digests[block as usize], Digest::of(bytes));
         if expected == found {
             return Ok(());
         }
-        let start_bytes = chunk.start_bytes + start;
+        let start_bytes = self.chunk.start_bytes + start;
         Err(LoadError::DamagedTensor {
-            path: self.path.clone(),
-            tensor: tensor.name.clone(),
+            path: self.shard.path.clone(),
+            tensor: self.tensor.name.clone(),
             start_bytes,
             end_bytes: start_bytes + bytes.len() as u64,
             expected,
             found,
         })
     }
-}
 
-/// Reads the header of a file, with the length before it, and checks its digest.
-fn read_header(file: &dyn ReadFile, path: &Path, entry: &FileEntry) -> Result<Vec<u8>, LoadError> {
-    // At most the format's limit of 100 MB, as checked by the validation of the manifest.
-    let mut header = vec![0; entry.header_bytes as usize];
-    let read = file.read_exact_at(&mut header, 0);
-    read.map_err(|source| LoadError::Io {
-        action: "read",
-        path: path.to_owned(),
-        source,
-    })?;
-    match Digest::of(&header) {
-        found if found == entry.header_digest => Ok(header),
-        found => Err(LoadError::DamagedFile {
-            path: path.to_owned(),
-            what: "header",
-            expected: entry.header_digest,
-            found,
-        }),
+    /// Returns the error of a boolean that is neither 0 nor 1.
+    pub(super) fn invalid_boolean(&self) -> LoadError {
+        LoadError::InvalidBoolean {
+            path: self.shard.path.clone(),
+            tensor: self.tensor.name.clone(),
+        }
+    }
+
+    /// Returns the error of a value that is out of the range of the requested dtype.
+    pub(super) fn overflow(&self, value: f64) -> LoadError {
+        LoadError::Overflow {
+            path: self.shard.path.clone(),
+            tensor: self.tensor.name.clone(),
+            value,
+            stored: self.tensor.dtype,
+        }
     }
 }
 
@@ -204,24 +229,17 @@ pub(super) fn check_header<'a>(
 ) -> Result<(), HeaderError> {
     let header = decode_header(bytes, entry.size_bytes)?;
     // Empty tensors can share their start with others, so the names are part of the order.
-    let expected: BTreeSet<(u64, String, StoredDType, &[u64])> = contents
-        .map(|(t, c)| {
-            let key = chunk_key(&t.name, &t.shape, &c.region);
-            (c.start_bytes, key, t.dtype, c.region.size())
-        })
-        .collect();
-    let found: BTreeSet<(u64, String, StoredDType, &[u64])> = header
-        .tensors
-        .iter()
-        .map(|t| {
-            let start = header.data_start_bytes + t.start_bytes;
-            (start, t.name.clone(), t.dtype, &t.shape[..])
-        })
-        .collect();
-    let mut wrong = expected
-        .difference(&found)
-        .chain(found.difference(&expected));
-    match wrong.next() {
+    type Listed<'a> = BTreeSet<(u64, String, StoredDType, &'a [u64])>;
+    let expected = contents.map(|(t, c)| {
+        let key = chunk_key(&t.name, &t.shape, &c.region);
+        (c.start_bytes, key, t.dtype, c.region.size())
+    });
+    let found = header.tensors.iter().map(|t| {
+        let start = header.data_start_bytes + t.start_bytes;
+        (start, t.name.clone(), t.dtype, &t.shape[..])
+    });
+    let (expected, found): (Listed<'_>, Listed<'_>) = (expected.collect(), found.collect());
+    match expected.symmetric_difference(&found).next() {
         Some((_, tensor, ..)) => Err(HeaderError::NotAsListed {
             tensor: short(tensor),
         }),

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::DType;
 use tinderbox_deferred::{
-    Mismatch, Mismatches, Observer, ParameterPath, ParameterTable, Request, Source, SourceError,
+    Mismatch, Mismatches, Observer, Parameter, ParameterPath, ParameterTable, Request, Source,
+    SourceError,
 };
 use tinderbox_fake::DynTensor;
 
 use super::{
     Checkpoint, LoadOptions,
     aliases::Alias,
-    load::{Reading, working_bytes},
+    load::{Load, Reading, working_bytes},
     place::load_to,
     plan::Wanted,
     transfer::Transfer,
@@ -51,18 +52,13 @@ impl Checkpoint {
         // The metadata of plain files, which has other names, can mean something else.
         for (name, is_sure) in own.chain(tied.map(|name| (name, self.has_digests()))) {
             let path = options.renamed(name);
-            match names.get(&path) {
-                None => {
-                    names.insert(path, name.clone());
-                }
-                Some(first) if is_sure => {
-                    return Err(LoadError::Renamed {
-                        first: first.clone(),
-                        second: name.clone(),
-                        name: path,
-                    });
-                }
-                Some(_) => {}
+            let first = names.entry(path).or_insert_with(|| name.clone());
+            if is_sure && first != name {
+                return Err(LoadError::Renamed {
+                    first: first.clone(),
+                    second: name.clone(),
+                    name: options.renamed(name),
+                });
             }
         }
         Ok(CheckpointSource {
@@ -126,12 +122,9 @@ impl CheckpointSource {
         let saved = self.checkpoint.tensors(Role::Model);
         let unused = saved.filter(|tensor| !used.contains(&tensor.name));
         let unused = unused.map(|tensor| self.options.renamed(&tensor.name));
-        unused
-            .filter(|name| !self.options.is_ignored(name))
-            .map(|name| Mismatch::Extra {
-                path: ParameterPath::new(name),
-            })
-            .collect()
+        let unused = unused.filter(|name| !self.options.ignored.contains(name));
+        let paths = unused.map(ParameterPath::new);
+        paths.map(|path| Mismatch::Extra { path }).collect()
     }
 
     /// Returns the saved tensor of a path.
@@ -148,10 +141,8 @@ impl CheckpointSource {
     ) -> Vec<(&'a ParameterPath, &'a TensorEntry)> {
         let mut found: Vec<(&ParameterPath, &TensorEntry)> = Vec::new();
         for path in paths {
-            let tensor = self
-                .find(path)
-                .filter(|tensor| !self.options.allow_shape || self.shape_of(path, tensor) == shape);
-            if let Some(tensor) = tensor
+            if let Some(tensor) = self.find(path)
+                && (!self.options.allow_shape || self.shape_of(path, tensor) == shape)
                 && found.iter().all(|(_, other)| other.name != tensor.name)
             {
                 found.push((path, tensor));
@@ -276,21 +267,24 @@ impl CheckpointSource {
         let (Found { wanted, others }, wrong) = self.compare_all(requests);
         Mismatches(wrong).none_in(|| self.describe())?;
         let devices: Vec<_> = requests.iter().map(|request| &request.device).collect();
-        let threads = self.options.threads;
-        let reading = Reading { threads, uncached };
+        let loading = Load {
+            checkpoint: &self.checkpoint,
+            reading: Reading {
+                uncached,
+                ..self.options.reading
+            },
+            progress: observer,
+        };
         let mut differ = Vec::new();
         let mut others = others.iter().peekable();
         let values = load_to(
-            &self.checkpoint,
+            loading,
             &wanted,
             &devices,
-            reading,
-            observer,
             |place, data| {
                 // In the order of the requests.
                 while let Some(alias) = others.next_if(|alias| alias.at == place) {
-                    let loaded = (&wanted[place], data);
-                    if !alias.is_equal(&self.checkpoint, loaded, reading)? {
+                    if !alias.is_equal(loading, &wanted[place], data)? {
                         differ.push(Mismatch::Differ {
                             path: alias.path.clone(),
                             other: alias.other.clone(),
@@ -301,10 +295,7 @@ impl CheckpointSource {
             },
             |place, value| observer.completed(&requests[place].path, value.bytes()),
         );
-        let values = values.map_err(|error| SourceError::Failed {
-            described: self.describe(),
-            source: Box::new(error),
-        })?;
+        let values = values.map_err(|error| self.checkpoint.failed(error))?;
         Mismatches(differ).none_in(|| self.describe())?;
         Ok(values)
     }
@@ -349,25 +340,21 @@ impl Source for CheckpointSource {
         wrong.extend(self.extra(model.iter().map(|parameter| &parameter.path)));
         if self.options.is_record {
             // A square weight would be loaded transposed without an error.
-            let requested: BTreeSet<&ParameterPath> =
-                requests.iter().flat_map(Request::paths).collect();
-            let transposed = model.iter().filter(|parameter| parameter.saved_transposed);
-            let wanted = transposed.filter(|parameter| requested.contains(&parameter.path));
-            let given = wanted.filter(|parameter| {
-                let shape = &parameter.shape;
-                !self.options.transposed(parameter.path.as_str(), shape)
-                    && self.find(&parameter.path).is_some()
-            });
-            wrong.extend(given.map(|parameter| Mismatch::Transposed {
-                path: parameter.path.clone(),
-            }));
+            let requested: BTreeSet<_> = requests.iter().flat_map(Request::paths).collect();
+            for Parameter { path, shape, .. } in model.iter().filter(|one| one.saved_transposed) {
+                let is_given = requested.contains(path) && self.find(path).is_some();
+                if is_given && !self.options.transposed(path.as_str(), shape) {
+                    let path = path.clone();
+                    wrong.push(Mismatch::Transposed { path });
+                }
+            }
         }
         Mismatches(wrong).none_in(|| self.describe())
     }
 
     fn working_bytes(&self, requests: &[Request]) -> u64 {
         let (Found { wanted, others }, _) = self.compare_all(requests);
-        let threads = self.options.threads;
+        let threads = self.options.reading.threads;
         let compared = others.iter().map(|alias| alias.working_bytes(threads));
         working_bytes(&self.checkpoint, &wanted, threads)
             .saturating_add(compared.max().unwrap_or(0))
@@ -381,10 +368,14 @@ impl Source for CheckpointSource {
 impl Checkpoint {
     fn exactly(&self) -> Result<CheckpointSource, SourceError> {
         let source = self.source(LoadOptions::default());
-        source.map_err(|error| SourceError::Failed {
+        source.map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: LoadError) -> SourceError {
+        SourceError::Failed {
             described: self.describe(),
             source: Box::new(error),
-        })
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reading of the values of a checkpoint's tensors.
+//! Reading of the values of a checkpoint's tensors, and verification: reads all bytes and reports all damage.
 
 use burn::tensor::TensorData;
 use tinderbox_deferred::Observer;
@@ -6,10 +6,17 @@ use tinderbox_fake::Region;
 
 use super::{
     Checkpoint,
-    load::{Reading, load},
+    load::{Load, Reading, default_threads, load},
     plan::Wanted,
+    shard::ShardFile,
 };
-use crate::{LoadError, Role, StoredDType, TensorEntry, layout::pieces};
+use crate::{
+    LoadError, Role, StoredDType, TensorEntry, format::INDEX_FILE, layout::pieces,
+    parallel::parallel,
+};
+
+/// Maximum number of damaged blocks that are reported per file.
+const MAX_NAMED: u64 = 1000;
 
 /// Maximum size of a piece in bytes: several digest blocks, because the first and the last block of a piece may be read
 /// twice.
@@ -62,12 +69,7 @@ impl Checkpoint {
         let mut missing = Vec::new();
         for name in names {
             match self.tensor(Role::State, name.as_ref()) {
-                Some(tensor) => wanted.push(Wanted {
-                    tensor,
-                    region: tensor.region(),
-                    dtype: tensor.dtype.burn(),
-                    transposed: false,
-                }),
+                Some(tensor) => wanted.push(Wanted::whole(tensor)),
                 None => missing.push(name.as_ref().to_owned()),
             }
         }
@@ -77,7 +79,11 @@ impl Checkpoint {
                 names: missing,
             });
         }
-        load(self, &wanted, reading, observer)
+        let loading = Load {
+            progress: observer,
+            ..Load::of(self, reading)
+        };
+        load(loading, &wanted)
     }
 
     /// Reads a region of a tensor of this checkpoint, in its stored dtype.
@@ -113,23 +119,20 @@ impl Checkpoint {
             dtype: dtype.burn(),
             transposed: false,
         };
-        let mut data = load(self, &[wanted], Reading::default(), &())?;
+        self.load_one(wanted, Reading::default())
+    }
+
+    fn load_one(&self, wanted: Wanted<'_>, reading: Reading) -> Result<TensorData, LoadError> {
+        let mut data = load(Load::of(self, reading), &[wanted])?;
         Ok(data.pop().expect("one region for one request"))
     }
 
     /// Reads all tensors of a role around the cache of the system, two at a time, and drops them.
     pub(crate) fn read_uncached(&self, role: Role) -> Result<(), LoadError> {
-        let wanted = self.tensors(role).map(|tensor| Wanted {
-            tensor,
-            region: tensor.region(),
-            dtype: tensor.dtype.burn(),
-            transposed: false,
-        });
-        let reading = Reading::uncached();
-        let wanted: Vec<Wanted<'_>> = wanted.collect();
-        wanted
-            .chunks(2)
-            .try_for_each(|some| load(self, some, reading, &()).map(drop))
+        let wanted: Vec<Wanted<'_>> = self.tensors(role).map(Wanted::whole).collect();
+        let loading = Load::of(self, Reading::uncached());
+        let mut pairs = wanted.chunks(2);
+        pairs.try_for_each(|some| load(loading, some).map(drop))
     }
 
     /// Reads a region of a tensor in boxes of at most 8 MiB, cast, whose concatenated elements are the elements of the region
@@ -140,8 +143,7 @@ impl Checkpoint {
         region: &Region,
         dtype: StoredDType,
     ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
-        let pieces = pieces(region, PIECE_BYTES / tensor.dtype.size_bytes());
-        let pieces = pieces.into_iter();
+        let pieces = pieces(region, PIECE_BYTES / tensor.dtype.size_bytes()).into_iter();
         pieces.map(move |piece| self.read_as(tensor, &piece, dtype))
     }
 
@@ -165,8 +167,89 @@ impl Checkpoint {
                 threads: 1,
                 uncached: false,
             };
-            let mut data = load(self, &[wanted], reading, &())?;
-            Ok(data.pop().expect("one region for one request"))
+            self.load_one(wanted, reading)
         })
+    }
+
+    /// Reads every byte and checks it against its digest, including the Hugging Face index and the plan.
+    ///
+    /// Time: one pass over all files. Memory: a header and one block per thread.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first damage.
+    pub fn verify(&self) -> Result<(), LoadError> {
+        match self.look_for_damage(&(), 1).into_iter().next() {
+            Some(damage) => Err(damage),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns all damage, in the order of the files: every block with a wrong digest, up to 1000 per file.
+    /// Empty if the checkpoint is intact. Time and memory as for [`Self::verify`].
+    pub fn damage(&self, progress: &dyn Observer) -> Vec<LoadError> {
+        self.look_for_damage(progress, MAX_NAMED)
+    }
+
+    fn look_for_damage(&self, progress: &dyn Observer, most: u64) -> Vec<LoadError> {
+        let manifest = self.manifest();
+        let bytes = manifest.files.iter().map(|file| file.size_bytes).sum();
+        progress.begin(manifest.tensors.len(), bytes);
+        let mut damage = Vec::new();
+        if let Some(index) = &manifest.index {
+            damage.extend(self.document(INDEX_FILE, index).err());
+        }
+        damage.extend(self.plan().err());
+        let found = parallel(default_threads(), 0..manifest.files.len(), |position| {
+            let damage = match self.file(position) {
+                Ok(shard) => self.damage_of(position, &shard, progress, most),
+                Err(error) => vec![error],
+            };
+            progress.advanced(manifest.files[position].header_bytes);
+            match most == 1 && !damage.is_empty() {
+                true => Err(damage),
+                false => Ok(damage),
+            }
+        });
+        let found = found.into_iter();
+        damage.extend(found.flat_map(|found| found.unwrap_or_else(|found| found)));
+        progress.end();
+        damage
+    }
+
+    fn damage_of(
+        &self,
+        position: usize,
+        shard: &ShardFile,
+        progress: &dyn Observer,
+        most: u64,
+    ) -> Vec<LoadError> {
+        let (mut damage, mut more, mut held) = (Vec::new(), 0, Vec::new());
+        for (tensor, chunk) in self.contents(position) {
+            let chunk = shard.chunk(tensor, chunk);
+            for span in chunk.blocks() {
+                let read = chunk.hold(span, &mut held, false);
+                let is_valid = || tensor.dtype != StoredDType::Bool || held.iter().all(|b| *b <= 1);
+                let found = match read {
+                    Err(error) => Some(error),
+                    Ok(_) => (!is_valid()).then(|| chunk.invalid_boolean()),
+                };
+                match found {
+                    Some(_) if damage.len() as u64 == most => more += 1,
+                    found => damage.extend(found),
+                }
+                if most == 1 && !damage.is_empty() {
+                    return damage;
+                }
+                progress.advanced(held.len() as u64);
+            }
+        }
+        if more > 0 {
+            damage.push(LoadError::MoreDamage {
+                path: shard.path.clone(),
+                blocks: more,
+            });
+        }
+        damage
     }
 }

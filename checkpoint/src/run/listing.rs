@@ -1,20 +1,41 @@
-//! The entries of a run's directory: steps, checkpoints that were set aside, and what is not made by this crate.
+//! The entries of a run's directory: steps, checkpoints that were set aside, and what is not made by this crate; selection of the
+//! checkpoint to resume from.
 
-use std::sync::PoisonError;
+use std::{path::PathBuf, sync::PoisonError};
 
 use super::Run;
 use crate::{
-    LoadError,
+    Checkpoint, ErrorClass, LoadError,
+    error::chain,
     format::{
         MANIFEST_FILE, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
-        parse_step_dir_name,
+        parse_step_dir_name, step_dir_name,
     },
-    read::failed,
-    store::{Found, FoundKind, existing},
+    store::{Found, FoundKind},
 };
 
 /// The begin of the names of steps.
 const STEP: &str = "step-";
+
+/// The newest usable checkpoint, and the newer damaged ones.
+#[derive(Debug)]
+pub struct Latest {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// The newer, damaged checkpoints, newest first.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A damaged checkpoint that was skipped.
+#[derive(Debug)]
+pub struct Skipped {
+    /// The step.
+    pub step: u64,
+    /// The directory.
+    pub dir: PathBuf,
+    /// The reason why it is damaged; names its directory or file.
+    pub reason: LoadError,
+}
 
 /// Returns the step of a directory, or of a link to one.
 fn step_of(found: &Found) -> Option<u64> {
@@ -73,8 +94,7 @@ impl Run {
 
     /// Lists the root; returns an empty list if it does not exist.
     fn list(&self) -> Result<Vec<Found>, LoadError> {
-        let listing = existing(self.store.list("")).map_err(failed(&*self.store, "list", ""))?;
-        let listing = listing.unwrap_or_default();
+        let listing = self.store.entries("")?;
         match listing.iter().any(|found| found.name == MANIFEST_FILE) {
             true => Err(LoadError::NotARun { path: self.place() }),
             false => Ok(listing),
@@ -107,5 +127,83 @@ impl Run {
                 tracing::warn!(path = %path.display(), reason, "this is not a checkpoint");
             }
         }
+    }
+
+    /// Returns the usable checkpoint with the highest step; `None` if the run has no checkpoints.
+    ///
+    /// Skips a checkpoint that is known to be damaged or has no manifest, and reports the reason in the
+    /// result and in a `tracing` warning. Does not read tensor data: damage in it is detected by a load, or
+    /// by [`latest_verified`](Self::latest_verified).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LoadError::NotUsable`] if the newest checkpoint that is not damaged can't be used, because
+    /// it has another version of the format, or the store fails or denies access. Returns
+    /// [`LoadError::NoneUsable`] with all reasons if checkpoints exist and all of them are damaged.
+    pub fn latest(&self) -> Result<Option<Latest>, LoadError> {
+        self.latest_that(|_| Ok(()))
+    }
+
+    /// As [`latest`](Self::latest), and reads and checks every byte of the checkpoint. Time: a pass over the
+    /// files of each examined checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// See [`latest`](Self::latest).
+    pub fn latest_verified(&self) -> Result<Option<Latest>, LoadError> {
+        self.latest_that(Checkpoint::verify)
+    }
+
+    /// Returns the usable checkpoint with the highest step that also passes a check.
+    ///
+    /// # Errors
+    ///
+    /// See [`latest`](Self::latest); the reasons include the reasons of the check.
+    pub fn latest_that(
+        &self,
+        test: impl Fn(&Checkpoint) -> Result<(), LoadError>,
+    ) -> Result<Option<Latest>, LoadError> {
+        let mut skipped = Vec::new();
+        for step in self.steps()?.into_iter().rev() {
+            let opened = self.open(step);
+            let tested = opened.and_then(|checkpoint| test(&checkpoint).map(|()| checkpoint));
+            match tested.map_err(|reason| self.skip_damaged(step, reason)) {
+                Err(reason) => skipped.extend(reason?),
+                Ok(checkpoint) => {
+                    return Ok(Some(Latest {
+                        checkpoint,
+                        skipped,
+                    }));
+                }
+            }
+        }
+        match skipped.is_empty() {
+            true => Ok(None),
+            false => Err(LoadError::NoneUsable {
+                path: self.place(),
+                reasons: skipped.into_iter().map(|skipped| skipped.reason).collect(),
+            }),
+        }
+    }
+
+    /// Returns the report on a checkpoint that is known to be damaged; `None` if another process has removed
+    /// it meanwhile.
+    fn skip_damaged(&self, step: u64, reason: LoadError) -> Result<Option<Skipped>, LoadError> {
+        if !matches!(reason.class(), ErrorClass::Damaged | ErrorClass::Missing) {
+            return Err(LoadError::NotUsable {
+                step,
+                source: Box::new(reason),
+            });
+        }
+        let name = step_dir_name(step);
+        if self.store.find(&name)?.is_none() {
+            return Ok(None);
+        }
+        let dir = self.store.place(&name);
+        tracing::warn!(
+            dir = %dir.display(), reason = %chain(&reason),
+            "skipped a damaged checkpoint"
+        );
+        Ok(Some(Skipped { step, dir, reason }))
     }
 }

@@ -1,6 +1,5 @@
 //! The checkpoints of a run.
 
-mod latest;
 mod listing;
 mod retention;
 
@@ -18,7 +17,7 @@ use crate::{
     write::{self, Action, Unlocked},
 };
 
-pub use latest::{Latest, Skipped};
+pub use listing::{Latest, Skipped};
 pub use retention::Retention;
 
 /// Number of attempts to reopen a step that may have been replaced concurrently.

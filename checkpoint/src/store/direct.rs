@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-#[cfg(target_os = "linux")]
 use crate::format::PAGE_BYTES as ALIGN;
 
 /// Opens a file again, for reads around the cache; `None` where there are none.
@@ -26,7 +25,6 @@ pub(super) fn open(file: &File) -> Option<File> {
 ///
 /// The system copies from the disk to the memory of the process, so that a model larger than the memory is read at the speed of
 /// the disk, and evicts nothing.
-#[cfg(target_os = "linux")]
 pub(super) fn read(
     file: &File,
     scratch: &mut Vec<u8>,
@@ -47,7 +45,6 @@ pub(super) fn read(
 }
 
 /// Fills memory from an offset of a file that was [opened](open) for this; returns `false` where that is not possible.
-#[cfg(target_os = "linux")]
 pub(super) fn fill(file: &File, into: &mut [u8], start: u64) -> io::Result<bool> {
     let places = [into.as_ptr().addr(), into.len(), start as usize];
     match places.iter().all(|place| place.is_multiple_of(ALIGN)) {
@@ -57,14 +54,11 @@ pub(super) fn fill(file: &File, into: &mut [u8], start: u64) -> io::Result<bool>
 }
 
 /// Reads at least so many bytes; returns `false` if the device has larger blocks, or the file system has no direct reads.
-#[cfg(target_os = "linux")]
 fn read_aligned(file: &File, into: &mut [u8], start: u64, least: usize) -> io::Result<bool> {
-    use std::os::unix::fs::FileExt;
-
     let mut read = 0;
     // The last part may be shorter, at the end of the file.
     while read < least {
-        match file.read_at(&mut into[read..], start + read as u64) {
+        match read_at(file, &mut into[read..], start + read as u64) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(more) => read += more,
             Err(error) => match error.kind() {
@@ -77,22 +71,20 @@ fn read_aligned(file: &File, into: &mut [u8], start: u64, least: usize) -> io::R
     Ok(true)
 }
 
-#[cfg(not(target_os = "linux"))]
-pub(super) fn fill(_file: &File, _into: &mut [u8], _start: u64) -> io::Result<bool> {
-    Ok(false)
-}
-
+/// Not known on other systems.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn open(_file: &File) -> Option<File> {
     None
 }
 
-#[cfg(not(target_os = "linux"))]
-pub(super) fn read(
-    _file: &File,
-    _scratch: &mut Vec<u8>,
-    _start: u64,
-    _bytes: usize,
-) -> io::Result<Option<Range<usize>>> {
-    Ok(None)
+/// Reads some bytes from an offset.
+#[cfg(unix)]
+pub(super) fn read_at(file: &File, into: &mut [u8], start: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, into, start)
+}
+
+/// Reads some bytes from an offset.
+#[cfg(windows)]
+pub(super) fn read_at(file: &File, into: &mut [u8], start: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, into, start)
 }

@@ -9,7 +9,9 @@ use std::{
     time::SystemTime,
 };
 
-use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile, direct, existing, read_into};
+use super::{
+    Failure, Found, FoundKind, Lock, ReadFile, Store, WriteFile, direct, existing, read_into,
+};
 
 /// Size of the write buffer: small tensors are combined, larger ones bypass it.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -71,15 +73,14 @@ impl LocalStore {
     }
 
     /// Opens a file, and returns which file it is.
-    pub(crate) fn open_version(&self, path: &str) -> io::Result<(Box<dyn ReadFile>, FileVersion)> {
-        let (file, metadata) = open_plain(&self.at(path), self.follow)?;
+    pub(crate) fn open_version(
+        &self,
+        path: &str,
+    ) -> Result<(Box<dyn ReadFile>, FileVersion), Failure> {
+        let opened = open_plain(&self.at(path), self.follow);
+        let (file, metadata) = opened.map_err((self as &dyn Store).failed("open", path))?;
         let version = FileVersion::of(&metadata);
-        let file = LocalRead {
-            bytes: metadata.len(),
-            direct: OnceLock::new(),
-            file,
-        };
-        Ok((Box::new(file), version))
+        Ok((Box::new(LocalRead::of(file, &metadata)), version))
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -128,15 +129,15 @@ impl Store for LocalStore {
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
-        self.open_version(path).map(|(file, _)| file)
+        let (file, metadata) = open_plain(&self.at(path), self.follow)?;
+        Ok(Box::new(LocalRead::of(file, &metadata)))
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
         let file = File::create_new(self.at(path))?;
         Ok(Box::new(LocalWrite {
             file: BufWriter::with_capacity(BUFFER_BYTES, file),
-            bytes: 0,
-            begun: 0,
+            unflushed: 0..0,
         }))
     }
 
@@ -222,8 +223,6 @@ impl Store for LocalStore {
 /// Which file it is, and whether it was written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileVersion {
-    /// Its device and its number there.
-    #[cfg(unix)]
     id: (u64, u64),
     bytes: u64,
     /// `None` where the system does not know.
@@ -233,7 +232,6 @@ pub(crate) struct FileVersion {
 impl FileVersion {
     fn of(metadata: &Metadata) -> Self {
         Self {
-            #[cfg(unix)]
             id: id_of(metadata),
             bytes: metadata.len(),
             modified: metadata.modified().ok(),
@@ -322,7 +320,7 @@ fn open_plain(path: &Path, follow: bool) -> io::Result<(File, Metadata)> {
     }
     let file = options.open(path)?;
     let after = file.metadata()?;
-    match after.is_file() && same_file(&before, &after) {
+    match after.is_file() && id_of(&before) == id_of(&after) {
         true => Ok((file, after)),
         false => Err(refused()),
     }
@@ -351,6 +349,14 @@ struct LocalRead {
 }
 
 impl LocalRead {
+    fn of(file: File, metadata: &Metadata) -> Self {
+        Self {
+            file,
+            direct: OnceLock::new(),
+            bytes: metadata.len(),
+        }
+    }
+
     fn direct(&self) -> Option<&File> {
         let opened = self.direct.get_or_init(|| direct::open(&self.file));
         opened.as_ref()
@@ -370,7 +376,7 @@ impl ReadFile for LocalRead {
     #[cfg(windows)]
     fn read_exact_at(&self, mut into: &mut [u8], mut start: u64) -> io::Result<()> {
         while !into.is_empty() {
-            let read = std::os::windows::fs::FileExt::seek_read(&self.file, into, start)?;
+            let read = direct::read_at(&self.file, into, start)?;
             if read == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
             }
@@ -404,19 +410,18 @@ impl ReadFile for LocalRead {
 #[derive(Debug)]
 struct LocalWrite {
     file: BufWriter<File>,
-    /// Number of bytes written.
-    bytes: u64,
-    /// Number of bytes whose write-back has started.
-    begun: u64,
+    /// The bytes whose write-back has not started.
+    unflushed: Range<u64>,
 }
 
 impl WriteFile for LocalWrite {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
-        self.bytes += bytes.len() as u64;
-        if self.bytes - self.begun >= FLUSH_BYTES {
-            begin_flush(self.file.get_ref(), self.begun, self.bytes - self.begun);
-            self.begun = self.bytes;
+        let Range { start, end } = &mut self.unflushed;
+        *end += bytes.len() as u64;
+        if *end - *start >= FLUSH_BYTES {
+            begin_flush(self.file.get_ref(), *start, *end - *start);
+            *start = *end;
         }
         Ok(())
     }
@@ -473,14 +478,10 @@ fn id_of(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-#[cfg(unix)]
-fn same_file(before: &Metadata, after: &Metadata) -> bool {
-    id_of(before) == id_of(after)
-}
-
+/// Returns the size of a file, where files have no numbers.
 #[cfg(not(unix))]
-fn same_file(before: &Metadata, after: &Metadata) -> bool {
-    before.file_type() == after.file_type() && before.len() == after.len()
+fn id_of(metadata: &Metadata) -> (u64, u64) {
+    (0, metadata.len())
 }
 
 #[cfg(target_os = "linux")]

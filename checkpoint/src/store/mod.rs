@@ -7,18 +7,26 @@
 //! Cloud Storage or Azure (features `aws`, `gcp`, `azure`), or an in-memory bucket.
 
 mod direct;
+mod failure;
 mod local;
 #[cfg(feature = "object-store")]
 mod object;
 mod retrying;
 
-use std::{any::Any, collections::HashMap, fmt, io, ops::Range, path::PathBuf, time::SystemTime};
+use std::{
+    any::Any,
+    fmt, io,
+    ops::Range,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
 
 use crate::{
     FormatError, Manifest,
     format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, decode_manifest, temporary_name},
 };
 
+pub(crate) use failure::{Failure, NewFile};
 pub(crate) use local::FileVersion;
 pub use local::LocalStore;
 #[cfg(feature = "object-store")]
@@ -205,18 +213,15 @@ pub trait Store: fmt::Debug + Send + Sync {
         manifest: &[u8],
         replace: bool,
     ) -> Result<Option<String>, PublishError> {
-        let at = |path: &str| {
-            let path = path.to_owned();
-            move |source| PublishError::Unpublished { path, source }
-        };
+        let at = PublishError::at;
         let path = join(attempt, MANIFEST_FILE);
         self.put(&path, manifest).map_err(at(&path))?;
         self.sync_dir(attempt).map_err(at(attempt))?;
-        match replace {
+        let moved = match replace {
             true => self.exchange(attempt, step),
             false => self.rename(attempt, step),
-        }
-        .map_err(at(step))?;
+        };
+        moved.map_err(at(step))?;
         self.sync_dir("")
             .map_err(|source| PublishError::NotDurable { source })?;
         Ok(replace.then(|| attempt.to_owned()))
@@ -258,6 +263,14 @@ pub enum PublishError {
         /// The cause.
         source: io::Error,
     },
+}
+
+impl PublishError {
+    /// Returns the conversion of an error of a path, before publication.
+    fn at(path: &str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Unpublished { path, source }
+    }
 }
 
 /// An entry of a directory.
@@ -370,18 +383,19 @@ pub(crate) fn join(dir: &str, name: &str) -> String {
     }
 }
 
+/// Returns the directory and the name of a path of the system; `None` if it does not end in a name in UTF-8.
+pub(crate) fn parent_of(path: &Path) -> Option<(&Path, &str)> {
+    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let name = path.file_name()?.to_str()?;
+    Some((parent.unwrap_or(Path::new(".")), name))
+}
+
 /// Converts `NotFound` to `None`.
 pub(crate) fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
     }
-}
-
-/// Lists a directory, by name.
-pub(crate) fn list_by_name(store: &dyn Store, dir: &str) -> io::Result<HashMap<String, Found>> {
-    let listing = store.list(dir)?.into_iter();
-    Ok(listing.map(|found| (found.name.clone(), found)).collect())
 }
 
 /// Reads the manifest of a directory; returns `None` if there is none.

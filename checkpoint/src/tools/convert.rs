@@ -1,4 +1,4 @@
-//! Parameters saved again as a checkpoint: cast, renamed, for any number of ranks.
+//! Checkpoints saved again: all of one, unchanged or for another number of ranks, or its parameters cast and renamed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,9 +8,15 @@ use burn::tensor::DType;
 use regex::Regex;
 use tinderbox_deferred::Observer;
 
-use super::{SaveOptions, ToolError, save_tensors};
-use crate::read::renamed;
-use crate::{Checkpoint, CheckpointMeta, Role, Run, SaveTensor};
+use super::save::save;
+use super::{Cut, SaveOptions, ToolError, save_tensors};
+use crate::{
+    Checkpoint, CheckpointMeta, Role, Run, SaveError, SaveTensor, TensorEntry,
+    format::encode_manifest,
+    parallel::parallel,
+    read::{default_threads, renamed},
+    store::join,
+};
 
 /// Options of a conversion.
 #[derive(Clone, Debug, Default)]
@@ -50,13 +56,9 @@ pub fn convert(
     let mut tensors = Vec::new();
     for entry in from.tensors(Role::Model) {
         let mut tensor = SaveTensor::of_checkpoint(&shared, entry, options.dtype);
-        for name in std::iter::once(&mut tensor.name).chain(&mut tensor.tied) {
+        let all = std::iter::once(&mut tensor.name).chain(&mut tensor.tied);
+        for (was, name) in entry.names().zip(all) {
             *name = renamed(&options.renames, name);
-        }
-        for (was, name) in std::iter::once(&entry.name)
-            .chain(&entry.tied)
-            .zip(std::iter::once(&tensor.name).chain(&tensor.tied))
-        {
             if let Some(first) = names.insert(name.clone(), was) {
                 return Err(ToolError::SameName {
                     first: first.to_owned(),
@@ -84,10 +86,121 @@ pub fn convert(
 fn without_match<'a>(from: &Checkpoint, renames: &'a [(Regex, String)]) -> Option<&'a Regex> {
     let patterns = renames.iter().enumerate();
     let mut unused = patterns.filter(|(at, (pattern, _))| {
-        let tensors = from.tensors(Role::Model);
-        let mut names =
-            tensors.flat_map(|tensor| std::iter::once(&tensor.name).chain(&tensor.tied));
+        let mut names = from.tensors(Role::Model).flat_map(TensorEntry::names);
         !names.any(|name| pattern.is_match(&renamed(&renames[..*at], name)))
     });
     unused.next().map(|(_, (pattern, _))| pattern)
+}
+
+/// Options of a reshard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReshardOptions {
+    /// The division of tensors over ranks.
+    pub cut: Cut,
+    /// Whether an existing checkpoint of the step is replaced, atomically.
+    pub replace: bool,
+}
+
+/// Saves a checkpoint again as if `world_size` ranks had saved it, to a run, which may be its own; returns
+/// the directory. Keeps values, step, seed, data position, metadata, plan, types of modules, scalars, tied names and
+/// block size.
+///
+/// Tensors of optimizer state named `optimizer.<path>.<field>` are assigned to the rank of the parameter with
+/// this path; they are balanced as one group, the largest first to the rank with the fewest bytes. Scalars
+/// with such a name are assigned to the same rank, all others to rank 0.
+///
+/// Time: one pass over the values to read and one to write. Memory: a few pieces of 8 MiB for each of up to 4
+/// threads, and a copy of the manifest.
+///
+/// # Errors
+///
+/// Returns an error if the step exists and is not to be replaced, the number of ranks is invalid, a block is
+/// damaged, or an I/O operation fails. Nothing is published then.
+pub fn reshard(
+    checkpoint: &Checkpoint,
+    to: &Run,
+    world_size: u32,
+    options: &ReshardOptions,
+    progress: &dyn Observer,
+) -> Result<PathBuf, ToolError> {
+    let manifest = checkpoint.manifest();
+    let shared = Arc::new(checkpoint.clone());
+    let tensors = manifest.tensors.iter();
+    let tensors = tensors.map(|tensor| SaveTensor::of_checkpoint(&shared, tensor, None));
+    let tensors: Vec<SaveTensor> = tensors.collect();
+    let meta = CheckpointMeta {
+        seed: manifest.seed,
+        data_position: manifest.data_position,
+        metadata: manifest.metadata(),
+        plan: checkpoint.plan()?.unwrap_or_default(),
+        modules: manifest.modules(),
+        settings: manifest.settings(),
+        numerics: manifest.numerics(),
+        block_size: Some(manifest.block_bytes),
+        replace: options.replace,
+        unknown_fields: manifest.unknown_fields().clone(),
+        ..CheckpointMeta::new(manifest.step, world_size)
+    };
+    let cut = SaveOptions {
+        cut: options.cut,
+        ..SaveOptions::default()
+    };
+    save(&tensors, checkpoint.scalars(), to, meta, &cut, progress)
+}
+
+/// Options of a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyOptions {
+    /// Whether an existing checkpoint of the step is replaced, atomically.
+    pub replace: bool,
+}
+
+/// Copies a checkpoint to a run, which may be in another store; returns the directory. Every file has the
+/// bytes of the original, except the manifest: its id is the copy's own, since ids are unique, so that a copy is
+/// published, replaced and cleaned up like any other save; and unknown fields of files, tensors and chunks are left
+/// out.
+///
+/// Time: one pass over the files to read and one to write; digests are checked. Memory: for each of up to 8 threads a
+/// header, one block, and what the target holds per file (1 MiB in a directory, up to 40 MiB in a bucket); a copy of
+/// the manifest.
+///
+/// # Errors
+///
+/// Returns an error if the step exists and is not to be replaced, the checkpoint is damaged, or an I/O
+/// operation fails. Then nothing is published, with the exceptions of [`Attempt::publish`](crate::Attempt::publish).
+pub fn copy(
+    checkpoint: &Checkpoint,
+    to: &Run,
+    options: &CopyOptions,
+    progress: &dyn Observer,
+) -> Result<PathBuf, ToolError> {
+    let manifest = checkpoint.manifest();
+    // One rank: no other process takes part.
+    let attempt = to.begin(CheckpointMeta {
+        replace: options.replace,
+        ..CheckpointMeta::new(manifest.step, 1)
+    })?;
+    let bytes = manifest.files.iter().map(|file| file.size_bytes).sum();
+    progress.begin(manifest.tensors.len(), bytes);
+    let (store, dir) = attempt.place_to_write();
+    let copied = parallel(default_threads(), 0..manifest.files.len(), |position| {
+        let mut file = store.begin(join(dir, &manifest.files[position].name))?;
+        checkpoint.for_each_piece(position, |bytes| {
+            file.write_all(bytes)?;
+            progress.advanced(bytes.len() as u64);
+            Ok::<(), ToolError>(())
+        })?;
+        Ok(file.finish()?)
+    });
+    copied.into_iter().collect::<Result<(), ToolError>>()?;
+    for (name, bytes) in checkpoint.documents()? {
+        store.write(&join(dir, name), &bytes)?;
+    }
+    let mut manifest = manifest.clone();
+    manifest.attempt = attempt.handle().attempt();
+    let bytes = encode_manifest(&manifest).map_err(SaveError::from)?;
+    attempt.handle().check_written(&manifest.files)?;
+    let place = attempt.publish_manifest(&bytes)?;
+    progress.end();
+    Ok(place)
 }

@@ -145,29 +145,24 @@ pub fn diff(
         if differences.is_empty() {
             found.equal_tensors += 1;
         }
-        found
-            .tensors
-            .extend(differences.into_iter().map(|difference| TensorDifference {
-                role: a.role,
-                name: a.name.clone(),
-                difference,
-            }));
+        let differences = differences.into_iter();
+        let of_a = |difference| TensorDifference {
+            role: a.role,
+            name: a.name.clone(),
+            difference,
+        };
+        found.tensors.extend(differences.map(of_a));
     }
     progress.end();
     // Stable, so the differences of one tensor keep their order.
-    found
-        .tensors
-        .sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
+    let tensors = &mut found.tensors;
+    tensors.sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
     compare_scalars(first, second, &mut found);
     Ok(found)
 }
 
 fn form(tensor: &TensorEntry) -> (StoredDType, &[u64]) {
     (tensor.dtype, &tensor.shape)
-}
-
-fn names(tensor: &TensorEntry) -> BTreeSet<&String> {
-    std::iter::once(&tensor.name).chain(&tensor.tied).collect()
 }
 
 /// Returns all differences of a tensor.
@@ -177,11 +172,12 @@ fn compare(
     progress: &dyn Observer,
 ) -> Result<Vec<Difference>, LoadError> {
     let mut differences = Vec::new();
-    if names(a) != names(b) {
-        let owned = |tensor| names(tensor).into_iter().cloned().collect();
+    let [of_a, of_b] = [a, b].map(|tensor| tensor.names().collect::<BTreeSet<_>>());
+    if of_a != of_b {
+        let owned = |names: BTreeSet<&String>| names.into_iter().cloned().collect();
         differences.push(Difference::Names {
-            first: owned(a),
-            second: owned(b),
+            first: owned(of_a),
+            second: owned(of_b),
         });
     }
     if form(a) != form(b) {

@@ -4,7 +4,13 @@ use std::path::PathBuf;
 
 use tinderbox_deferred::human_bytes_distinct;
 
-use crate::{HeaderError, LoadError, SaveError};
+use crate::{HeaderError, LoadError, SaveError, store::Failure};
+
+impl From<Failure> for ToolError {
+    fn from(failure: Failure) -> Self {
+        Self::Save(failure.into())
+    }
+}
 
 /// The reason why an operation on a whole checkpoint failed. Its output does not exist then.
 #[derive(Debug, thiserror::Error)]

@@ -4,23 +4,18 @@
 //! All of them read blocks, or pieces of 8 MiB, whatever the size of the tensors, and check the digest of every
 //! byte of a checkpoint.
 
-mod assign;
 mod convert;
-mod copy;
 mod diff;
 mod division;
 mod error;
 mod export;
 mod rate;
-mod reshard;
 mod save;
 
-pub use convert::{ConvertOptions, convert};
-pub use copy::{CopyOptions, copy};
+pub use convert::{ConvertOptions, CopyOptions, ReshardOptions, convert, copy, reshard};
 pub use diff::{Diff, Difference, ScalarDifference, TensorDifference, ValueDifference, diff};
 pub use division::Cut;
 pub use error::ToolError;
 pub use export::{ExportFormat, ExportLayout, ExportOptions, Exported, export, export_tensors};
 pub use rate::{ReadRate, read_rate};
-pub use reshard::{ReshardOptions, reshard};
 pub use save::{SaveOptions, save_tensors};

@@ -123,16 +123,14 @@ fn threads_within(
     const BUFFER_BYTES: u64 = 1 << 20;
     /// The manifest exists in parts, merged, as text and as it is read again.
     const MANIFESTS: u64 = 8;
-    let needs = tensors
-        .iter()
-        .map(|tensor| (tensor.working_bytes(), &*tensor.name));
+    let needs = tensors.iter();
+    let needs = needs.map(|tensor| (tensor.working_bytes(), &*tensor.name));
     let (most, tensor) = needs.max().unwrap_or_default();
     let each = most.saturating_add(BUFFER_BYTES);
     let of_process = process_bytes().ok_or(ToolError::UnknownMemory)?;
     let manifests = MANIFESTS.saturating_mul(manifest_bytes);
-    let besides = of_process
-        .saturating_add(SPARE_BYTES)
-        .saturating_add(manifests);
+    let besides = [SPARE_BYTES, manifests].into_iter();
+    let besides = besides.fold(of_process, u64::saturating_add);
     let threads = limit_bytes.saturating_sub(besides) / each;
     if threads == 0 {
         return Err(ToolError::Memory {

@@ -5,7 +5,6 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use super::{
     AttemptHandle, CheckpointMeta,
     clean::{remove_attempt, remove_replaced},
-    failed,
     merge::merge,
 };
 use crate::{
@@ -15,7 +14,7 @@ use crate::{
         Marker, PLAN_FILE, Part, StoredPlan, attempt_dir_name, claim_file_name, encode_index,
         encode_manifest, metadata, part_file_name, step_dir_name, texts,
     },
-    store::{Found, FoundKind, Lock, PublishError, Store, existing, is_link, join},
+    store::{FoundKind, Lock, PublishError, Store, existing, is_link, join},
 };
 
 /// An attempt to save a step, owned by the coordinator: rank 0, or the process that starts the ranks.
@@ -38,39 +37,35 @@ impl Attempt {
         let block_size = meta.size.unwrap_or_default().block_size(&meta)?;
         let plan = match &meta.plan {
             serde_json::Value::Null => None,
-            plan => {
-                let plan = Json::of(plan).and_then(|plan| plan.at_most(MAX_MANIFEST_BYTES));
-                Some(plan?)
-            }
+            plan => Some(Json::of(plan, MAX_MANIFEST_BYTES)?),
         };
         refuse_existing(&*store, &step_dir_name(meta.step), meta.replace)?;
-        store.create_root().map_err(failed(&*store, "create", ""))?;
-        let mut marker = Marker::new(AttemptId::fresh(), meta.step);
-        marker.world_size = meta.world_size;
-        marker.block_bytes = block_size;
-        marker.file_bytes = meta.file_bytes;
+        store.create_root().map_err(store.failed("create", ""))?;
+        let marker = Marker {
+            world_size: meta.world_size,
+            block_bytes: block_size,
+            file_bytes: meta.file_bytes,
+            ..Marker::new(AttemptId::fresh(), meta.step)
+        };
         let dir = attempt_dir_name(meta.step, marker.attempt);
-        store
-            .create_dir(&dir)
-            .map_err(failed(&*store, "create", &dir))?;
+        let created = store.create_dir(&dir);
+        created.map_err(store.failed("create", &dir))?;
         let bytes = marker.encode()?;
         let path = join(&dir, MARKER_FILE);
-        let abandon = |_: &SaveError| {
-            // Reports the first error.
-            let _ = remove_attempt(&*store, &marker);
-        };
         // Durable before any other file of the attempt, so that the remains of a power failure include the
         // marker.
-        let locked = store
-            .create_locked(&path, &bytes)
-            .and_then(|lock| store.sync_dir(&dir).map(|()| lock));
-        let lock = locked
-            .map_err(failed(&*store, "create", &path))
-            .inspect_err(abandon)?;
-        let plan = plan
-            .map(|plan| write_document(&*store, &join(&dir, PLAN_FILE), plan.text().as_bytes()))
-            .transpose()
-            .inspect_err(abandon)?;
+        let written = (|| {
+            let lock = store.create_locked(&path, &bytes);
+            let lock = lock.and_then(|lock| store.sync_dir(&dir).map(|()| lock));
+            let lock = lock.map_err(store.failed("create", &path))?;
+            let path = join(&dir, PLAN_FILE);
+            let plan = plan.map(|plan| write_document(&*store, &path, plan.text().as_bytes()));
+            Ok((lock, plan.transpose()?))
+        })();
+        let (lock, plan) = written.inspect_err(|_: &SaveError| {
+            // Reports the first error.
+            let _ = remove_attempt(&*store, &marker);
+        })?;
         Ok(Self {
             handle: AttemptHandle::new(store, marker),
             meta,
@@ -109,7 +104,7 @@ impl Attempt {
         for rank in ranks {
             let part = join(dir, &part_file_name(rank));
             // If it is missing, a repeated request found it already removed by the first.
-            existing(store.remove_file(&part)).map_err(failed(&**store, "remove", &part))?;
+            existing(store.remove_file(&part)).map_err(store.failed("remove", &part))?;
         }
         self.publish_manifest(&bytes)
     }
@@ -124,39 +119,28 @@ impl Attempt {
         let step = step_dir_name(self.meta.step);
         let replace = self.meta.replace && is_replaceable(&**store, &step)?;
         let place = store.place(&step);
-        let replaced = match store.publish(dir, &step, bytes, replace) {
-            Ok(replaced) => replaced,
-            Err(PublishError::NotDurable { source }) => {
-                self.kept = true;
-                return Err(SaveError::NotDurable {
-                    path: place,
-                    source,
-                });
+        let published = store.publish(dir, &step, bytes, replace);
+        self.kept = !matches!(published, Err(PublishError::Unpublished { .. }));
+        let replaced = published.map_err(|error| match error {
+            PublishError::NotDurable { source } => SaveError::NotDurable {
+                path: place.clone(),
+                source,
+            },
+            PublishError::Unknown { source } => {
+                store.failed("determine whether the store has published", &step)(source).into()
             }
-            Err(PublishError::Unknown { source }) => {
-                self.kept = true;
-                return Err(SaveError::Io {
-                    action: "determine whether the store has published",
-                    path: place,
-                    source,
-                });
-            }
-            Err(PublishError::Unpublished { path, source }) => {
-                let taken = path == step && is_taken(&source);
-                let path = store.place(&path);
-                return Err(match source.kind() {
-                    // Another attempt may have published the step since the check.
-                    _ if taken => SaveError::StepExists { path },
-                    io::ErrorKind::Unsupported if replace => SaveError::CantReplace { path },
-                    _ => SaveError::Io {
-                        action: "publish",
-                        path,
-                        source,
-                    },
-                });
-            }
-        };
-        self.kept = true;
+            PublishError::Unpublished { path, source } => match source.kind() {
+                // Another attempt may have published the step since the check.
+                io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty if path == step => {
+                    let path = place.clone();
+                    SaveError::StepExists { path }
+                }
+                io::ErrorKind::Unsupported if replace => SaveError::CantReplace {
+                    path: store.place(&path),
+                },
+                _ => store.failed("publish", &path)(source).into(),
+            },
+        })?;
         // If a kill leaves the marker there, it is harmless: no reader uses it.
         let files = store.files_of(&step, dir);
         if !store.renames() {
@@ -181,28 +165,30 @@ impl Attempt {
     /// Creates the manifest of all parts; writes the Hugging Face index first, because the manifest contains
     /// its digest.
     fn manifest(&self, parts: Vec<Part>) -> Result<Manifest, SaveError> {
-        let AttemptHandle {
-            store, dir, marker, ..
-        } = &self.handle;
-        let meta = &self.meta;
-        let block = marker.block_bytes;
-        let mut manifest = Manifest::empty(marker.attempt, meta.step, meta.world_size, block);
-        manifest.seed = meta.seed;
-        manifest.data_position = meta.data_position;
-        manifest.metadata = metadata(&meta.metadata)?;
-        manifest.modules = meta.modules.to_json()?;
-        manifest.settings = texts::to_json(&meta.settings)?;
-        manifest.numerics = texts::to_json(&meta.numerics)?;
-        manifest.unknown = meta.unknown_fields.clone();
-        manifest.plan = self
-            .plan
-            .clone()
-            .map_or(StoredPlan::None(()), StoredPlan::File);
+        let (meta, marker) = (&self.meta, &self.handle.marker);
+        let plan = self.plan.clone();
+        let mut manifest = Manifest {
+            seed: meta.seed,
+            data_position: meta.data_position,
+            metadata: metadata(&meta.metadata)?,
+            modules: meta.modules.to_json()?,
+            settings: texts::to_json(&meta.settings)?,
+            numerics: texts::to_json(&meta.numerics)?,
+            unknown: meta.unknown_fields.clone(),
+            plan: plan.map_or(StoredPlan::None(()), StoredPlan::File),
+            ..Manifest::empty(
+                marker.attempt,
+                meta.step,
+                meta.world_size,
+                marker.block_bytes,
+            )
+        };
         merge(parts, &mut manifest)?;
         self.handle.check_written(&manifest.files)?;
         if let Some(parameters) = in_one_chunk(&manifest.tensors) {
             let index = encode_index(parameters)?;
-            manifest.index = Some(write_document(&**store, &join(dir, INDEX_FILE), &index)?);
+            let (store, dir) = self.place_to_write();
+            manifest.index = Some(write_document(store, &join(dir, INDEX_FILE), &index)?);
         }
         Ok(manifest)
     }
@@ -213,10 +199,8 @@ impl Drop for Attempt {
         if self.kept {
             return;
         }
-        let AttemptHandle {
-            store, dir, marker, ..
-        } = &self.handle;
-        if let Err(error) = remove_attempt(&**store, marker) {
+        let (store, dir) = self.place_to_write();
+        if let Err(error) = remove_attempt(store, &self.handle.marker) {
             tracing::warn!(
                 dir = %store.place(dir).display(), %error,
                 "an abandoned attempt could not be removed; `clean` removes it after this process has ended"
@@ -239,18 +223,11 @@ fn in_one_chunk(tensors: &[TensorEntry]) -> Option<Vec<(&str, &str, u64)>> {
 
 /// Writes a small file and returns its size and digest.
 fn write_document(store: &dyn Store, path: &str, bytes: &[u8]) -> Result<DocumentEntry, SaveError> {
-    store
-        .put(path, bytes)
-        .map_err(failed(store, "write", path))?;
+    store.write(path, bytes)?;
     Ok(DocumentEntry {
         size_bytes: bytes.len() as u64,
         digest: Digest::of(bytes),
     })
-}
-
-fn is_taken(error: &io::Error) -> bool {
-    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
-    matches!(error.kind(), AlreadyExists | DirectoryNotEmpty)
 }
 
 /// Rejects a step that can't be published, before anything is written.
@@ -262,7 +239,7 @@ fn refuse_existing(store: &dyn Store, step_dir: &str, replace: bool) -> Result<(
         false => join(step_dir, MANIFEST_FILE),
     };
     let path = store.place(&taken);
-    match look(store, &taken)?.map(|found| found.kind) {
+    match store.find(&taken)?.map(|found| found.kind) {
         Some(FoundKind::File | FoundKind::Other) if store.renames() => {
             Err(SaveError::NotADirectory { path })
         }
@@ -273,14 +250,9 @@ fn refuse_existing(store: &dyn Store, step_dir: &str, replace: bool) -> Result<(
 
 /// Returns whether a step is a checkpoint, which may be damaged, or a link, whose target is not changed by a replacement.
 fn is_replaceable(store: &dyn Store, step_dir: &str) -> Result<bool, SaveError> {
-    let path = join(step_dir, MANIFEST_FILE);
-    if look(store, &path)?.is_some() {
+    if store.find(&join(step_dir, MANIFEST_FILE))?.is_some() {
         return Ok(true);
     }
-    let link = existing(is_link(store, step_dir)).map_err(failed(store, "look at", step_dir))?;
-    Ok(link.unwrap_or(false))
-}
-
-fn look(store: &dyn Store, path: &str) -> Result<Option<Found>, SaveError> {
-    existing(store.look(path)).map_err(failed(store, "look at", path))
+    let link = existing(is_link(store, step_dir));
+    Ok(link.map_err(store.failed("look at", step_dir))? == Some(true))
 }

@@ -1,7 +1,6 @@
 //! Saves all ranks of one process, in the foreground or in the background.
 
 use std::{
-    fmt,
     path::PathBuf,
     sync::{
         Arc,
@@ -13,7 +12,11 @@ use std::{
 };
 
 use super::{Attempt, RankSave};
-use crate::{SaveError, error::chain, parallel::parallel};
+use crate::{
+    SaveError,
+    error::chain,
+    parallel::{cores, parallel},
+};
 use tinderbox_deferred::Observer;
 use tinderbox_fake::panic_message;
 
@@ -38,8 +41,7 @@ impl Attempt {
         progress: &dyn Observer,
     ) -> Result<PathBuf, SaveError> {
         let handle = self.handle();
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let at_once = cores.min(MAX_RANKS_AT_ONCE);
+        let at_once = cores(MAX_RANKS_AT_ONCE);
         let handle = match handle.world_size() {
             1 => handle,
             // The ranks share the cores.
@@ -166,18 +168,13 @@ struct Running {
 /// A save in the background.
 ///
 /// When dropped, it waits as [`wait`](Self::wait) does, and reports a failure in a `tracing` error.
+#[derive(derive_more::Debug)]
+#[debug("Saving {{ step: {step}, done: {} }}", self.is_done())]
 pub struct Saving {
     step: u64,
     timeout: Duration,
     written: Arc<Written>,
     running: Option<Running>,
-}
-
-impl fmt::Debug for Saving {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let done = self.is_done();
-        write!(f, "Saving {{ step: {}, done: {done} }}", self.step)
-    }
 }
 
 impl Saving {

@@ -1,14 +1,14 @@
-//! Removal of abandoned attempts and the remains of killed saves.
+//! Removal of abandoned attempts, of the remains of killed saves, and of steps. Damaged checkpoints are set aside, and removed
+//! only on request.
 
 use std::{collections::BTreeSet, io, path::PathBuf};
 
-use super::failed;
 use crate::{
     AttemptId, SaveError,
     format::{
-        MANIFEST_FILE, MARKER_FILE, Manifest, Marker, attempt_dir_name, parse_attempt_dir_name,
-        parse_damaged_dir_name, parse_removed_dir_name, removed_dir_name, step_dir_name,
-        temporary_name,
+        MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, attempt_dir_name, damaged_dir_name,
+        parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
+        parse_step_dir_name, removed_dir_name, step_dir_name, temporary_name,
     },
     store::{FoundKind, Lock, Store, existing, is_link, join, read_manifest, remove_tree},
 };
@@ -61,18 +61,17 @@ pub(crate) fn clean(
     action: Action,
 ) -> Result<Cleaned, SaveError> {
     let mut cleaned = Cleaned::default();
-    let listing = existing(store.list("")).map_err(failed(store, "list", ""))?;
-    let listing = listing.unwrap_or_default();
+    let listing = store.entries("")?;
     if listing.iter().any(|found| found.name == MANIFEST_FILE) {
         return Err(SaveError::NotARun {
             path: store.place(""),
         });
     }
-    let set_aside: BTreeSet<u64> = {
-        let names = listing.iter().map(|found| &found.name);
-        names
-            .filter_map(|name| parse_damaged_dir_name(name))
-            .collect()
+    let names = listing.iter().map(|found| &found.name);
+    let set_aside: BTreeSet<u64> = names.filter_map(|n| parse_damaged_dir_name(n)).collect();
+    let of_step = |name: &str| {
+        let id = parse_attempt_dir_name(name);
+        id.is_some_and(|(step, _)| set_aside.contains(&step))
     };
     let ours = |name: &str| {
         parse_attempt_dir_name(name).is_some() || parse_removed_dir_name(name).is_some()
@@ -82,12 +81,12 @@ pub(crate) fn clean(
     if action == Action::Remove && !found.is_empty() {
         // The replacement of a checkpoint may not be durable yet, so the replaced one could be the only
         // durable one.
-        store.sync_dir("").map_err(failed(store, "sync", ""))?;
+        store.sync("")?;
     }
     for entry in found {
         let (name, place) = (&entry.name, store.place(&entry.name));
         let leftover = match entry.kind {
-            FoundKind::Dir if !store.renames() && is_of(name, &set_aside) => {
+            FoundKind::Dir if !store.renames() && of_step(name) => {
                 Err("it may hold files of a damaged checkpoint of its step that was set aside")
             }
             FoundKind::Dir => leftover(store, name, unlocked),
@@ -99,7 +98,7 @@ pub(crate) fn clean(
             Ok(None) => {}
             Ok(Some(_)) if action == Action::Report => cleaned.removed.push(place),
             Ok(Some(leftover)) => {
-                remove(store, name, leftover).map_err(failed(store, "remove", name))?;
+                remove(store, name, leftover).map_err(store.failed("remove", name))?;
                 tracing::info!(dir = %place.display(), "removed the remains of a save");
                 cleaned.removed.push(place);
             }
@@ -110,11 +109,6 @@ pub(crate) fn clean(
         }
     }
     Ok(cleaned)
-}
-
-/// Returns whether a directory belongs to an attempt to save one of these steps.
-fn is_of(name: &str, steps: &BTreeSet<u64>) -> bool {
-    parse_attempt_dir_name(name).is_some_and(|(step, _)| steps.contains(&step))
 }
 
 /// Returns why a directory can be removed, or why it is kept; `None` if it contains the files of a
@@ -128,24 +122,22 @@ fn leftover(
     // attempt may have just created it.
     let may_go = store.has_locks() || unlocked == Unlocked::Dead;
     let empty = may_go && store.list(name).is_ok_and(|listing| listing.is_empty());
-    if let Some((step, attempt)) = parse_removed_dir_name(name) {
-        let marked = marker_of(store, name).is_some_and(|m| (m.step, m.attempt) == (step, attempt));
-        let saved = manifest_of(store, name)
-            .is_some_and(|found| (found.step, found.attempt) == (step, attempt));
-        return match empty || marked || saved {
+    let marked_as = || marker_of(store, name).map(|marker| (marker.step, marker.attempt));
+    if let Some(id) = parse_removed_dir_name(name) {
+        return match empty || marked_as() == Some(id) || saved_as(store, name) == Some(id) {
             true => Ok(Some(Leftover::Removed)),
             false => Err("neither marker nor manifest identifies it as a directory of a save"),
         };
     }
-    let (step, attempt) =
-        parse_attempt_dir_name(name).ok_or("it does not have the name of an attempt")?;
+    let id = parse_attempt_dir_name(name);
+    let (step, attempt) = id.ok_or("it does not have the name of an attempt")?;
     let gone = |lock| Ok(Some(Leftover::Attempt(attempt, step, lock)));
     if empty {
         return gone(None);
     }
-    let (step_dir, saved) = (step_dir_name(step), manifest_of(store, name));
+    let (step_dir, saved) = (step_dir_name(step), saved_as(store, name));
     // The attempt of this name was exchanged with this directory and is now the step's checkpoint.
-    if store.renames() && manifest_of(store, &step_dir).is_some_and(|now| now.attempt == attempt) {
+    if store.renames() && has_attempt(store, &step_dir, attempt) {
         return Ok(Some(Leftover::Replaced(step)));
     }
     let marker_path = join(name, MARKER_FILE);
@@ -157,10 +149,8 @@ fn leftover(
             return Ok(None);
         }
         let unmarked = marker.as_ref().is_err_and(is_missing);
-        let was_published =
-            saved.is_some_and(|found| (found.step, found.attempt) == (step, attempt));
         // Without a marker, it contains what a rank wrote after its coordinator aborted.
-        if unmarked && (was_published || unlocked == Unlocked::Dead) {
+        if unmarked && (saved == id || unlocked == Unlocked::Dead) {
             return gone(None);
         }
     }
@@ -175,8 +165,8 @@ fn leftover(
         },
         Err(_) => return Err("its marker can't be locked"),
     };
-    match marker_of(store, name) {
-        Some(marker) if (marker.step, marker.attempt) == (step, attempt) => gone(lock),
+    match marked_as() {
+        Some(marked) if marked == (step, attempt) => gone(lock),
         Some(_) => Err("its marker belongs to another directory"),
         // A kill while the marker was written: no rank has the handle yet, so there are no other files. An
         // attempt that is about to acquire the lock finds its marker removed and returns an error.
@@ -188,14 +178,11 @@ fn leftover(
 /// Returns that a link under the name of an attempt can be removed, if it is the step that the attempt has replaced: the attempt
 /// was exchanged with it, and is now the step's checkpoint. Attempts are not links.
 fn replaced_link(store: &dyn Store, name: &str) -> Result<Option<Leftover>, &'static str> {
-    let attempt = parse_attempt_dir_name(name);
-    let replaced = attempt.filter(|(step, attempt)| {
-        let now = manifest_of(store, &step_dir_name(*step));
-        now.is_some_and(|now| now.attempt == *attempt)
-    });
-    match replaced {
-        Some((step, _)) => Ok(Some(Leftover::Replaced(step))),
-        None => Err("it is a symbolic link"),
+    match parse_attempt_dir_name(name) {
+        Some((step, attempt)) if has_attempt(store, &step_dir_name(step), attempt) => {
+            Ok(Some(Leftover::Replaced(step)))
+        }
+        _ => Err("it is a symbolic link"),
     }
 }
 
@@ -230,7 +217,7 @@ pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Re
 }
 
 /// Adds a marker to a directory, so that its remains can be removed after a kill, and removes it.
-pub(super) fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
+fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
     let marker = Marker::new(AttemptId::fresh(), step);
     let bytes = marker.encode().map_err(io::Error::other)?;
     let path = join(dir, MARKER_FILE);
@@ -247,29 +234,26 @@ pub(super) fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Resu
 /// removed.
 pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError> {
     let name = step_dir_name(step);
-    let manifest = manifest_of(store, &name).ok_or_else(|| SaveError::NoStep {
+    let (_, attempt) = saved_as(store, &name).ok_or_else(|| SaveError::NoStep {
         path: store.place(&name),
     })?;
-    if is_link(store, &name).map_err(failed(store, "look at", &name))? {
-        return remove_link(store, &name).map_err(failed(store, "remove", &name));
+    if is_link(store, &name).map_err(store.failed("look at", &name))? {
+        return Ok(remove_link(store, &name).map_err(store.failed("remove", &name))?);
     }
-    let attempt = manifest.attempt;
     let files = store.files_of(&name, &attempt_dir_name(step, attempt));
     let trash = removed_dir_name(step, attempt);
-    remove_trash(store, &trash).map_err(failed(store, "remove", &trash))?;
+    remove_trash(store, &trash).map_err(store.failed("remove", &trash))?;
     // Makes a newer checkpoint durable first.
-    store.sync_dir("").map_err(failed(store, "sync", ""))?;
-    store
-        .retire(&name, &trash)
-        .map_err(failed(store, "retire", &name))?;
+    store.sync("")?;
+    let retired = store.retire(&name, &trash);
+    retired.map_err(store.failed("retire", &name))?;
     let left = if store.renames() { trash } else { files };
-    remove_marker(store, &left)
-        .and_then(|()| remove_dir(store, &left))
-        .map_err(failed(store, "remove", &left))
+    let removed = remove_marker(store, &left).and_then(|()| remove_dir(store, &left));
+    Ok(removed.map_err(store.failed("remove", &left))?)
 }
 
 /// Removes a link durably, after a newer checkpoint is durable. Its target is unchanged.
-pub(super) fn remove_link(store: &dyn Store, name: &str) -> io::Result<()> {
+fn remove_link(store: &dyn Store, name: &str) -> io::Result<()> {
     store.sync_dir("")?;
     let target = store.link_target(name)?.unwrap_or_default();
     store.remove_file(name)?;
@@ -307,14 +291,18 @@ fn remove_trash(store: &dyn Store, trash: &str) -> io::Result<()> {
 }
 
 /// Removes the identifying file last, so that the remains can be removed after a kill.
-pub(super) fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
-    let marker = store.look(&join(name, MARKER_FILE));
-    let unmarked = marker.is_err_and(|error| is_missing(&error));
-    remove_tree(
-        store,
-        name,
-        if unmarked { MANIFEST_FILE } else { MARKER_FILE },
-    )
+fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
+    let last = match is_marked(store, name) {
+        true => MARKER_FILE,
+        false => MANIFEST_FILE,
+    };
+    remove_tree(store, name, last)
+}
+
+/// Returns whether the directory of an attempt has a marker, or may have one.
+pub(super) fn is_marked(store: &dyn Store, dir: &str) -> bool {
+    let marker = store.look(&join(dir, MARKER_FILE));
+    !marker.is_err_and(|error| is_missing(&error))
 }
 
 /// Returns the marker of an attempt's directory.
@@ -323,8 +311,14 @@ pub(crate) fn marker_of(store: &dyn Store, dir: &str) -> Option<Marker> {
     Marker::decode(&bytes.ok()?)
 }
 
-fn manifest_of(store: &dyn Store, dir: &str) -> Option<Manifest> {
-    read_manifest(store, dir).ok()??.ok()
+/// Returns the step and the attempt of the valid manifest in a directory.
+fn saved_as(store: &dyn Store, dir: &str) -> Option<(u64, AttemptId)> {
+    let manifest = read_manifest(store, dir).ok()??.ok()?;
+    Some((manifest.step, manifest.attempt))
+}
+
+fn has_attempt(store: &dyn Store, dir: &str, attempt: AttemptId) -> bool {
+    saved_as(store, dir).is_some_and(|(_, saved)| saved == attempt)
 }
 
 /// Returns the attempt that is the checkpoint of a step; an unreadable manifest is an error.
@@ -340,6 +334,57 @@ pub(super) fn published(
     }
 }
 
-pub(super) fn is_missing(error: &io::Error) -> bool {
+fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
+}
+
+/// Renames the directory of a step, or the link that it is, so that it is not used as a checkpoint; returns `None` if it does
+/// not exist.
+pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>, SaveError> {
+    let from = step_dir_name(step);
+    let to = free_name(store, step)?;
+    let moved = match store.renames() {
+        true => store.rename(&from, &to).and_then(|()| store.sync_dir("")),
+        false => move_manifest(store, &from, &to),
+    };
+    let moved = existing(moved).map_err(store.failed("set aside", &from))?;
+    Ok(moved.map(|()| store.place(&to)))
+}
+
+/// Returns the first free name.
+fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
+    for number in 1.. {
+        let name = damaged_dir_name(step, number);
+        if store.find(&name)?.is_none() {
+            return Ok(name);
+        }
+    }
+    unreachable!("a store has fewer than `u32::MAX` directories")
+}
+
+/// Without renames: moves the manifest, so that the step has none.
+fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
+    let manifest = store.read_small(&join(from, MANIFEST_FILE), MAX_MANIFEST_BYTES)?;
+    let mut copy = store.create(&join(to, MANIFEST_FILE))?;
+    copy.write_all(&manifest)?;
+    copy.finish()?;
+    store.retire(from, to)
+}
+
+/// Removes the directory of a step, or of a checkpoint that was set aside, whatever its contents; of a link, only the link.
+pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
+    let step = parse_step_dir_name(name).or_else(|| parse_damaged_dir_name(name));
+    let step = step.ok_or_else(|| SaveError::NotAStep {
+        name: name.to_owned(),
+    })?;
+    let found = store.look(name).map_err(store.failed("look at", name))?;
+    let removed = match found.kind {
+        FoundKind::Link => remove_link(store, name),
+        FoundKind::File | FoundKind::Other => store.remove_file(name),
+        FoundKind::Dir if store.renames() => remove_marked(store, name, step),
+        // Removes the manifest first, so that the checkpoint disappears atomically.
+        FoundKind::Dir => existing(store.remove_file(&join(name, MANIFEST_FILE)))
+            .and_then(|_| remove_tree(store, name, "")),
+    };
+    Ok(removed.map_err(store.failed("remove", name))?)
 }

@@ -1,30 +1,20 @@
 //! The interface of an attempt for ranks.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    num::NonZeroUsize,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use super::{
     CheckpointMeta, SaveSize, SaveTensor,
-    clean::{is_missing, published},
-    failed,
+    clean::{is_marked, published},
     shard::{Shard, plan_shards},
 };
 use crate::{
     AttemptId, SaveError, Scalar,
     error::chain,
     format::{
-        FileEntry, MARKER_FILE, Marker, Part, TensorEntry, attempt_dir_name, check_tensor_name,
-        claim_file_name, encode_part, failed_file_name, part_file_name, step_dir_name,
+        FileEntry, Marker, Part, TensorEntry, attempt_dir_name, check_tensor_name, claim_file_name,
+        encode_part, failed_file_name, part_file_name, step_dir_name,
     },
-    parallel::parallel,
+    parallel::{cores, parallel},
     store::{Store, join},
 };
 use tinderbox_deferred::Observer;
@@ -46,12 +36,11 @@ pub struct AttemptHandle {
 
 impl AttemptHandle {
     pub(crate) fn new(store: Arc<dyn Store>, marker: Marker) -> Self {
-        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Self {
             dir: attempt_dir_name(marker.step, marker.attempt),
             store,
             marker,
-            threads: cores.min(MAX_THREADS),
+            threads: cores(MAX_THREADS),
         }
     }
 
@@ -116,10 +105,7 @@ impl AttemptHandle {
         }
         let part_path = join(&self.dir, &part_file_name(rank));
         if self.store.look(&part_path).is_ok() {
-            return Err(SaveError::RankWritten {
-                rank,
-                path: self.store.place(&part_path),
-            });
+            return Err(self.written_by(rank, &part_path));
         }
         let failed_path = join(&self.dir, &failed_file_name(rank));
         // From an earlier call.
@@ -150,25 +136,33 @@ impl AttemptHandle {
             return write();
         }
         let path = join(&self.dir, &claim_file_name(rank));
-        let claimed = (|| {
-            let mut file = self.store.create(&path)?;
+        let claimed = self.store.create(&path).and_then(|mut file| {
             // Unique contents, to distinguish them from the contents of another call.
             file.write_all(AttemptId::fresh().to_string().as_bytes())?;
             file.finish()
-        })();
+        });
         match claimed {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(SaveError::RankWritten {
-                    rank,
-                    path: self.store.place(&path),
-                });
+                return Err(self.written_by(rank, &path));
             }
-            claimed => claimed.map_err(failed(&*self.store, "write", &path))?,
+            claimed => claimed.map_err(self.store.failed("write", &path))?,
         }
         write().inspect_err(|_| {
             // Reports the first error; the rank may retry.
             let _ = self.store.remove_file(&path);
         })
+    }
+
+    fn written_by(&self, rank: u32, path: &str) -> SaveError {
+        let path = self.store.place(path);
+        SaveError::RankWritten { rank, path }
+    }
+
+    pub(super) fn aborted(&self) -> SaveError {
+        SaveError::Aborted {
+            step: self.marker.step,
+            attempt: self.marker.attempt,
+        }
     }
 
     fn write(
@@ -191,32 +185,22 @@ impl AttemptHandle {
         let mut part = Part::new(self.marker.attempt, rank);
         part.scalars.clone_from(scalars);
         // Existing files belong to another call; in a bucket, the claim has already excluded this.
-        let taken = |shard: &&Shard<'_>| {
-            let path = join(&self.dir, &shard.name);
-            self.store.renames() && self.store.look(&path).is_ok()
-        };
-        if let Some(shard) = shards.iter().find(taken) {
-            return Err(SaveError::RankWritten {
-                rank,
-                path: self.store.place(&join(&self.dir, &shard.name)),
-            });
+        let mut paths = shards.iter().map(|shard| join(&self.dir, &shard.name));
+        let is_taken = |path: &String| self.store.renames() && self.store.look(path).is_ok();
+        if let Some(path) = paths.find(is_taken) {
+            return Err(self.written_by(rank, &path));
         }
         for (file, entries) in self.write_shards(&shards, progress)? {
             part.files.push(file);
             part.tensors.extend(entries);
         }
         let path = join(&self.dir, &part_file_name(rank));
-        let written = encode_part(&part)
-            .map_err(SaveError::Meta)
-            .and_then(|bytes| {
-                let put = self.store.put(&path, &bytes);
-                put.map_err(failed(&*self.store, "write", &path))
-            });
-        let written = written.and_then(|()| {
+        let written = (|| {
+            self.store.write(&path, &encode_part(&part)?)?;
             self.check_living().inspect_err(|_| {
                 let _ = self.store.remove_file(&path);
             })
-        });
+        })();
         written
             .inspect(|()| progress.end())
             .inspect_err(|_| self.remove_files(&part.files))
@@ -240,16 +224,12 @@ impl AttemptHandle {
 
     /// Rejects an attempt whose directory was removed, in a store where that does not prevent writes to it.
     fn check_living(&self) -> Result<(), SaveError> {
-        let marker = self.store.look(&join(&self.dir, MARKER_FILE));
-        if self.store.renames() || !marker.is_err_and(|error| is_missing(&error)) {
+        if self.store.renames() || is_marked(&*self.store, &self.dir) {
             return Ok(());
         }
         // The marker is also removed after publication.
         match published(&*self.store, &step_dir_name(self.marker.step)) {
-            Ok(attempt) if attempt != Some(self.marker.attempt) => Err(SaveError::Aborted {
-                step: self.marker.step,
-                attempt: self.marker.attempt,
-            }),
+            Ok(attempt) if attempt != Some(self.marker.attempt) => Err(self.aborted()),
             _ => Ok(()),
         }
     }
@@ -267,28 +247,13 @@ impl AttemptHandle {
         shards: &[Shard<'_>],
         progress: &dyn Observer,
     ) -> Result<Vec<(FileEntry, Vec<TensorEntry>)>, SaveError> {
-        let failed = AtomicBool::new(false);
         let written = parallel(self.threads, shards, |shard| {
-            if failed.load(Ordering::Relaxed) {
-                return None;
-            }
-            let written = shard.write(&*self.store, &self.dir, &self.marker, progress);
-            failed.fetch_or(written.is_err(), Ordering::Relaxed);
-            Some(written)
+            shard.write(&*self.store, &self.dir, &self.marker, progress)
         });
-        let (mut files, mut first_error) = (Vec::new(), None);
-        for written in written.into_iter().flatten() {
-            match written {
-                Ok(file) => files.push(file),
-                Err(error) => first_error = first_error.or(Some(error)),
-            }
+        if written.iter().any(Result::is_err) {
+            let files = written.iter().flatten().map(|(file, _)| file);
+            self.remove_files(files);
         }
-        match first_error {
-            Some(error) => {
-                self.remove_files(files.iter().map(|(file, _)| file));
-                Err(error)
-            }
-            None => Ok(files),
-        }
+        written.into_iter().collect()
     }
 }

@@ -1,6 +1,6 @@
 //! Merging of the parts of all ranks to one manifest. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use crate::{
     FormatError, LayoutError, SaveError,
@@ -52,15 +52,13 @@ fn gather(
     rank: u32,
 ) -> Result<(), SaveError> {
     let ranks = vec![rank; tensor.chunks.len()];
-    let Some(known) = tensors.get_mut(&(tensor.role, tensor.name.clone())) else {
-        tensors.insert(
-            (tensor.role, tensor.name.clone()),
-            Gathered {
-                entry: tensor,
-                ranks,
-            },
-        );
-        return Ok(());
+    let known = match tensors.entry((tensor.role, tensor.name.clone())) {
+        Entry::Vacant(place) => {
+            let entry = tensor;
+            place.insert(Gathered { entry, ranks });
+            return Ok(());
+        }
+        Entry::Occupied(known) => known.into_mut(),
     };
     if known.entry.tied != tensor.tied {
         return Err(SaveError::TiedNames {
@@ -89,27 +87,22 @@ fn gather(
 fn finish(gathered: Gathered) -> Result<TensorEntry, SaveError> {
     let Gathered { mut entry, ranks } = gathered;
     let regions: Vec<_> = entry.chunks.iter().map(|c| &c.region).collect();
-    match check_tiling(&entry.shape, &regions) {
-        Ok(()) => {}
-        Err(LayoutError::Overlap {
+    check_tiling(&entry.shape, &regions).map_err(|error| match error {
+        LayoutError::Overlap {
             first,
             second,
             region,
-        }) => {
-            return Err(SaveError::SavedTwice {
-                tensor: entry.name,
-                region,
-                first_rank: ranks[first],
-                second_rank: ranks[second],
-            });
-        }
-        Err(source) => {
-            return Err(SaveError::Meta(FormatError::Layout {
-                tensor: entry.name,
-                source: Box::new(source),
-            }));
-        }
-    }
+        } => SaveError::SavedTwice {
+            tensor: entry.name.clone(),
+            region,
+            first_rank: ranks[first],
+            second_rank: ranks[second],
+        },
+        source => SaveError::Meta(FormatError::Layout {
+            tensor: entry.name.clone(),
+            source: Box::new(source),
+        }),
+    })?;
     entry.chunks.sort_by(|a, b| a.region.cmp(&b.region));
     Ok(entry)
 }

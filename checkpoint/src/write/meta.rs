@@ -1,13 +1,26 @@
-//! What the coordinator knows of a checkpoint before it is saved.
+//! What the coordinator knows of a checkpoint before it is saved, and an estimate of the size of its manifest.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::{RankSave, SaveTensor};
 use crate::{
-    BlockSize, FormatError, ModuleTypes,
-    format::{FILE_BYTES, MAX_WORLD_SIZE, UnknownFields, metadata, texts},
+    BlockSize, Chunk, FormatError, ModuleTypes, SaveError, Scalar, TensorEntry, UnknownFields,
+    format::{
+        FILE_BYTES, MAX_MANIFEST_BYTES, NamedScalar, check_world_size, metadata, shard_file_name,
+        stored_len, texts,
+    },
 };
+
+/// The size of a manifest without its lists and metadata.
+const REST_BYTES: u64 = 4096;
+/// An upper bound on the size of a file entry.
+const FILE_ENTRY_BYTES: u64 = 320;
+/// Digits, quotation marks, comma.
+const DIGEST_BYTES: u64 = 35;
+/// The block size increases before the manifest exceeds this size, because a small manifest opens faster.
+const AIM_BYTES: u64 = MAX_MANIFEST_BYTES / 4;
 
 /// The metadata of a checkpoint that the coordinator supplies.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,12 +79,7 @@ impl CheckpointMeta {
     }
 
     pub(super) fn check(&self) -> Result<(), FormatError> {
-        if self.world_size == 0 || self.world_size > MAX_WORLD_SIZE {
-            return Err(FormatError::WorldSize {
-                found: self.world_size,
-                limit: MAX_WORLD_SIZE,
-            });
-        }
+        check_world_size(self.world_size)?;
         if self.file_bytes == 0 {
             return Err(FormatError::FileBytes);
         }
@@ -87,9 +95,114 @@ impl CheckpointMeta {
 /// rejects saves whose manifest would be too large before anything is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SaveSize {
-    pub(super) tensors: u64,
-    pub(super) chunks: u64,
-    pub(super) data_bytes: u64,
+    tensors: u64,
+    chunks: u64,
+    data_bytes: u64,
     /// JSON size of tensors and scalars, without digests.
-    pub(super) entry_bytes: u64,
+    entry_bytes: u64,
 }
+
+impl SaveSize {
+    /// Adds the contents of other ranks.
+    pub fn add_size(&mut self, other: Self) {
+        self.tensors = self.tensors.saturating_add(other.tensors);
+        self.chunks = self.chunks.saturating_add(other.chunks);
+        self.data_bytes = self.data_bytes.saturating_add(other.data_bytes);
+        self.entry_bytes = self.entry_bytes.saturating_add(other.entry_bytes);
+    }
+
+    /// Adds the contents of a rank. Does not read values.
+    pub fn add_rank(&mut self, save: &RankSave) {
+        self.add(&save.tensors, &save.scalars);
+    }
+
+    pub(super) fn add(&mut self, tensors: &[SaveTensor], scalars: &BTreeMap<String, Scalar>) {
+        tensors.iter().for_each(|tensor| self.add_saved(tensor));
+        let scalars = scalars.iter().map(NamedScalar::of);
+        self.entry_bytes += scalars.map(|scalar| json_bytes(&scalar)).sum::<u64>();
+    }
+
+    /// Adds a tensor whose values do not exist yet. Uses region, file and length of its chunks; their digests
+    /// may be missing.
+    pub fn add_tensor(&mut self, tensor: &TensorEntry) {
+        self.tensors += 1;
+        self.chunks += tensor.chunks.len() as u64;
+        self.data_bytes = self.data_bytes.saturating_add(tensor.bytes());
+        let digests = tensor.chunks.iter().map(|chunk| chunk.digests.len() as u64);
+        let digests = DIGEST_BYTES * digests.sum::<u64>();
+        self.entry_bytes += json_bytes(tensor).saturating_sub(digests);
+    }
+
+    fn add_saved(&mut self, tensor: &SaveTensor) {
+        // Unsupported dtypes are rejected when they are written.
+        let Ok(dtype) = tensor.check() else { return };
+        self.add_tensor(&TensorEntry {
+            name: tensor.name.clone(),
+            tied: tensor.tied.clone(),
+            role: tensor.role,
+            dtype,
+            shape: tensor.shape.clone(),
+            chunks: vec![Chunk {
+                region: tensor.region.clone(),
+                // An upper bound.
+                file: shard_file_name(tensor.role, 0, 1),
+                start_bytes: i64::MAX as u64,
+                len_bytes: stored_len(tensor.region.size(), dtype).unwrap_or(0),
+                digests: Vec::new(),
+            }],
+        });
+    }
+
+    /// Returns an upper bound on the size of the manifest.
+    pub(crate) fn manifest_bytes(&self, meta: &CheckpointMeta, block: BlockSize) -> u64 {
+        // Two consecutive files together exceed the file size limit.
+        let files = 2 * (self.data_bytes / meta.file_bytes.max(1) + u64::from(meta.world_size));
+        let files = files.min(self.chunks);
+        let digests = self.data_bytes / block.bytes() + self.chunks;
+        let lists = [
+            files.saturating_mul(FILE_ENTRY_BYTES),
+            digests.saturating_mul(DIGEST_BYTES),
+            REST_BYTES,
+            json_bytes(&meta.metadata),
+            json_bytes(&meta.modules),
+            json_bytes(&meta.settings),
+            json_bytes(&meta.numerics),
+            json_bytes(&meta.unknown_fields),
+        ];
+        let lists = lists.into_iter();
+        lists.fold(self.entry_bytes, u64::saturating_add)
+    }
+
+    /// Returns the block size that keeps the manifest small, or at least within its limit.
+    pub(super) fn block_size(&self, meta: &CheckpointMeta) -> Result<BlockSize, SaveError> {
+        let from = BlockSize::default().bytes();
+        let sizes = (0..).map_while(|doubled| BlockSize::new(from << doubled).ok());
+        let block = match meta.block_size {
+            Some(block) => block,
+            None => sizes
+                .clone()
+                .find(|block| self.manifest_bytes(meta, *block) <= AIM_BYTES)
+                .or(sizes.last())
+                .unwrap_or_default(),
+        };
+        match self.manifest_bytes(meta, block) {
+            bytes if bytes > MAX_MANIFEST_BYTES => Err(SaveError::ManifestSize {
+                expected_bytes: bytes,
+                limit_bytes: MAX_MANIFEST_BYTES,
+                tensors: self.tensors,
+                chunks: self.chunks,
+                block_bytes: block.bytes(),
+            }),
+            _ => Ok(block),
+        }
+    }
+}
+
+fn json_bytes(value: &impl serde::Serialize) -> u64 {
+    // Values that can't be serialized are rejected when they are written.
+    serde_json::to_vec(value).map_or(0, |json| json.len() as u64)
+}
+
+#[cfg(test)]
+#[path = "tests/size.rs"]
+mod tests;

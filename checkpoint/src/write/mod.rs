@@ -22,15 +22,11 @@
 mod attempt;
 mod background;
 mod clean;
-mod failure;
-mod find;
 mod handle;
 mod merge;
 mod meta;
 mod replicas;
-mod set_aside;
 mod shard;
-mod size;
 mod tensor;
 mod wait;
 
@@ -42,6 +38,4 @@ pub use meta::{CheckpointMeta, SaveSize};
 pub use replicas::assign_writers;
 pub use tensor::{RankSave, SaveData, SaveTensor};
 
-pub(crate) use clean::{Action, Unlocked, clean, remove_step};
-pub(crate) use failure::failed;
-pub(crate) use set_aside::{discard, set_aside};
+pub(crate) use clean::{Action, Unlocked, clean, discard, remove_step, set_aside};

@@ -20,18 +20,18 @@ pub fn assign_writers<K: Ord>(ranks: &[Vec<(K, u64)>]) -> Vec<Vec<usize>> {
     // Items on one rank first, because they have no alternative.
     order.sort_by_key(|holders| (holders.len() > 1, Reverse(bytes(holders[0]))));
     let mut load = vec![0u64; ranks.len()];
-    let mut writes = vec![Vec::new(); ranks.len()];
+    let mut writes: Vec<Vec<usize>> = vec![Vec::new(); ranks.len()];
     for holders in order {
-        let (rank, position) = holders
+        let least = holders
             .into_iter()
-            .min_by_key(|(rank, _)| (load[*rank], *rank))
-            .expect("some rank holds it");
+            .min_by_key(|(rank, _)| (load[*rank], *rank));
+        let (rank, position) = least.expect("some rank holds it");
         load[rank] += bytes((rank, position));
         writes[rank].push(position);
     }
     writes
         .iter_mut()
-        .for_each(|positions| positions.sort_unstable());
+        .for_each(|written| written.sort_unstable());
     writes
 }
 

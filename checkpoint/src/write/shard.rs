@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{SaveTensor, failed};
+use super::SaveTensor;
 use crate::{
     Digest, SaveError, StoredDType,
     digest::BlockDigests,
@@ -10,7 +10,8 @@ use crate::{
         Chunk, FileEntry, Marker, Role, TensorEntry, chunk_key, encode_header, shard_file_name,
         stored_len,
     },
-    store::{Store, WriteFile, join},
+    layout::groups,
+    store::{NewFile, Store, join},
 };
 use tinderbox_deferred::Observer;
 
@@ -34,27 +35,20 @@ pub(super) fn plan_shards<'a>(
     tensors: &'a [SaveTensor],
     limit_bytes: u64,
 ) -> Result<Vec<Shard<'a>>, SaveError> {
-    let mut checked = Vec::with_capacity(tensors.len());
-    for tensor in tensors {
-        checked.push((tensor, tensor.check()?));
-    }
+    let checked = tensors.iter().map(|tensor| Ok((tensor, tensor.check()?)));
+    let mut checked = checked.collect::<Result<Vec<_>, SaveError>>()?;
     checked.sort_by_key(|(t, dtype)| (t.role, Reverse(dtype.size_bytes()), &t.name, &t.region));
     let mut shards = Vec::new();
     for of_role in checked.chunk_by(|(a, _), (b, _)| a.role == b.role) {
         let total: u64 = of_role.iter().map(bytes_of).sum();
         // The required number of files, each approximately equal in size.
         let aim = total.div_ceil(total.div_ceil(limit_bytes).max(1)).max(1);
-        let (mut first, mut bytes, mut number) = (0, 0u64, 0);
-        for (at, tensor) in of_role.iter().enumerate() {
-            let more = bytes_of(tensor);
-            let full = bytes >= aim || bytes + more > limit_bytes;
-            if full && at > first {
-                shards.push(shard(rank, number, &of_role[first..at])?);
-                (first, bytes, number) = (at, 0, number + 1);
-            }
-            bytes += more;
+        let is_full = |held: u64, _, at: usize| {
+            held >= aim || held.saturating_add(bytes_of(&of_role[at])) > limit_bytes
+        };
+        for (number, tensors) in (0..).zip(groups(of_role, bytes_of, is_full)) {
+            shards.push(shard(rank, number, tensors)?);
         }
-        shards.push(shard(rank, number, &of_role[first..])?);
     }
     Ok(shards)
 }
@@ -71,21 +65,17 @@ fn shard<'a>(
 ) -> Result<Shard<'a>, SaveError> {
     let role = tensors[0].0.role;
     let name = shard_file_name(role, rank, number);
-    let keys: Vec<String> = tensors
-        .iter()
-        .map(|(t, _)| chunk_key(&t.name, &t.shape, &t.region))
-        .collect();
-    let listed: Vec<(&str, StoredDType, &[u64])> = keys
-        .iter()
-        .zip(tensors)
-        .map(|(key, (t, dtype))| (&**key, *dtype, t.region.size()))
-        .collect();
+    let keys = tensors.iter();
+    let keys = keys.map(|(t, _)| chunk_key(&t.name, &t.shape, &t.region));
+    let keys: Vec<String> = keys.collect();
+    let listed = keys.iter().zip(tensors);
+    let listed = listed.map(|(key, (t, dtype))| (&**key, *dtype, t.region.size()));
     // Hugging Face's loader requires a format in the metadata.
-    let header =
-        encode_header(&[("format", "pt")], &listed).map_err(|source| SaveError::Header {
-            file: name.clone(),
-            source,
-        })?;
+    let header = encode_header(&[("format", "pt")], &listed.collect::<Vec<_>>());
+    let header = header.map_err(|source| SaveError::Header {
+        file: name.clone(),
+        source,
+    })?;
     Ok(Shard {
         name,
         role,
@@ -110,14 +100,14 @@ impl Shard<'_> {
         progress: &dyn Observer,
     ) -> Result<(FileEntry, Vec<TensorEntry>), SaveError> {
         let path = join(dir, &self.name);
-        let file = store.create(&path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::AlreadyExists => SaveError::RankWritten {
+        let file = store.begin(path.clone()).map_err(|failure| match failure {
+            failure if failure.is_taken() => SaveError::RankWritten {
                 rank: self.rank,
                 path: store.place(&path),
             },
-            _ => failed(store, "create", &path)(source),
+            failure => failure.into(),
         })?;
-        let written = self.fill(file, store, &path, marker, progress);
+        let written = self.fill(file, marker, progress);
         written.inspect_err(|_| {
             // Reports the first error.
             let _ = store.remove_file(&path);
@@ -126,16 +116,11 @@ impl Shard<'_> {
 
     fn fill(
         &self,
-        mut file: Box<dyn WriteFile>,
-        store: &dyn Store,
-        path: &str,
+        mut file: NewFile<'_>,
         marker: &Marker,
         progress: &dyn Observer,
     ) -> Result<(FileEntry, Vec<TensorEntry>), SaveError> {
-        let write = |file: &mut Box<dyn WriteFile>, bytes: &[u8]| {
-            file.write_all(bytes).map_err(failed(store, "write", path))
-        };
-        write(&mut file, &self.header)?;
+        file.write_all(&self.header)?;
         let mut at = self.header.len() as u64;
         let mut entries = Vec::with_capacity(self.tensors.len());
         for (tensor, dtype) in &self.tensors {
@@ -145,7 +130,7 @@ impl Shard<'_> {
                 at += piece.len() as u64;
                 // One block at a time, so that it is still in the cache when it is written.
                 digests.push(piece, |block| {
-                    write(&mut file, block)?;
+                    file.write_all(block)?;
                     progress.advanced(block.len() as u64);
                     Ok(())
                 })
@@ -165,7 +150,7 @@ impl Shard<'_> {
                 }],
             });
         }
-        file.finish().map_err(failed(store, "write", path))?;
+        file.finish()?;
         let entry = FileEntry {
             name: self.name.clone(),
             role: self.role,

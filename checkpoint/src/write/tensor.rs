@@ -139,8 +139,7 @@ impl SaveTensor {
                 dtype: dtype(parameter).unwrap_or(parameter.dtype),
                 ..Request::of(model, parameter, &device)
             };
-            let clones = request.clones.iter().map(ToString::to_string);
-            let tied = clones.collect();
+            let tied = request.clones.iter().map(ToString::to_string).collect();
             let data = SaveData::Source(source.clone(), Box::new(request));
             Self {
                 tied,
@@ -239,10 +238,7 @@ impl SaveTensor {
     }
 
     fn read(&self, tensor: &DynTensor) -> Result<TensorData, SaveError> {
-        tensor.to_data().map_err(|source| SaveError::Value {
-            tensor: self.name.clone(),
-            source: Box::new(source),
-        })
+        tensor.to_data().map_err(|error| self.unreadable(error))
     }
 
     /// Rejects tensors that can't be stored, before any file is created.
@@ -252,17 +248,15 @@ impl SaveTensor {
             tensor: tensor(),
             source,
         };
-        check_tensor_name(&self.name).map_err(name)?;
-        for tied in &self.tied {
-            check_tensor_name(tied).map_err(name)?;
-        }
-        let dtype = self
-            .data
-            .dtype()
-            .map_err(|found| SaveError::UnsupportedDType {
-                tensor: tensor(),
-                found: found.to_owned(),
-            })?;
+        let mut names = std::iter::once(&self.name).chain(&self.tied);
+        names
+            .try_for_each(|name| check_tensor_name(name))
+            .map_err(name)?;
+        let dtype = self.data.dtype();
+        let dtype = dtype.map_err(|found| SaveError::UnsupportedDType {
+            tensor: tensor(),
+            found: found.to_owned(),
+        })?;
         if stored_len(&self.shape, dtype).is_none() {
             return Err(name(FormatError::Shape {
                 tensor: tensor(),
@@ -273,9 +267,8 @@ impl SaveTensor {
             tensor: tensor(),
             source,
         };
-        self.region
-            .check_inside(&self.shape)
-            .map_err(|source| layout(source.into()))?;
+        let inside = self.region.check_inside(&self.shape);
+        inside.map_err(|source| layout(source.into()))?;
         if self.region.num_elements() == 0 && !self.region.is_whole(&self.shape) {
             return Err(layout(LayoutError::Empty {
                 region: self.region.clone(),
@@ -306,10 +299,8 @@ impl SaveTensor {
                 region,
                 dtype,
             } => {
-                for data in checkpoint.read_in_pieces(tensor, region, *dtype) {
-                    take(data.map_err(|source| self.unreadable(source))?.as_bytes())?;
-                }
-                Ok(())
+                let mut pieces = checkpoint.read_in_pieces(tensor, region, *dtype);
+                pieces.try_for_each(|piece| take(self.read_piece(piece)?.as_bytes()))
             }
             SaveData::Source(source, request) => {
                 let pieces = pieces_of(&**source, request);
@@ -332,10 +323,8 @@ impl SaveTensor {
         let dtype = self.check()?;
         let fits = "the same elements in another order are a region";
         let own = Region::whole(self.region.size()).expect(fits);
-        let pieces = pieces(
-            &reversed(&own).expect(fits),
-            limit_bytes / dtype.size_bytes(),
-        );
+        let transposed = reversed(&own).expect(fits);
+        let pieces = pieces(&transposed, limit_bytes / dtype.size_bytes());
         let mut boxes = pieces.iter().map(|piece| reversed(piece).expect(fits));
         let element = dtype.size_bytes() as usize;
         let mut in_memory = |bytes: &[u8]| {
@@ -355,10 +344,8 @@ impl SaveTensor {
                     let offset = offset.map(|(at, first)| at + first).collect();
                     Region::new(offset, piece.size().to_vec()).expect("it is inside of the region")
                 });
-                for data in checkpoint.read_transposed(tensor, boxes, *dtype) {
-                    take(data.map_err(|source| self.unreadable(source))?.as_bytes())?;
-                }
-                Ok(())
+                let mut pieces = checkpoint.read_transposed(tensor, boxes, *dtype);
+                pieces.try_for_each(|piece| take(self.read_piece(piece)?.as_bytes()))
             }
             SaveData::Source(source, request) => {
                 self.with_bytes(&self.value_of(&**source, request)?, in_memory)
@@ -369,10 +356,7 @@ impl SaveTensor {
     /// Reads or computes the value of a source.
     fn value_of(&self, source: &dyn Source, request: &Request) -> Result<DynTensor, SaveError> {
         let values = read_values(std::slice::from_ref(request), source, &());
-        let mut values = values.map_err(|source| SaveError::Value {
-            tensor: self.name.clone(),
-            source: Box::new(source),
-        })?;
+        let mut values = values.map_err(|error| self.unreadable(error))?;
         Ok(values.remove(0))
     }
 
@@ -389,10 +373,14 @@ impl SaveTensor {
         take(&stored_bytes(data.as_bytes(), data.dtype()))
     }
 
-    fn unreadable(&self, source: LoadError) -> SaveError {
+    fn read_piece(&self, piece: Result<TensorData, LoadError>) -> Result<TensorData, SaveError> {
+        piece.map_err(|error| self.unreadable(error))
+    }
+
+    fn unreadable(&self, error: impl std::error::Error + Send + Sync + 'static) -> SaveError {
         SaveError::Value {
             tensor: self.name.clone(),
-            source: Box::new(source),
+            source: Box::new(error),
         }
     }
 }
@@ -426,10 +414,6 @@ impl RankSave {
 fn pieces_of(source: &dyn Source, request: &Request) -> Vec<Request> {
     /// Large enough that computing a piece costs little more than its values.
     const MOST: u64 = 64 << 20;
-    let whole = || vec![request.clone()];
-    if request.bytes() <= MOST {
-        return whole();
-    }
     let pieces = pieces(&request.region, MOST / request.dtype.size() as u64);
     let pieces = pieces.into_iter().map(|region| Request {
         region,
@@ -437,8 +421,9 @@ fn pieces_of(source: &dyn Source, request: &Request) -> Vec<Request> {
     });
     let pieces: Vec<Request> = pieces.collect();
     // What can't be computed in parts is computed as a whole for each.
-    match source.working_bytes(&pieces[..1]) < request.bytes() {
+    let is_divided = request.bytes() > MOST;
+    match is_divided && source.working_bytes(&pieces[..1]) < request.bytes() {
         true => pieces,
-        false => whole(),
+        false => vec![request.clone()],
     }
 }

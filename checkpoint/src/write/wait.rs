@@ -1,21 +1,25 @@
-//! The coordinator waits for the ranks.
+//! The coordinator waits for the ranks, and ranks in other processes for an attempt and its outcome.
 
 use std::{
     collections::BTreeMap,
     io,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use super::{AttemptHandle, failed};
+use super::{
+    AttemptHandle,
+    clean::{is_marked, marker_of, published},
+};
 use crate::{
-    SaveError,
+    AttemptId, SaveError,
     error::short,
     format::{
-        FileEntry, MAX_MANIFEST_BYTES, Part, decode_part, failed_file_name, part_file_name,
-        shard_file_name,
+        FileEntry, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, Part, attempt_dir_name, decode_part,
+        failed_file_name, parse_attempt_dir_name, part_file_name, shard_file_name, step_dir_name,
     },
     parallel::parallel,
-    store::{FoundKind, join, list_by_name},
+    store::{FoundKind, Store, join, read_manifest},
 };
 
 /// The first and the maximum pause between two checks: short compared with an fsync at first, then long
@@ -49,6 +53,82 @@ pub(super) fn poll<T>(
 }
 
 impl AttemptHandle {
+    /// Waits for the only live attempt to save a step.
+    pub(crate) fn find(
+        store: &Arc<dyn Store>,
+        step: u64,
+        timeout: Duration,
+    ) -> Result<Self, SaveError> {
+        Self::find_by(
+            store,
+            step,
+            timeout,
+            || match &living(&**store, step)?[..] {
+                [] => Ok(None),
+                [marker] => Ok(Some(marker.clone())),
+                several => Err(SaveError::SeveralAttempts {
+                    step,
+                    attempts: several.iter().map(|marker| marker.attempt).collect(),
+                }),
+            },
+        )
+    }
+
+    /// Waits until the attempt with an id, which the coordinator has sent, is visible in the store.
+    pub(crate) fn of(
+        store: &Arc<dyn Store>,
+        step: u64,
+        attempt: AttemptId,
+        timeout: Duration,
+    ) -> Result<Self, SaveError> {
+        let dir = attempt_dir_name(step, attempt);
+        Self::find_by(store, step, timeout, || Ok(marker_of(&**store, &dir)))
+    }
+
+    fn find_by(
+        store: &Arc<dyn Store>,
+        step: u64,
+        timeout: Duration,
+        look: impl FnMut() -> Result<Option<Marker>, SaveError>,
+    ) -> Result<Self, SaveError> {
+        let found = poll(timeout, look)?;
+        let marker = found.map_err(|waited| SaveError::NoAttempt {
+            step,
+            path: store.place(""),
+            waited_ms: waited.as_millis(),
+        })?;
+        Ok(Self::new(store.clone(), marker))
+    }
+
+    /// Waits until the coordinator has published the attempt, as long as ranks write to it within each
+    /// `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it was aborted, or if no rank has written to it between two checks, one `timeout`
+    /// apart.
+    pub fn wait_published(&self, timeout: Duration) -> Result<(), SaveError> {
+        let step_dir = step_dir_name(self.marker.step);
+        let published = self.poll_while_written(timeout, || {
+            // Checks the attempt before the step: in between it can only have been published.
+            let living = is_marked(&*self.store, &self.dir);
+            // Reads again if a request failed or the manifest was replaced concurrently.
+            let Ok(manifest) = read_manifest(&*self.store, &step_dir) else {
+                return Ok(None);
+            };
+            match manifest.and_then(Result::ok) {
+                Some(manifest) if manifest.attempt == self.marker.attempt => Ok(Some(())),
+                _ if living => Ok(None),
+                _ => Err(self.aborted()),
+            }
+        })?;
+        published.map_err(|waited| SaveError::NotPublished {
+            step: self.marker.step,
+            attempt: self.marker.attempt,
+            waited_ms: waited.as_millis(),
+        })
+    }
+
     /// [`poll`]s until the timeout expires and no rank has written to the attempt since its previous
     /// expiration, or since the start.
     pub(super) fn poll_while_written<T>(
@@ -84,8 +164,7 @@ impl AttemptHandle {
         let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
         let mut failed_since: BTreeMap<u32, Instant> = BTreeMap::new();
         let waited = self.poll_while_written(timeout, || {
-            let listed = list_by_name(&*self.store, &self.dir);
-            let listed = listed.map_err(failed(&*self.store, "list", &self.dir))?;
+            let listed = self.store.entries_by_name(&self.dir)?;
             let waiting = (0..world_size).filter(|rank| !parts.contains_key(rank));
             let (written, waiting): (Vec<u32>, Vec<u32>) =
                 waiting.partition(|rank| listed.contains_key(&part_file_name(*rank)));
@@ -130,10 +209,8 @@ impl AttemptHandle {
     fn read_part(&self, rank: u32) -> Result<Part, SaveError> {
         let path = join(&self.dir, &part_file_name(rank));
         let place = || self.store.place(&path);
-        let bytes = self
-            .store
-            .read_small(&path, MAX_MANIFEST_BYTES)
-            .map_err(failed(&*self.store, "read", &path))?;
+        let bytes = self.store.read_small(&path, MAX_MANIFEST_BYTES);
+        let bytes = bytes.map_err(self.store.failed("read", &path))?;
         let part = decode_part(&bytes).map_err(|source| SaveError::Part {
             path: place(),
             source,
@@ -166,13 +243,12 @@ impl AttemptHandle {
 
     /// Checks that the files have the sizes that their ranks reported. Uses one listing.
     pub(crate) fn check_written(&self, files: &[FileEntry]) -> Result<(), SaveError> {
-        let listed = list_by_name(&*self.store, &self.dir);
-        let listed = listed.map_err(failed(&*self.store, "list", &self.dir))?;
+        let listed = self.store.entries_by_name(&self.dir)?;
         for file in files {
             let path = join(&self.dir, &file.name);
             let missing = || io::Error::from(io::ErrorKind::NotFound);
             let found = listed.get(&file.name).ok_or_else(missing);
-            let found = found.map_err(failed(&*self.store, "find", &path))?;
+            let found = found.map_err(self.store.failed("find", &path))?;
             if found.kind != FoundKind::File || found.bytes != file.size_bytes {
                 return Err(SaveError::FileSize {
                     path: self.store.place(&path),
@@ -184,4 +260,29 @@ impl AttemptHandle {
         }
         Ok(())
     }
+}
+
+/// Returns the markers of the attempts to save a step whose coordinators are alive.
+fn living(store: &dyn Store, step: u64) -> Result<Vec<Marker>, SaveError> {
+    // The coordinator creates the directory.
+    let names = store.entries("")?.into_iter().map(|found| found.name);
+    let of_step = names.filter(|name| parse_attempt_dir_name(name).is_some_and(|n| n.0 == step));
+    let living = of_step.filter_map(|dir| {
+        let lock = store.try_lock(&join(&dir, MARKER_FILE), true);
+        if let Ok(Some(_)) = lock {
+            // A lock that can be acquired belonged to a dead coordinator.
+            return None;
+        }
+        // An incomplete marker is read again later. A marker of another name belongs to a checkpoint that
+        // this attempt has replaced.
+        let marker = marker_of(store, &dir)?;
+        if parse_attempt_dir_name(&dir) != Some((marker.step, marker.attempt)) {
+            return None;
+        }
+        // Without locks, every attempt that was not published may be alive.
+        let is_published =
+            lock.is_err() && published(store, &step_dir_name(step)) == Ok(Some(marker.attempt));
+        (!is_published).then_some(marker)
+    });
+    Ok(living.collect())
 }

@@ -8,12 +8,14 @@ use std::{
 
 use serde::Deserialize;
 
-use super::file::{PlainFile, is_lfs_pointer};
 use crate::{
-    LoadError,
-    format::{INDEX_FILE, MAX_MANIFEST_BYTES, Texts},
-    read::{failed, files::most_open},
-    store::{LocalStore, Store, existing},
+    Digest, FileEntry, Header, HeaderError, LoadError, Role, decode_header,
+    format::{
+        INDEX_FILE, MAX_MANIFEST_BYTES, Texts, burnpack_len, decode_burnpack, header_len,
+        is_burnpack,
+    },
+    read::files::most_open,
+    store::{FileVersion, LocalStore, ReadFile, Store, existing, parent_of},
 };
 
 /// File name of a model with a single file.
@@ -25,12 +27,11 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Returns the files of a model, sorted by name, and their directory.
 pub(super) fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), LoadError> {
+    let path = || from.to_owned();
     if !from.is_dir() {
         let (dir, name) = place(from)?;
         if ShardName::of(&name).is_some() {
-            return Err(LoadError::OneShard {
-                path: from.to_owned(),
-            });
+            return Err(LoadError::OneShard { path: path() });
         }
         let files = match name.ends_with(INDEX_END) {
             true => indexed(&dir, &name, &read_index(&dir, &name)?)?,
@@ -46,9 +47,7 @@ pub(super) fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), Load
         (true, model) => {
             let named = read_index(&dir, INDEX_FILE)?;
             match model && !named.contains_key(MODEL_FILE) {
-                true => Err(LoadError::TwoModels {
-                    path: from.to_owned(),
-                }),
+                true => Err(LoadError::TwoModels { path: path() }),
                 false => indexed(&dir, INDEX_FILE, &named),
             }
         }
@@ -58,8 +57,7 @@ pub(super) fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), Load
 
 /// Returns the directory and the name of a file.
 fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| LoadError::Io {
+    let (parent, name) = parent_of(path).ok_or_else(|| LoadError::Io {
         action: "open",
         path: path.to_owned(),
         source: io::Error::new(
@@ -67,17 +65,14 @@ fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
             "the path does not end in a file name in UTF-8",
         ),
     })?;
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     Ok((LocalStore::following_links(parent), name.to_owned()))
 }
 
 /// Returns whether an entry of this name exists; a dangling link counts.
 fn is_named(dir: &LocalStore, name: &str) -> Result<bool, LoadError> {
+    let dir: &dyn Store = dir;
     let found = existing(std::fs::symlink_metadata(dir.place(name)));
-    Ok(found.map_err(failed(dir, "look at", name))?.is_some())
+    Ok(found.map_err(dir.failed("look at", name))?.is_some())
 }
 
 /// Opens files; those that are more than may be open at a time are closed again.
@@ -101,10 +96,11 @@ fn read_index(
     dir: &LocalStore,
     name: &str,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, LoadError> {
+    let dir: &dyn Store = dir;
     let bytes = dir.read_small(name, MAX_MANIFEST_BYTES);
-    let bytes = bytes.map_err(failed(dir, "read", name))?;
+    let bytes = bytes.map_err(dir.failed("read", name))?;
     let path = dir.place(name);
-    if is_lfs_pointer(&bytes) {
+    if bytes.starts_with(LFS_POINTER) {
         return Err(LoadError::LfsPointer { path });
     }
     let json = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
@@ -140,25 +136,21 @@ fn indexed(
     for (file, expected) in files.iter().zip(named.values()) {
         let found = file.header.tensors.iter().map(|tensor| &tensor.name);
         let found: BTreeSet<&String> = found.collect();
-        missing.extend(
-            expected
-                .iter()
-                .filter(|name| !found.contains(name))
-                .cloned(),
-        );
+        let absent = expected.iter().filter(|name| !found.contains(name));
+        missing.extend(absent.cloned());
         let more = found.into_iter().filter(|name| !expected.contains(*name));
         unlisted.extend(more.filter(|name| !known.insert(name)).cloned());
     }
-    if missing.is_empty() && unlisted.is_empty() {
-        return Ok(files);
-    }
     missing.sort();
     unlisted.sort();
-    Err(LoadError::IndexMismatch {
-        path: dir.place(index),
-        missing,
-        unlisted,
-    })
+    match missing.is_empty() && unlisted.is_empty() {
+        true => Ok(files),
+        false => Err(LoadError::IndexMismatch {
+            path: dir.place(index),
+            missing,
+            unlisted,
+        }),
+    }
 }
 
 /// An index file. Other fields are ignored.
@@ -171,17 +163,20 @@ struct Index {
 /// Opens the shards of a directory, which several ranks have written.
 fn shards(dir: &LocalStore, from: &Path) -> Result<Vec<PlainFile>, LoadError> {
     let path = || from.to_owned();
-    let found = dir.list("").map_err(failed(dir, "list", ""))?;
-    let mut names: Vec<String> = found.into_iter().map(|found| found.name).collect();
-    names.retain(|name| ShardName::of(name).is_some());
-    names.sort();
-    if names.is_empty() {
+    let mut found: BTreeMap<String, ShardName> = BTreeMap::new();
+    for entry in dir
+        .list("")
+        .map_err((dir as &dyn Store).failed("list", ""))?
+    {
+        found.extend(ShardName::of(&entry.name).map(|shard| (entry.name, shard)));
+    }
+    if found.is_empty() {
         return Err(LoadError::NoModel { path: path() });
     }
     // A rank has no file of an index of which it has no tensor.
     let mut indices: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-    for ShardName { index, count } in names.iter().filter_map(|name| ShardName::of(name)) {
-        indices.entry(count).or_default().insert(index);
+    for shard in found.values() {
+        indices.entry(shard.count).or_default().insert(shard.index);
     }
     let missing = indices.iter().flat_map(|(count, found)| {
         let all = 1..=*count;
@@ -190,7 +185,7 @@ fn shards(dir: &LocalStore, from: &Path) -> Result<Vec<PlainFile>, LoadError> {
     });
     let missing: Vec<String> = missing.take(MAX_NAMED).collect();
     match missing.is_empty() {
-        true => open_all(dir, names.iter()),
+        true => open_all(dir, found.keys()),
         false => Err(LoadError::MissingShards {
             path: path(),
             names: missing,
@@ -220,6 +215,68 @@ impl ShardName {
         Some(Self {
             index: number(index)?,
             count: number(count)?,
+        })
+    }
+}
+
+/// The bytes of a file that contain the size of its header, of either format, and those by which a pointer is recognized.
+const PREFIX_BYTES: u64 = 64;
+/// The first bytes of a pointer to a file in Git LFS: <https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
+/// A file with a validated header.
+pub(super) struct PlainFile {
+    /// `None` if it is opened again when it is read.
+    pub(super) file: Option<Box<dyn ReadFile>>,
+    pub(super) version: FileVersion,
+    pub(super) entry: FileEntry,
+    pub(super) header: Header,
+    pub(super) is_burnpack: bool,
+}
+
+impl PlainFile {
+    /// Opens a file of a directory, and checks that its tensors tile it.
+    fn open(store: &LocalStore, name: &str) -> Result<Self, LoadError> {
+        let (file, version) = store.open_version(name)?;
+        let store: &dyn Store = store;
+        let read = |len: u64| {
+            // At most the format's limit of 100 MB, and at most the size of the file.
+            let mut bytes = vec![0; len.min(file.bytes()) as usize];
+            let read = file.read_exact_at(&mut bytes, 0);
+            read.map(|()| bytes).map_err(store.failed("read", name))
+        };
+        let path = || store.place(name);
+        let refused = |source| LoadError::Header {
+            path: path(),
+            source,
+        };
+        let first = read(PREFIX_BYTES)?;
+        if first.starts_with(LFS_POINTER) {
+            return Err(LoadError::LfsPointer { path: path() });
+        }
+        let is_burnpack = is_burnpack(&first);
+        type Decode<T> = fn(&[u8], u64) -> Result<T, HeaderError>;
+        let (len, decode): (Decode<u64>, Decode<Header>) = match is_burnpack {
+            true => (burnpack_len, decode_burnpack),
+            false => (header_len, decode_header),
+        };
+        let bytes = read(len(&first, file.bytes()).map_err(refused)?)?;
+        let header = decode(&bytes, file.bytes()).map_err(refused)?;
+        let entry = FileEntry {
+            name: name.to_owned(),
+            role: Role::Model,
+            rank: 0,
+            number: 0,
+            size_bytes: file.bytes(),
+            header_bytes: bytes.len() as u64,
+            header_digest: Digest::of(&bytes),
+        };
+        Ok(Self {
+            file: Some(file),
+            version,
+            entry,
+            header,
+            is_burnpack,
         })
     }
 }

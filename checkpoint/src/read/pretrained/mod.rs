@@ -1,6 +1,5 @@
 //! Weights saved by other programs.
 
-mod file;
 mod files;
 mod parts;
 mod weights;

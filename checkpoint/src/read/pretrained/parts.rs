@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use tinderbox_fake::Region;
 
-use super::{file::PlainFile, files::MAX_NAMED};
+use super::files::{MAX_NAMED, PlainFile};
 use crate::{
     Chunk, HeaderTensor, LoadError, Role, StoredDType, TensorEntry, check_tiling, error::short,
 };
@@ -70,14 +70,12 @@ fn offsets_of(
     from: &Path,
 ) -> Result<Option<BTreeMap<String, Sharding>>, LoadError> {
     let mut metadata = file.header.metadata.iter();
-    let Some((_, text)) = metadata.find(|(key, _)| key == SHARDING_KEY) else {
-        return Ok(None);
-    };
-    let offsets = serde_json::from_str(text).map_err(|source| LoadError::Offsets {
+    let text = metadata.find(|(key, _)| key == SHARDING_KEY);
+    let offsets = text.map(|(_, text)| serde_json::from_str(text)).transpose();
+    offsets.map_err(|source| LoadError::Offsets {
         path: from.join(&file.entry.name),
         source,
-    })?;
-    Ok(Some(offsets))
+    })
 }
 
 /// Returns the names that the metadata of a file maps to one of its tensors, by that tensor.
@@ -117,34 +115,25 @@ fn joined(name: &str, mut parts: Vec<Part<'_>>, from: &Path) -> Result<TensorEnt
     }
     // The sizes are not in the files. A sum that overflows is refused with the region.
     let size = |d: usize| {
-        let ends = parts
-            .iter()
-            .map(|part| part.offset[d].saturating_add(part.tensor.shape[d]));
-        ends.max().unwrap_or(0)
+        let end = |part: &Part<'_>| part.offset[d].saturating_add(part.tensor.shape[d]);
+        parts.iter().map(end).max().unwrap_or(0)
     };
     let shape: Vec<u64> = (0..dimensions).map(size).collect();
     // A rank that has no row of a tensor writes a part without elements.
-    let is_empty = |part: &Part<'_>| part.tensor.len_bytes == 0;
-    if shape.contains(&0) {
-        parts.truncate(1);
-    } else {
-        parts.retain(|part| !is_empty(part));
+    match shape.contains(&0) {
+        true => parts.truncate(1),
+        false => parts.retain(|part| part.tensor.len_bytes > 0),
     }
     parts.sort_by(|a, b| a.offset.cmp(&b.offset));
+    let names = parts.iter().map(|part| part.file.entry.name.clone());
     let refused = |source| LoadError::Parts {
         path: from.to_owned(),
         tensor: short(name),
-        files: parts
-            .iter()
-            .map(|part| part.file.entry.name.clone())
-            .take(MAX_NAMED)
-            .collect(),
+        files: names.clone().take(MAX_NAMED).collect(),
         source: Box::new(source),
     };
-    let regions = parts
-        .iter()
-        .map(|part| Region::new(part.offset.clone(), part.tensor.shape.clone()));
-    let regions: Result<Vec<Region>, _> = regions.collect();
+    let region = |part: &Part<'_>| Region::new(part.offset.clone(), part.tensor.shape.clone());
+    let regions: Result<Vec<Region>, _> = parts.iter().map(region).collect();
     let regions = regions.map_err(|source| refused(source.into()))?;
     check_tiling(&shape, &regions.iter().collect::<Vec<_>>()).map_err(refused)?;
     let chunks = regions.into_iter().zip(&parts).map(|(region, part)| Chunk {

@@ -8,15 +8,11 @@
 //!   step-00000100/manifest.json               the publication: a conditional write
 //! ```
 
-mod address;
 mod bucket;
 mod error;
+mod file;
 mod operations;
-mod outcome;
-mod put;
-mod read;
-mod tasks;
-mod write;
+mod requests;
 
 pub use bucket::BucketStore;
 pub use error::BucketError;

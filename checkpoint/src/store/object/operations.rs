@@ -3,15 +3,15 @@
 use std::{io, path::PathBuf, pin::Pin, sync::Arc, time::SystemTime};
 
 use object_store::{
-    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result, path::Path,
+    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result,
+    UpdateVersion, path::Path,
 };
 
 use super::{
     bucket::{BucketStore, join_place},
-    outcome::to_io,
-    put::{PutError, version_of},
-    read::BucketRead,
-    write::BucketWrite,
+    error::to_io,
+    file::{BucketRead, BucketWrite},
+    requests::{PutError, version_of},
 };
 use crate::{
     format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest, step_dir_name},
@@ -19,18 +19,23 @@ use crate::{
 };
 
 impl BucketStore {
+    /// Reads an object with one request; returns its version, and its bytes unless they exceed a limit.
+    fn get(&self, at: Path, limit_bytes: u64) -> io::Result<(UpdateVersion, Option<Vec<u8>>)> {
+        let objects = self.objects.clone();
+        self.run(async move {
+            let found = objects.get_opts(&at, GetOptions::default()).await?;
+            let version = version_of(&found.meta);
+            Ok(match found.meta.size > limit_bytes {
+                true => (version, None),
+                false => (version, Some(found.bytes().await?.into())),
+            })
+        })
+    }
+
     /// Returns the condition that the manifest of a step is unchanged, and the location of the files that it
     /// lists, unless they are next to it.
     fn now_at(&self, step: &str, at: &Path) -> io::Result<(PutMode, Option<String>)> {
-        let (objects, at) = (self.objects.clone(), at.clone());
-        let (version, bytes) = self.run(async move {
-            let found = objects.get_opts(&at, GetOptions::default()).await?;
-            let (version, size) = (version_of(&found.meta), found.meta.size);
-            Ok(match size {
-                0..=MAX_MANIFEST_BYTES => (version, Some(found.bytes().await?)),
-                _ => (version, None),
-            })
-        })?;
+        let (version, bytes) = self.get(at.clone(), MAX_MANIFEST_BYTES)?;
         if version.e_tag.is_none() && version.version.is_none() {
             // The condition needs an existing manifest.
             return Err(io::Error::from(io::ErrorKind::Unsupported));
@@ -102,18 +107,8 @@ impl Store for BucketStore {
 
     /// One request.
     fn read_small(&self, path: &str, limit_bytes: u64) -> io::Result<Vec<u8>> {
-        let (objects, at) = (self.objects.clone(), self.at(path)?);
-        let bytes = self.run(async move {
-            let found = objects.get_opts(&at, GetOptions::default()).await?;
-            match found.meta.size {
-                size if size <= limit_bytes => found.bytes().await.map(Some),
-                _ => Ok(None),
-            }
-        })?;
-        match bytes {
-            Some(bytes) => Ok(bytes.into()),
-            None => Err(io::Error::from(io::ErrorKind::FileTooLarge)),
-        }
+        let (_, bytes) = self.get(self.at(path)?, limit_bytes)?;
+        bytes.ok_or(io::ErrorKind::FileTooLarge.into())
     }
 
     fn create_root(&self) -> io::Result<()> {
@@ -192,10 +187,7 @@ impl Store for BucketStore {
         manifest: &[u8],
         replace: bool,
     ) -> std::result::Result<Option<String>, PublishError> {
-        let at = |path: &str| {
-            let path = path.to_owned();
-            move |source| PublishError::Unpublished { path, source }
-        };
+        let at = PublishError::at;
         let copy = join(attempt, MANIFEST_FILE);
         self.put(&copy, manifest).map_err(at(&copy))?;
         let target = self.at(&join(step, MANIFEST_FILE)).map_err(at(step))?;

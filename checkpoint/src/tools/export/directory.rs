@@ -1,6 +1,6 @@
 //! The files of an export, and the directory in which they appear.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tinderbox_deferred::Observer;
 
@@ -9,11 +9,11 @@ use super::{
     tensors::{ExportTensor, Tensors, Values},
 };
 use crate::{
-    Checkpoint, LoadError, Role, SaveError, SaveTensor, StoredDType,
-    format::{AttemptId, INDEX_FILE, encode_burnpack, encode_header, encode_index, padded},
-    store::{FoundKind, LocalStore, Store, existing, join, remove_tree},
+    AttemptId, Checkpoint, LoadError, Role, SaveError, SaveTensor, StoredDType,
+    format::{INDEX_FILE, encode_burnpack, encode_header, encode_index, padded},
+    layout::groups,
+    store::{FoundKind, LocalStore, Store, join, parent_of, remove_tree},
     tools::ToolError,
-    write::failed,
 };
 
 /// The name of a burnpack file.
@@ -82,7 +82,7 @@ fn write(
     progress: &dyn Observer,
 ) -> Result<Exported, ToolError> {
     let Tensors { all, tied } = Tensors::of(tensors, from, options)?;
-    let target = Target::of(to)?;
+    let target = Target::of(to, options, progress)?;
     target.refuse_existing()?;
     let files = match options.format {
         ExportFormat::Safetensors => divide(&all, options.file_bytes),
@@ -93,7 +93,7 @@ fn write(
     };
     let bytes = all.iter().map(|tensor| tensor.bytes).sum();
     progress.begin(all.len(), bytes);
-    target.write(&files, options, progress)?;
+    target.write(&files)?;
     progress.end();
     Ok(Exported {
         tied,
@@ -111,28 +111,17 @@ struct PlainFile<'a> {
 
 /// Divides tensors into files, in order.
 fn divide<'a>(tensors: &'a [ExportTensor<'a>], limit_bytes: u64) -> Vec<PlainFile<'a>> {
-    let mut files: Vec<&[ExportTensor<'_>]> = Vec::new();
-    let (mut first, mut bytes) = (0, 0u64);
-    for (at, tensor) in tensors.iter().enumerate() {
-        if at > first && bytes.saturating_add(tensor.bytes) > limit_bytes {
-            files.push(&tensors[first..at]);
-            (first, bytes) = (at, 0);
-        }
-        bytes = bytes.saturating_add(tensor.bytes);
-    }
-    files.push(&tensors[first..]);
+    let is_full = |held: u64, _, at: usize| held.saturating_add(tensors[at].bytes) > limit_bytes;
+    let files = groups(tensors, |tensor| tensor.bytes, is_full);
     let count = files.len();
-    let name = |number: usize| match count {
-        1 => "model.safetensors".to_owned(),
-        _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
-    };
-    let files = files.into_iter().enumerate();
-    files
-        .map(|(number, tensors)| PlainFile {
-            name: name(number),
-            tensors,
-        })
-        .collect()
+    let named = files.into_iter().zip(1..).map(|(tensors, number)| {
+        let name = match count {
+            1 => "model.safetensors".to_owned(),
+            _ => format!("model-{number:05}-of-{count:05}.safetensors"),
+        };
+        PlainFile { name, tensors }
+    });
+    named.collect()
 }
 
 /// Returns the error of reading a checkpoint as such.
@@ -147,25 +136,28 @@ fn of_values(error: SaveError) -> ToolError {
 }
 
 /// A directory to create.
-struct Target {
+struct Target<'a> {
+    options: &'a ExportOptions,
+    progress: &'a dyn Observer,
     /// The parent directory.
-    parent: LocalStore,
+    parent: Box<dyn Store>,
     name: String,
     temporary: String,
 }
 
-impl Target {
-    fn of(path: &Path) -> Result<Self, ToolError> {
-        let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.ok_or_else(|| ToolError::TargetName {
+impl<'a> Target<'a> {
+    fn of(
+        path: &Path,
+        options: &'a ExportOptions,
+        progress: &'a dyn Observer,
+    ) -> Result<Self, ToolError> {
+        let (parent, name) = parent_of(path).ok_or_else(|| ToolError::TargetName {
             path: path.to_owned(),
         })?;
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
         Ok(Self {
-            parent: LocalStore::new(parent),
+            options,
+            progress,
+            parent: Box::new(LocalStore::new(parent)),
             name: name.to_owned(),
             // Unique like the id of an attempt.
             temporary: format!(".export-{}", AttemptId::fresh()),
@@ -174,44 +166,33 @@ impl Target {
 
     /// Rejects anything but an empty directory; returns whether there is one.
     fn refuse_existing(&self) -> Result<bool, ToolError> {
-        let (parent, name) = (&self.parent, &*self.name);
-        let found = existing(parent.look(name)).map_err(failed(parent, "look at", name))?;
-        let taken = match found {
+        let is_empty = match self.parent.find(&self.name)?.map(|found| found.kind) {
             None => return Ok(false),
-            Some(found) if found.kind == FoundKind::Dir => {
-                let listing = parent.list(name).map_err(failed(parent, "list", name))?;
-                !listing.is_empty()
-            }
-            Some(_) => true,
+            Some(FoundKind::Dir) => self.parent.entries(&self.name)?.is_empty(),
+            Some(_) => false,
         };
-        match taken {
-            false => Ok(true),
-            true => Err(ToolError::TargetExists {
-                path: parent.place(name),
+        match is_empty {
+            true => Ok(true),
+            false => Err(ToolError::TargetExists {
+                path: self.parent.place(&self.name),
             }),
         }
     }
 
     /// Writes all files and renames the directory; removes its output on failure.
-    fn write(
-        &self,
-        files: &[PlainFile<'_>],
-        options: &ExportOptions,
-        progress: &dyn Observer,
-    ) -> Result<(), ToolError> {
-        let (store, dir) = (&self.parent, &*self.temporary);
-        store.create_root().map_err(failed(store, "create", ""))?;
-        store
-            .create_dir(dir)
-            .map_err(failed(store, "create", dir))?;
+    fn write(&self, files: &[PlainFile<'_>]) -> Result<(), ToolError> {
+        let (store, dir) = (&*self.parent, &*self.temporary);
+        store.create_root().map_err(store.failed("create", ""))?;
+        let created = store.create_dir(dir);
+        created.map_err(store.failed("create", dir))?;
         let written = (|| {
             for file in files {
-                self.write_file(file, options, progress)?;
+                self.write_file(file)?;
             }
             if files.len() > 1 {
                 self.write_index(files)?;
             }
-            store.sync_dir(dir).map_err(failed(store, "sync", dir))?;
+            store.sync(dir)?;
             self.appear()
         })();
         if written.is_err() {
@@ -221,81 +202,65 @@ impl Target {
         written
     }
 
-    fn write_file(
-        &self,
-        plain: &PlainFile<'_>,
-        options: &ExportOptions,
-        progress: &dyn Observer,
-    ) -> Result<(), ToolError> {
-        let (store, path) = (&self.parent, join(&self.temporary, &plain.name));
-        let listed: Vec<(&str, StoredDType, &[u64])> = plain
-            .tensors
-            .iter()
-            .map(|tensor| (&*tensor.name, tensor.dtype, &*tensor.shape))
-            .collect();
-        let header = match options.format {
+    fn write_file(&self, plain: &PlainFile<'_>) -> Result<(), ToolError> {
+        let path = join(&self.temporary, &plain.name);
+        let listed = plain.tensors.iter();
+        let listed = listed.map(|tensor| (&*tensor.name, tensor.dtype, &*tensor.shape));
+        let listed: Vec<(&str, StoredDType, &[u64])> = listed.collect();
+        let header = match self.options.format {
             // Hugging Face's loader requires a format in the metadata.
             ExportFormat::Safetensors => encode_header(&[("format", "pt")], &listed),
             ExportFormat::Burnpack => encode_burnpack(&listed),
         };
         let header = header.map_err(|source| ToolError::Header {
-            path: store.place(&path),
+            path: self.parent.place(&path),
             source,
         })?;
-        let mut file = store
-            .create(&path)
-            .map_err(failed(store, "create", &path))?;
-        file.write_all(&header)
-            .map_err(failed(store, "write", &path))?;
+        let mut file = self.parent.begin(path)?;
+        file.write_all(&header)?;
         let mut end = 0_u64;
         for tensor in plain.tensors {
-            if options.format == ExportFormat::Burnpack {
-                let padding = vec![0; (padded(end) - end) as usize];
-                file.write_all(&padding)
-                    .map_err(failed(store, "write", &path))?;
+            if self.options.format == ExportFormat::Burnpack {
+                file.write_all(&vec![0; (padded(end) - end) as usize])?;
                 end = padded(end) + tensor.bytes;
             }
             let mut put = |bytes: &[u8]| {
-                file.write_all(bytes)
-                    .map_err(failed(store, "write", &path))?;
-                progress.advanced(bytes.len() as u64);
+                file.write_all(bytes)?;
+                self.progress.advanced(bytes.len() as u64);
                 Ok(())
             };
             let written = match tensor.values {
                 Values::Same(values) => values.for_each_piece(put),
                 Values::Transposed(values) => {
-                    values.for_each_transposed_piece(options.transpose_bytes, put)
+                    values.for_each_transposed_piece(self.options.transpose_bytes, put)
                 }
                 Values::Zeros => put(&vec![0; tensor.bytes as usize]),
             };
             written.map_err(of_values)?;
         }
-        Ok(file.finish().map_err(failed(store, "write", &path))?)
+        Ok(file.finish()?)
     }
 
     fn write_index(&self, files: &[PlainFile<'_>]) -> Result<(), ToolError> {
-        let (store, path) = (&self.parent, join(&self.temporary, INDEX_FILE));
         let parameters = files.iter().flat_map(|file| {
             let tensors = file.tensors.iter();
             tensors.map(|tensor| (&*tensor.name, &*file.name, tensor.bytes))
         });
         let bytes = encode_index(parameters).map_err(SaveError::Meta)?;
-        let put = store.put(&path, &bytes);
-        Ok(put.map_err(failed(store, "write", &path))?)
+        let path = join(&self.temporary, INDEX_FILE);
+        Ok(self.parent.write(&path, &bytes)?)
     }
 
     /// Renames the directory, atomically.
     fn appear(&self) -> Result<(), ToolError> {
-        let (store, name) = (&self.parent, &*self.name);
+        let (store, name) = (&*self.parent, &*self.name);
         if self.refuse_existing()? {
-            store
-                .remove_dir(name)
-                .map_err(failed(store, "remove", name))?;
+            let removed = store.remove_dir(name);
+            removed.map_err(store.failed("remove", name))?;
         }
-        store
-            .rename(&self.temporary, name)
-            .map_err(failed(store, "create", name))?;
-        Ok(store.sync_dir("").map_err(failed(store, "sync", ""))?)
+        let renamed = store.rename(&self.temporary, name);
+        renamed.map_err(store.failed("create", name))?;
+        Ok(store.sync("")?)
     }
 }
 

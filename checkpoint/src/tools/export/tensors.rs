@@ -49,17 +49,27 @@ impl<'a> Tensors<'a> {
                 path: place.to_owned(),
             });
         }
-        let names = Names::of(&parameters, place, options)?;
+        let modules = pytorch_modules(&parameters, place, options)?;
+        let in_layout = |path: &ParameterPath| {
+            let module_type = modules.and_then(|modules| modules.get(path.module()));
+            let form = module_type.map(|of| PyTorchForm::of(of, path.leaf()));
+            let name = form.map_or_else(
+                || path.to_string(),
+                |form| path_in(path.module(), form.name),
+            );
+            let is_transposed = form.is_some_and(|form| form.transposed);
+            (options.renamed(&name), is_transposed, module_type)
+        };
         let (mut all, mut tied) = (Vec::new(), Vec::new());
         for tensor in parameters {
             let path = ParameterPath::new(&*tensor.name);
-            let name = names.of_path(&path);
+            let (name, is_transposed, module_type) = in_layout(&path);
             let other = tensor.tied.iter().map(|tied| {
-                let tied = ParameterPath::new(&**tied);
-                (names.of_path(&tied), name.clone())
+                let (tied, ..) = in_layout(&ParameterPath::new(&**tied));
+                (tied, name.clone())
             });
             tied.extend(other);
-            if names.tracks_batches(&path) {
+            if module_type.is_some_and(|of| tracks_batches(of, path.leaf())) {
                 all.push(ExportTensor {
                     name: options.renamed(&path_in(path.module(), BATCHES_TRACKED)),
                     dtype: StoredDType::I64,
@@ -68,7 +78,7 @@ impl<'a> Tensors<'a> {
                     values: Values::Zeros,
                 });
             }
-            all.push(export_tensor(tensor, name, names.is_transposed(&path))?);
+            all.push(export_tensor(tensor, name, is_transposed)?);
         }
         check_names(&all)?;
         // Wide elements first, so that every tensor is aligned in its file.
@@ -91,13 +101,9 @@ fn export_tensor(
         tensor: tensor.name.clone(),
         source,
     })?;
-    let mut shape = tensor.shape.clone();
-    let values = match is_transposed && shape.len() == 2 {
-        true => {
-            shape.reverse();
-            Values::Transposed(tensor)
-        }
-        false => Values::Same(tensor),
+    let (shape, values) = match (is_transposed, &*tensor.shape) {
+        (true, [rows, columns]) => (vec![*columns, *rows], Values::Transposed(tensor)),
+        (_, shape) => (shape.to_vec(), Values::Same(tensor)),
     };
     Ok(ExportTensor {
         name,
@@ -132,70 +138,33 @@ fn check_names(tensors: &[ExportTensor<'_>]) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The names and layouts of the parameters.
-struct Names<'a> {
-    /// The types of the modules in PyTorch's layout.
-    modules: Option<&'a ModuleTypes>,
+/// Returns the types of the modules in PyTorch's layout. Rejects an export to this layout without the type of every parameter's
+/// module.
+fn pytorch_modules<'a>(
+    parameters: &[&SaveTensor],
+    place: &Path,
     options: &'a ExportOptions,
-}
-
-impl<'a> Names<'a> {
-    /// Rejects an export to PyTorch's layout without the type of every parameter's module.
-    fn of(
-        parameters: &[&SaveTensor],
-        place: &Path,
-        options: &'a ExportOptions,
-    ) -> Result<Self, ToolError> {
-        if options.layout == ExportLayout::Burn {
-            return Ok(Self {
-                modules: None,
-                options,
-            });
-        }
-        if options.format != ExportFormat::Safetensors {
-            return Err(ToolError::PyTorchFormat);
-        }
-        let known = options.modules.as_ref().filter(|types| !types.is_empty());
-        let modules = known.ok_or_else(|| ToolError::NoModules {
-            path: place.to_owned(),
-        })?;
-        let names = parameters.iter().map(|tensor| &tensor.name);
-        let unknown = names.filter(|name| {
-            let path = ParameterPath::new(&***name);
-            modules.get(path.module()).is_none()
-        });
-        let unknown: Vec<String> = unknown.cloned().collect();
-        match unknown.is_empty() {
-            true => Ok(Self {
-                modules: Some(modules),
-                options,
-            }),
-            false => Err(ToolError::OtherModel {
-                path: place.to_owned(),
-                tensors: unknown,
-            }),
-        }
+) -> Result<Option<&'a ModuleTypes>, ToolError> {
+    if options.layout == ExportLayout::Burn {
+        return Ok(None);
     }
-
-    fn module_type(&self, path: &ParameterPath) -> Option<&str> {
-        self.modules?.get(path.module())
+    if options.format != ExportFormat::Safetensors {
+        return Err(ToolError::PyTorchFormat);
     }
-
-    fn of_path(&self, path: &ParameterPath) -> String {
-        let name = match self.module_type(path) {
-            Some(module) => path_in(path.module(), PyTorchForm::of(module, path.leaf()).name),
-            None => path.to_string(),
-        };
-        self.options.renamed(&name)
-    }
-
-    fn is_transposed(&self, path: &ParameterPath) -> bool {
-        let module = self.module_type(path);
-        module.is_some_and(|module| PyTorchForm::of(module, path.leaf()).transposed)
-    }
-
-    fn tracks_batches(&self, path: &ParameterPath) -> bool {
-        let module = self.module_type(path);
-        module.is_some_and(|module| tracks_batches(module, path.leaf()))
+    let path = || place.to_owned();
+    let known = options.modules.as_ref().filter(|types| !types.is_empty());
+    let modules = known.ok_or_else(|| ToolError::NoModules { path: path() })?;
+    let names = parameters.iter().map(|tensor| &tensor.name);
+    let is_unknown = |name: &&String| {
+        let path = ParameterPath::new(&***name);
+        modules.get(path.module()).is_none()
+    };
+    let tensors: Vec<String> = names.filter(is_unknown).cloned().collect();
+    match tensors.is_empty() {
+        true => Ok(Some(modules)),
+        false => Err(ToolError::OtherModel {
+            path: path(),
+            tensors,
+        }),
     }
 }

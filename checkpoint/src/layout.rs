@@ -1,4 +1,4 @@
-//! Check that boxes tile a tensor.
+//! Locations of elements: pure functions on boxes.
 
 use tinderbox_fake::Region;
 
@@ -28,11 +28,9 @@ pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError
             limit: MAX_CHUNKS,
         });
     }
-    let elements = Region::whole(shape)
-        .map_err(LayoutError::Region)?
-        .num_elements();
+    let elements = Region::whole(shape)?.num_elements();
     for chunk in chunks {
-        chunk.check_inside(shape).map_err(LayoutError::Region)?;
+        chunk.check_inside(shape)?;
         if chunk.num_elements() == 0 && !chunk.is_whole(shape) {
             return Err(LayoutError::Empty {
                 region: (*chunk).clone(),
@@ -55,12 +53,13 @@ pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError
 /// Rejects two chunks that share an element. Splits groups of chunks wherever no chunk crosses; compares the
 /// chunks of an indivisible group pairwise.
 fn check_disjoint(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> {
-    let overlap = |a: usize, b: usize| LayoutError::Overlap {
-        first: a.min(b),
-        second: a.max(b),
-        region: chunks[a]
-            .intersection(chunks[b])
-            .unwrap_or_else(|| chunks[a].clone()),
+    let overlap = |a: usize, b: usize| {
+        let shared = chunks[a].intersection(chunks[b]);
+        LayoutError::Overlap {
+            first: a.min(b),
+            second: a.max(b),
+            region: shared.unwrap_or_else(|| chunks[a].clone()),
+        }
     };
     if shape.contains(&0) && chunks.len() > 1 {
         return Err(overlap(0, 1));
@@ -68,14 +67,11 @@ fn check_disjoint(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> 
     let mut work = MAX_WORK;
     let mut groups: Vec<Vec<usize>> = vec![(0..chunks.len()).collect()];
     while let Some(mut group) = groups.pop() {
-        let mut spend = |steps: usize| match work.checked_sub(steps) {
-            Some(left) => {
-                work = left;
-                Ok(())
-            }
-            None => Err(LayoutError::Tangled {
+        let mut spend = |steps: usize| {
+            let left = work.checked_sub(steps).ok_or(LayoutError::Tangled {
                 chunks: chunks.len(),
-            }),
+            });
+            left.map(|left| work = left)
         };
         if group.len() < 2 {
             continue;
@@ -88,10 +84,8 @@ fn check_disjoint(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> 
         }
         spend(group.len() * group.len())?;
         for (position, a) in group.iter().enumerate() {
-            if let Some(b) = group[position + 1..]
-                .iter()
-                .find(|b| meet(chunks[*a], chunks[**b]))
-            {
+            let mut others = group[position + 1..].iter();
+            if let Some(b) = others.find(|b| meet(chunks[*a], chunks[**b])) {
                 return Err(overlap(*a, *b));
             }
         }
@@ -121,18 +115,61 @@ fn cut_apart(group: &mut [usize], chunks: &[&Region], d: usize) -> Option<Vec<Ve
 
 /// Returns whether two non-empty boxes share an element.
 fn meet(a: &Region, b: &Region) -> bool {
-    let spans = a
-        .offset()
-        .iter()
-        .zip(a.size())
-        .zip(b.offset().iter().zip(b.size()));
-    spans
-        .into_iter()
-        .all(|((ao, asize), (bo, bsize))| *ao < bo + bsize && *bo < ao + asize)
+    let begins_before_end =
+        |a: &Region, b: &Region, d: usize| a.offset()[d] < b.offset()[d] + b.size()[d];
+    (0..a.rank()).all(|d| begins_before_end(a, b, d) && begins_before_end(b, a, d))
+}
+
+/// Divides items into consecutive groups, at least one. An item begins another group if `is_full` of the bytes of the group before
+/// it, and of the positions of the first item of the group and of the item.
+pub(crate) fn groups<T>(
+    items: &[T],
+    bytes: impl Fn(&T) -> u64,
+    is_full: impl Fn(u64, usize, usize) -> bool,
+) -> Vec<&[T]> {
+    let mut groups = Vec::new();
+    let (mut first, mut held) = (0, 0u64);
+    for (at, item) in items.iter().enumerate() {
+        if at > first && is_full(held, first, at) {
+            groups.push(&items[first..at]);
+            (first, held) = (at, 0);
+        }
+        held = held.saturating_add(bytes(item));
+    }
+    groups.push(&items[first..]);
+    groups
+}
+
+/// Divides a region into boxes of at most `limit` elements (at least one each), whose concatenated elements
+/// are the elements of the region in row-major order.
+pub(crate) fn pieces(region: &Region, limit: u64) -> Vec<Region> {
+    let mut all = Vec::new();
+    cut(region.offset(), region.size(), 0, limit.max(1), &mut all);
+    all
+}
+
+/// Cuts a box along a dimension; all earlier dimensions have size 1.
+fn cut(offset: &[u64], size: &[u64], at: usize, limit: u64, all: &mut Vec<Region>) {
+    let elements: u64 = size.iter().product();
+    if elements <= limit || at == size.len() {
+        if elements > 0 {
+            all.extend(Region::new(offset.to_vec(), size.to_vec()));
+        }
+        return;
+    }
+    // The region is not empty, so no size is 0.
+    let rows = (limit / (elements / size[at])).max(1);
+    for start in (0..size[at]).step_by(usize::try_from(rows).unwrap_or(usize::MAX)) {
+        let (mut offset, mut size) = (offset.to_vec(), size.to_vec());
+        offset[at] += start;
+        size[at] = rows.min(size[at] - start);
+        let next = if size[at] == 1 { at + 1 } else { size.len() };
+        cut(&offset, &size, next, limit, all);
+    }
 }
 
 #[cfg(test)]
-mod tests {
+mod tests_of_tiling {
     use proptest::prelude::*;
 
     use super::*;
@@ -176,7 +213,7 @@ mod tests {
     }
 
     /// Generates a tensor cut into boxes at random, in random order.
-    pub(super) fn tilings() -> impl Strategy<Value = (Vec<u64>, Vec<Region>)> {
+    fn tilings() -> impl Strategy<Value = (Vec<u64>, Vec<Region>)> {
         (
             prop::collection::vec(1u64..7, 0..4),
             prop::collection::vec((any::<prop::sample::Index>(), 0usize..4, 1u64..6), 0..8),
@@ -239,6 +276,47 @@ mod tests {
             }
             let found = check_tiling(&shape, &chunks.iter().collect::<Vec<_>>());
             prop_assert_eq!(found.is_ok(), exactly_once, "{:?}", found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests_of_pieces {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn cases() {
+        let of = |size: &[u64], limit| {
+            let region = Region::new(vec![1; size.len()], size.to_vec()).unwrap();
+            let pieces = pieces(&region, limit);
+            pieces.iter().map(|p| p.size().to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[], 0), [vec![0u64; 0]]);
+        assert_eq!(of(&[0, 3], 4), [[0u64; 2]; 0]);
+        assert_eq!(of(&[5, 3], 6), [[2, 3], [2, 3], [1, 3]]);
+        assert_eq!(of(&[2, 3], 2), [[1, 2], [1, 1], [1, 2], [1, 1]]);
+        assert_eq!(of(&[2, 3], 100), [[2, 3]]);
+    }
+
+    proptest! {
+        #[test]
+        fn one_after_the_other_they_are_the_region(
+            size in prop::collection::vec(0u64..6, 0..4),
+            limit in 0u64..30,
+        ) {
+            let region = Region::new(vec![2; size.len()], size).unwrap();
+            let mut next = 0;
+            for piece in pieces(&region, limit) {
+                prop_assert!(piece.num_elements() <= limit.max(1));
+                let runs: Vec<_> = region.runs(&piece).collect();
+                prop_assert_eq!(runs.len(), 1);
+                prop_assert_eq!(runs[0].source, next);
+                next += runs[0].len;
+                prop_assert_eq!(runs[0].len, piece.num_elements());
+            }
+            prop_assert_eq!(next, region.num_elements());
         }
     }
 }

@@ -1,18 +1,78 @@
-//! A file that is written to a bucket, in one request or in parts.
+//! Files in a bucket: one that is read, and one that is written, in one request or in parts.
 
 use std::{io, mem};
 
 use object_store::{
-    Error, MultipartUpload, ObjectStore, PutMode, PutMultipartOptions, PutPayload, Result,
-    path::Path,
+    Error, GetOptions, MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions,
+    PutPayload, Result, path::Path,
 };
 use tokio::task::JoinSet;
 
 use super::{
     bucket::{BucketStore, head},
-    outcome::STORE,
+    error::STORE,
 };
-use crate::store::WriteFile;
+use crate::store::{ReadFile, WriteFile};
+
+/// An object in the version that was opened.
+#[derive(derive_more::Debug)]
+pub(super) struct BucketRead {
+    #[debug(skip)]
+    bucket: BucketStore,
+    at: Path,
+    bytes: u64,
+    /// The entity tag, which a replacement would not have; `None` if the service has none that it accepts as
+    /// a condition.
+    #[debug(skip)]
+    e_tag: Option<String>,
+}
+
+impl BucketRead {
+    pub(super) fn new(bucket: BucketStore, at: Path, meta: ObjectMeta) -> Self {
+        Self {
+            bucket,
+            at,
+            bytes: meta.size,
+            // A weak tag never matches.
+            e_tag: meta.e_tag.filter(|tag| !tag.starts_with("W/")),
+        }
+    }
+}
+
+impl ReadFile for BucketRead {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// One request. Memory: an additional copy of the bytes, until they are copied to the buffer.
+    fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()> {
+        let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let end = start.checked_add(into.len() as u64);
+        let end = end.filter(|end| *end <= self.bytes).ok_or_else(ended)?;
+        if into.is_empty() {
+            // The services reject an empty range.
+            return Ok(());
+        }
+        let options = GetOptions::new()
+            .with_range(Some(start..end))
+            .with_if_match(self.e_tag.clone());
+        let (objects, at) = (self.bucket.objects.clone(), self.at.clone());
+        let (bytes, size) = self.bucket.run(async move {
+            let found = objects.get_opts(&at, options).await?;
+            let size = found.meta.size;
+            Ok((found.bytes().await?, size))
+        })?;
+        if size != self.bytes {
+            // It was replaced, and the service ignored the condition.
+            return Err(io::Error::from(io::ErrorKind::StaleNetworkFileHandle));
+        }
+        if bytes.len() != into.len() {
+            return Err(ended());
+        }
+        into.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
 
 /// Number of parts in flight, in addition to the one being filled.
 const PARTS_IN_FLIGHT: usize = 4;
@@ -33,17 +93,9 @@ pub(super) struct BucketWrite {
     part: Vec<u8>,
     /// Number of bytes written.
     bytes: u64,
+    /// The upload, once a part was sent; `None` after the end or an error.
     #[debug(skip)]
-    state: State,
-}
-
-enum State {
-    /// All written bytes are in the current part.
-    OnePart,
-    /// Parts have been sent.
-    Parts(Upload),
-    /// It is finished or has failed.
-    Ended,
+    upload: Option<Option<Upload>>,
 }
 
 impl BucketWrite {
@@ -53,17 +105,14 @@ impl BucketWrite {
             at,
             part: Vec::new(),
             bytes: 0,
-            state: State::OnePart,
+            upload: Some(None),
         }
     }
 
-    /// Returns the upload and leaves `Ended`, the state after an error.
+    /// Takes the upload, if a part was sent.
     fn end(&mut self) -> io::Result<Option<Upload>> {
-        match mem::replace(&mut self.state, State::Ended) {
-            State::OnePart => Ok(None),
-            State::Parts(upload) => Ok(Some(upload)),
-            State::Ended => Err(io::Error::from(io::ErrorKind::BrokenPipe)),
-        }
+        let ended = io::Error::from(io::ErrorKind::BrokenPipe);
+        self.upload.take().ok_or(ended)
     }
 
     /// Sends the current part, which is full.
@@ -85,7 +134,7 @@ impl BucketWrite {
                 }
             }
         })?;
-        self.state = State::Parts(upload);
+        self.upload = Some(Some(upload));
         Ok(())
     }
 }
@@ -122,7 +171,7 @@ impl WriteFile for BucketWrite {
 
 impl Drop for BucketWrite {
     fn drop(&mut self) {
-        if let State::Parts(upload) = mem::replace(&mut self.state, State::Ended) {
+        if let Some(Some(upload)) = self.upload.take() {
             let aborted = self.bucket.run(async move {
                 upload.abort().await;
                 Ok(())
@@ -161,23 +210,22 @@ impl Upload {
 
     /// Starts to send a part, after waiting for a free slot.
     async fn send(&mut self, part: PutPayload) -> Result<()> {
-        while self.sending.len() >= PARTS_IN_FLIGHT {
-            self.wait_for_part().await?;
-        }
-        let sent = self.upload.put_part(part);
-        self.sending.spawn(sent);
+        self.wait(PARTS_IN_FLIGHT - 1).await?;
+        self.sending.spawn(self.upload.put_part(part));
         Ok(())
     }
 
-    async fn wait_for_part(&mut self) -> Result<()> {
-        match self.sending.join_next().await {
-            None => Ok(()),
-            Some(Ok(sent)) => sent,
-            Some(Err(error)) => Err(Error::Generic {
+    /// Waits until at most so many parts are in flight.
+    async fn wait(&mut self, most: usize) -> Result<()> {
+        while self.sending.len() > most
+            && let Some(sent) = self.sending.join_next().await
+        {
+            sent.map_err(|error| Error::Generic {
                 store: STORE,
                 source: Box::new(error),
-            }),
+            })??;
         }
+        Ok(())
     }
 
     /// Sends the last part and completes the object.
@@ -188,7 +236,11 @@ impl Upload {
         at: &Path,
         bytes: u64,
     ) -> Result<()> {
-        if let Err(error) = self.send_all(last).await {
+        let sent = match self.send(last).await {
+            Ok(()) => self.wait(0).await,
+            failed => failed,
+        };
+        if let Err(error) = sent {
             self.abort().await;
             return Err(error);
         }
@@ -202,14 +254,6 @@ impl Upload {
         }
         self.abort().await;
         Err(error)
-    }
-
-    async fn send_all(&mut self, last: PutPayload) -> Result<()> {
-        self.send(last).await?;
-        while !self.sending.is_empty() {
-            self.wait_for_part().await?;
-        }
-        Ok(())
     }
 
     /// Aborts the upload.

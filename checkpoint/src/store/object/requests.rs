@@ -1,12 +1,73 @@
-//! Conditional writes, and their outcome after a lost response.
+//! Requests that run to completion on dedicated threads, for synchronous callers; conditional writes, and their outcome after a
+//! lost response.
 
-use std::{io, sync::Arc};
-
-use object_store::{
-    Error, GetOptions, ObjectMeta, ObjectStore, PutMode, PutPayload, UpdateVersion, path::Path,
+use std::{
+    io,
+    sync::{Arc, mpsc},
 };
 
-use super::outcome::{is_refusal, to_io};
+use object_store::{
+    Error, GetOptions, ObjectMeta, ObjectStore, PutMode, PutPayload, Result, UpdateVersion,
+    path::Path,
+};
+use tokio::runtime::{Builder, Runtime};
+
+use super::error::{STORE, is_refusal, to_io};
+use crate::parallel::cores;
+
+/// More threads do not increase network throughput, although they encrypt and sign requests.
+const MAX_THREADS: usize = 4;
+
+/// The threads, which are removed only on drop.
+#[derive(Debug)]
+pub(super) struct Tasks(Option<Runtime>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("a request panicked")]
+struct Panicked;
+
+impl Tasks {
+    /// Starts as many threads as cores, at most 4.
+    pub(super) fn new() -> io::Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(cores(MAX_THREADS))
+            .thread_name("bucket")
+            .enable_all()
+            .build()?;
+        Ok(Self(Some(runtime)))
+    }
+
+    /// Waits for a future.
+    ///
+    /// It runs on another thread, so the caller can be a thread of another runtime, which must not wait for
+    /// futures itself; that thread blocks meanwhile.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let runtime = self.0.as_ref().expect("only drop removes the runtime");
+        let (sender, receiver) = mpsc::channel();
+        runtime.spawn(async move {
+            // The caller waits for it below.
+            let _ = sender.send(future.await);
+        });
+        receiver.recv().unwrap_or_else(|_| {
+            Err(Error::Generic {
+                store: STORE,
+                source: Box::new(Panicked),
+            })
+        })
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        // The runtime's own drop waits for its threads, which panics on a thread of another runtime.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
 
 /// The reason why a conditional write is not known to be complete.
 #[derive(Debug)]
@@ -45,7 +106,7 @@ pub(super) async fn put_if(
     at: Path,
     payload: PutPayload,
     mode: PutMode,
-) -> Result<(), PutError> {
+) -> std::result::Result<(), PutError> {
     let put = store
         .put_opts(&at, payload.clone(), mode.clone().into())
         .await;
@@ -72,25 +133,14 @@ async fn read_back(
     store: &dyn ObjectStore,
     at: &Path,
     payload: &PutPayload,
-) -> object_store::Result<(UpdateVersion, bool)> {
+) -> Result<(UpdateVersion, bool)> {
     let found = store.get_opts(at, GetOptions::default()).await?;
     let version = version_of(&found.meta);
     if found.meta.size != payload.content_length() as u64 {
         return Ok((version, false));
     }
     let bytes = found.bytes().await?;
-    Ok((version, is_same(payload, &bytes)))
-}
-
-fn is_same(payload: &PutPayload, found: &[u8]) -> bool {
-    let mut rest = found;
-    for piece in payload {
-        match rest.strip_prefix(&piece[..]) {
-            Some(after) => rest = after,
-            None => return false,
-        }
-    }
-    rest.is_empty()
+    Ok((version, payload.iter().flatten().eq(&bytes)))
 }
 
 /// Returns whether the condition can never hold again, also for a write that is still in flight.

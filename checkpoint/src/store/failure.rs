@@ -1,0 +1,117 @@
+//! Operations of a store whose errors contain the operation and the place.
+
+use std::{collections::HashMap, io, path::PathBuf};
+
+use super::{Found, Store, WriteFile, existing};
+use crate::{LoadError, SaveError};
+
+/// A failed operation of a store.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl Failure {
+    /// Returns whether the name exists.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AlreadyExists
+    }
+}
+
+impl From<Failure> for SaveError {
+    fn from(failure: Failure) -> Self {
+        Self::Io {
+            action: failure.action,
+            path: failure.path,
+            source: failure.source,
+        }
+    }
+}
+
+impl From<Failure> for LoadError {
+    fn from(failure: Failure) -> Self {
+        let (path, source) = (failure.path, failure.source);
+        match source.kind() {
+            io::ErrorKind::NotFound => Self::FileMissing { path },
+            io::ErrorKind::InvalidInput => Self::NotAFile { path },
+            _ => Self::Io {
+                action: failure.action,
+                path,
+                source,
+            },
+        }
+    }
+}
+
+impl dyn Store + '_ {
+    /// Returns the conversion of the error of an operation.
+    pub(crate) fn failed(
+        &self,
+        action: &'static str,
+        path: &str,
+    ) -> impl FnOnce(io::Error) -> Failure {
+        move |source| Failure {
+            action,
+            path: self.place(path),
+            source,
+        }
+    }
+
+    /// Looks up an entry, which may be missing.
+    pub(crate) fn find(&self, path: &str) -> Result<Option<Found>, Failure> {
+        existing(self.look(path)).map_err(self.failed("look at", path))
+    }
+
+    /// Lists a directory; one that does not exist has no entries.
+    pub(crate) fn entries(&self, dir: &str) -> Result<Vec<Found>, Failure> {
+        let listing = existing(self.list(dir)).map_err(self.failed("list", dir))?;
+        Ok(listing.unwrap_or_default())
+    }
+
+    /// Lists a directory, by name.
+    pub(crate) fn entries_by_name(&self, dir: &str) -> Result<HashMap<String, Found>, Failure> {
+        let listing = self.list(dir).map_err(self.failed("list", dir))?;
+        let named = listing.into_iter().map(|found| (found.name.clone(), found));
+        Ok(named.collect())
+    }
+
+    /// Creates a new file.
+    pub(crate) fn begin(&self, path: String) -> Result<NewFile<'_>, Failure> {
+        let file = self.create(&path).map_err(self.failed("create", &path))?;
+        let store = self;
+        Ok(NewFile { store, path, file })
+    }
+
+    /// Writes a small file atomically.
+    pub(crate) fn write(&self, path: &str, bytes: &[u8]) -> Result<(), Failure> {
+        self.put(path, bytes).map_err(self.failed("write", path))
+    }
+
+    /// Makes the entries of a directory durable.
+    pub(crate) fn sync(&self, dir: &str) -> Result<(), Failure> {
+        self.sync_dir(dir).map_err(self.failed("sync", dir))
+    }
+}
+
+/// A file that is written.
+pub(crate) struct NewFile<'a> {
+    store: &'a dyn Store,
+    path: String,
+    file: Box<dyn WriteFile>,
+}
+
+impl NewFile<'_> {
+    /// Appends bytes.
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = self.file.write_all(bytes);
+        written.map_err(self.store.failed("write", &self.path))
+    }
+
+    /// Makes all written bytes durable.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        let finished = self.file.finish();
+        finished.map_err(self.store.failed("write", &self.path))
+    }
+}
