@@ -38,9 +38,10 @@
 //! ```text
 //! burn <- fake <- deferred <- { pipeline, checkpoint } <- tinderbox
 //! pages <- { deferred, pipeline, checkpoint }         { checkpoint, pipeline } <- cli
-//! path <- { deferred, planner }             schedule <- { link, world, planner } <- pipeline
+//! path <- { deferred, planner, world }      schedule <- { link, world, planner } <- pipeline
+//! { deferred, planner } <- graph <- pipeline
 //! world <- { world-mpi, tinderbox }           simulation <- { link, world }, in tests
-//! tinderbox <- { train, gpu-check }           derive <- pipeline
+//! tinderbox <- { train, gpu-check }           derive <- graph
 //! ```
 //!
 //! | crate | contents | independent of |
@@ -53,9 +54,10 @@
 //! | `tinderbox_link` | messages matched by tag, a stop that wakes every wait, model-checked | tensors |
 //! | `tinderbox_world` | processes as ranks: launchers, frames, calls of all, the shutdown protocol, gRPC | tensors, threads of ranks |
 //! | `tinderbox_world_mpi` | the same frames over MPI | gRPC |
-//! | `tinderbox_path` | the path of a parameter | the rest |
+//! | `tinderbox_path` | the path of a parameter, the text of an error with its causes | the rest |
 //! | [`tinderbox_planner`](planner) | machines, partitioners, predictions, the plan file and its views | Burn, threads |
-//! | [`tinderbox_pipeline`] | traces, costs, profiles, cuts, ranks | checkpoints |
+//! | `tinderbox_graph` | traces, cuts, certification, plans | threads, processes, clocks |
+//! | [`tinderbox_pipeline`] | profiles, ranks and what drives them | checkpoints |
 //! | [`tinderbox_checkpoint`] | the format, stores, commits, verified reads, tools | pipelines, optimizers |
 //! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds; [`export_pipeline`] | |
 //! | `tinderbox-gpu-check` | a program that checks a GPU through the public interface of `tinderbox` | the internals of the runtime |

@@ -1,7 +1,7 @@
-//! The path of a parameter in a module tree.
+//! The path of a parameter in a module tree, and the text of an error with its causes.
 //!
-//! Models, plans and checkpoints refer to parameters by these paths. The type has a crate of its own so that the crates
-//! without Burn can use it.
+//! Models, plans and checkpoints refer to parameters by these paths. Both have a crate of their own so that the crates
+//! without Burn can use them.
 
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +55,21 @@ impl From<&str> for ParameterPath {
     fn from(path: &str) -> Self {
         Self(path.to_owned())
     }
+}
+
+/// Returns an error with its causes, as one line.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // A transparent error repeats its source.
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 #[cfg(test)]

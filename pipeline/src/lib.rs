@@ -41,10 +41,10 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! recent batch sum trace partition lists kept cut certify work plan profile runtime calibrate testing
+//! profile runtime calibrate testing
 //! ```
 //!
-//! `cut` is before `plan`, which contains costs and texts of the programs.
+//! What they run is in `tinderbox-graph`: traces, cuts, certification and plans.
 //!
 //! # Architecture invariants
 //!
@@ -72,39 +72,20 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod batch;
 mod calibrate;
-mod certify;
-mod cut;
 mod error;
-mod kept;
-mod lists;
-mod partition;
-mod plan;
 mod profile;
-mod recent;
 mod runtime;
-mod sum;
 #[cfg(any(test, feature = "testing"))]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
-mod trace;
-mod work;
 
-pub use batch::{
-    Along, Batch, BatchMapper, Carried, Division, Leaf, LeafName, Whole, batch_on, batch_tensors,
-    split_batch,
-};
 pub use calibrate::{calibrate, calibrate_world};
 pub use error::{
-    ActionError, BatchError, CalibrateError, CarriedFault, CarryError, CertifyError, CertifySite,
-    DamageError, GroupError, LinkError, ListsError, NotHeld, OutputError, PipelineError, PlanError,
-    ProcessError, ProfileError, RankError, RecoveryError, RestoreError, StartError, StateError,
-    StateFault, StepError, StreamedError, TraceError,
+    ActionError, CalibrateError, CarryError, DamageError, GroupError, LinkError, OutputError,
+    PipelineError, ProcessError, ProfileError, RankError, RecoveryError, RestoreError, StartError,
+    StateError, StepError, StreamedError,
 };
-pub use lists::ScheduleChoice;
-pub use partition::Cut;
-pub use plan::{Plan, Planner};
 pub use profile::{BlockProfile, BlockSizes, PROFILE_VERSION, Profile, Profiler, Spread};
 #[doc(hidden)]
 pub use runtime::certification_time;
@@ -116,8 +97,16 @@ pub use runtime::{
     Stage, StageStore, StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepRates,
     StepReplay, Streamed, StreamedBuilder, StreamedTraining, Tag, UpdatedStage,
 };
-pub use sum::GradientSum;
-pub use tinderbox_derive::Batch;
+pub use tinderbox_graph::{
+    Along, Batch, BatchError, BatchMapper, Carried, CarriedFault, CertifyError, CertifySite, Cut,
+    Division, GradientSum, JointGraph, Leaf, LeafName, ListsError, LossOver, MixedPrecision,
+    NotHeld, OperationTimes, Outputs, Plan, PlanError, Planner, ProgramKey, ScheduleChoice,
+    StateFault, Trace, TraceError, Traceable, TracedInput, Whole, batch_on, batch_tensors,
+    split_batch,
+};
+pub(crate) use tinderbox_graph::{
+    batch, certify, cut, did_you_mean, kept, lists, plan, recent, sum, trace, work,
+};
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;
 pub use tinderbox_planner::{
@@ -126,7 +115,3 @@ pub use tinderbox_planner::{
 /// Schedules as data: generated, parsed, lowered, verified, simulated, drawn.
 pub use tinderbox_schedule as schedule;
 pub use tinderbox_schedule::{Placement, ScheduleKind};
-pub use trace::{
-    JointGraph, LossOver, MixedPrecision, Outputs, ProgramKey, Trace, Traceable, TracedInput,
-};
-pub use work::OperationTimes;

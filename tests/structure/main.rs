@@ -2,5 +2,6 @@
 
 mod host;
 mod imports;
+mod pure;
 mod sizes;
 mod source;

@@ -58,15 +58,17 @@ impl<'ast> Visit<'ast> for Sizes {
     }
 }
 
-/// Returns the sizes in each file of the pipeline, by its path.
+/// Returns the sizes in each file of the pipeline and of its graph, by its path.
 fn sizes() -> Vec<(String, Sizes)> {
-    let read = Crate::read("pipeline");
-    let files = read.files.iter().map(|(file, syntax)| {
-        let mut sizes = Sizes::default();
-        sizes.visit_file(syntax);
-        (file.display().to_string(), sizes)
-    });
-    files.collect()
+    let mut all = Vec::new();
+    for name in ["graph", "pipeline"] {
+        for (file, syntax) in Crate::read(name).files {
+            let mut sizes = Sizes::default();
+            sizes.visit_file(&syntax);
+            all.push((file.display().to_string(), sizes));
+        }
+    }
+    all
 }
 
 #[test]

@@ -335,18 +335,3 @@ fn disagreement(reasons: &[(RankIndex, String)]) -> String {
         |(rank, reason): &(RankIndex, String)| format!("rank {rank} can't continue: {reason}");
     reasons.iter().map(clause).collect::<Vec<_>>().join("; ")
 }
-
-/// Returns an error with its causes, as one line.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // A transparent error repeats its source.
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
-}

@@ -86,12 +86,13 @@ mod world;
 pub use channel::Channel;
 pub use engine::{Close, Engine, Events, Outbox, Started};
 pub use environment::{Environment, Launcher, Local, Meeting, machine};
-pub use error::{EnvironmentError, NodeListError, WorldError, with_causes};
+pub use error::{EnvironmentError, NodeListError, WorldError};
 pub use frame::{Buffer, Decoder, Frame, FrameError, Limits, Received};
 #[cfg(feature = "grpc")]
 pub use grpc::Grpc;
 pub use handler::Handler;
 pub use options::WorldOptions;
 pub use peers::{Failure, How};
+pub use tinderbox_path::with_causes;
 pub use tinderbox_schedule::RankIndex;
 pub use world::World;

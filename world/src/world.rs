@@ -9,13 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tinderbox_path::with_causes;
 use tinderbox_schedule::RankIndex;
 
 use crate::channel::Channel;
 use crate::core::{Core, Member};
 use crate::engine::Engine;
 use crate::environment::{Environment, Local};
-use crate::error::{WorldError, with_causes};
+use crate::error::WorldError;
 use crate::handler::Handler;
 use crate::options::WorldOptions;
 use crate::peers::Failure;

@@ -3,8 +3,6 @@
 use tinderbox_world::WorldError;
 
 use super::damage::DamageError;
-use super::listing::ListsError;
-use super::planning::PlanError;
 use super::processes::ProcessError;
 use super::ranks::RankError;
 use super::recovering::RecoveryError;
@@ -12,7 +10,9 @@ use super::starting::StartError;
 use super::state::StateError;
 use super::stepping::StepError;
 use super::streaming::StreamedError;
-use super::tracing::{BatchError, TraceError};
+use crate::ListsError;
+use crate::PlanError;
+use crate::{BatchError, TraceError};
 
 /// Errors of starting and running a pipeline, by what was being done.
 #[derive(Debug, thiserror::Error)]

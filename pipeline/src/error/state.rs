@@ -3,8 +3,8 @@
 use tinderbox_deferred::{MaterializeError, ParameterPath, SourceError};
 
 use super::grouping::GroupError;
-use super::planning::did_you_mean;
 use super::restoring::RestoreError;
+use crate::did_you_mean;
 use crate::schedule::RankIndex;
 
 /// Errors of reading, replacing and restoring parameters and the state of the optimizer.

@@ -4,10 +4,10 @@ use tinderbox_deferred::{ParameterPath, ProgramError};
 
 use super::acting::ActionError;
 use super::carrying::CarryError;
-use super::certifying::CertifyError;
 use super::texts::not_finite;
-use super::tracing::{BatchError, TraceError};
+use crate::CertifyError;
 use crate::schedule::MicroBatchIndex;
+use crate::{BatchError, TraceError};
 
 /// Errors of a step or an evaluation: of the call, of its batch, or of the programs for it.
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
+use tinderbox_path::with_causes;
 use tinderbox_schedule::RankIndex;
 use tokio::time::sleep;
 use tonic::body::Body;
@@ -11,7 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
 use super::tls::Tls;
-use crate::error::{WorldError, with_causes};
+use crate::error::WorldError;
 
 /// The path of each call.
 pub(super) const JOIN: &str = "/tinderbox.World/Join";

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use thiserror::Error;
+use tinderbox_path::with_causes;
 use tinderbox_schedule::RankIndex;
 use tonic::body::Body;
 
 use super::body::{MESSAGE_BYTES, PREFIX_BYTES};
 use crate::engine::Events;
-use crate::error::with_causes;
 use crate::frame::{Decoder, FrameError, Limits};
 
 /// Bytes that are no stream of frames.

@@ -58,8 +58,7 @@ impl Facts<'_> {
         let settings = self.settings;
         let schedule = match self.schedule {
             ScheduleChoice::Named(kind) => kind.to_string(),
-            ScheduleChoice::Planned(planned) => digest(&**planned),
-            ScheduleChoice::Written(written) => digest(&**written),
+            lists => digest_of(format!("{lists:?}").as_bytes()),
         };
         [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),

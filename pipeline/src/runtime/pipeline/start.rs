@@ -112,7 +112,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         let schedule = options.schedule.clone();
         let written = match schedule.as_ref().unwrap_or(&plan.schedule()) {
             ScheduleChoice::Written(schedule) => Some(schedule.micro_batches * replicas),
-            ScheduleChoice::Named(_) | ScheduleChoice::Planned(_) => None,
+            _ => None,
         };
         let planned = plan.file().step.micro_batches.max(1);
         Ok(Launch {

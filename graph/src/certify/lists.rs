@@ -1,0 +1,230 @@
+//! Runs the lists of all ranks on fingerprints; a program is one step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::CertifiedStep;
+use super::copies::{Progress, Version};
+use super::refused::other_value;
+use super::run::ListRun;
+use super::sums::{Term, certify_sums};
+use crate::CertifyError;
+use crate::cut::{Binding, Phase};
+use crate::schedule::{Action, Compute, MicroBatchIndex, RankIndex, ScheduleMode, Task};
+use crate::trace::Given;
+
+/// Proves that the lists combine the values of the programs to the step of the uncut graph: each
+/// program receives the values that it names, of its micro-batch and of the parameters before the
+/// update; the gradient of each parameter is the sum over the micro-batches in their order, of all replicas in the
+/// order of the tree, and each
+/// running state is updated by them in their order; each stage that reads a carried tensor replaces it once
+/// by its new value; each loss and named output is reported once; every copy of a parameter has the value
+/// after the update; no value is left.
+///
+/// Cost: linear in the actions and in the values that programs exchange, times the micro-batches.
+///
+/// # Errors
+///
+/// [`CertifyError`] for the first difference.
+pub fn certify_lists(step: &CertifiedStep<'_>) -> Result<(), CertifyError> {
+    let added = step.micro_batches.iter();
+    let added = added.flat_map(|programs| &programs.gradients).copied();
+    let added: BTreeSet<usize> = added.collect();
+    let mut replicas = Vec::new();
+    for (lists, first) in &step.replicas {
+        let mut run = ListRun::new(step, &added, lists, *first);
+        run.all()?;
+        run.end()?;
+        let sums = run.sums.iter_mut();
+        replicas.push(sums.map(|sum| sum.finish(Term::plus)).collect());
+    }
+    match step.replicas[0].0.schedule.mode {
+        ScheduleMode::Training => certify_sums(step, &replicas),
+        ScheduleMode::ForwardOnly => Ok(()),
+    }
+}
+
+impl<'a> ListRun<'a> {
+    /// Runs all ranks, each until it waits for a message that was not sent yet.
+    fn all(&mut self) -> Result<(), CertifyError> {
+        let schedule = self.schedule();
+        let mut heads = vec![0; schedule.ranks.len()];
+        loop {
+            let mut has_run = false;
+            let mut waiting = None;
+            for rank in 0..heads.len() {
+                while let Some(action) = schedule.ranks[rank].get(heads[rank]) {
+                    if let Action::Receive(message) = action
+                        && !self.sent.contains_key(message)
+                    {
+                        waiting = waiting.or(Some((rank, *action)));
+                        break;
+                    }
+                    self.act(RankIndex::new(rank), *action)?;
+                    heads[rank] += 1;
+                    has_run = true;
+                }
+            }
+            match waiting {
+                None => return Ok(()),
+                Some(_) if has_run => {}
+                Some((rank, action)) => {
+                    self.at = Some((RankIndex::new(rank), action));
+                    return Err(self.expected("a message that is sent", "no such message"));
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, rank: RankIndex, action: Action) -> Result<(), CertifyError> {
+        self.at = Some((rank, action));
+        let here = |stage| self.schedule().rank_of(stage) == Some(rank);
+        let tasks = action.tasks().iter().map(|task| task.stage);
+        if !tasks.chain([action.stage()]).all(here) {
+            return Err(self.expected("an action of this rank's stages", "another"));
+        }
+        match action {
+            Action::Compute(task) => {
+                self.read(task)?;
+                self.finish(task)
+            }
+            // Both programs of a pair read their inputs before either has produced outputs.
+            Action::Overlap([forward, backward]) => {
+                self.read(forward)?;
+                self.read(backward)?;
+                self.finish(forward)?;
+                self.finish(backward)
+            }
+            Action::Send(message) => self.send(message),
+            Action::Receive(message) => self.receive(message),
+            Action::Reduce { stage, .. } => {
+                self.complete(stage)?;
+                let progress = &mut self.copies(stage).progress;
+                *progress = Progress::Reduced.max(*progress);
+                Ok(())
+            }
+            Action::Sum { stage } => self.sum_replicas(stage),
+            Action::Update { stage } => self.update(stage),
+            Action::Gather { stage } => self.gather(stage),
+            _ => Err(self.expected("an action that ranks run", "another")),
+        }
+    }
+
+    fn phase(&self, task: Task) -> Result<&'a Phase, CertifyError> {
+        let programs = self.programs(task.stage, task.micro_batch);
+        let phase = programs.phase(task.compute);
+        phase.ok_or_else(|| self.expected("a program that the stage has", task.compute.letter()))
+    }
+
+    /// Reads the inputs of a program.
+    fn read(&mut self, task: Task) -> Result<(), CertifyError> {
+        for binding in &self.phase(task)?.inputs {
+            match *binding {
+                Binding::Value(value) => {
+                    self.take((task.stage, task.micro_batch), value)?;
+                }
+                Binding::Given(Given::Parameter(position)) => {
+                    let version = self.copies[task.stage.index()].versions.get(&position);
+                    if version != Some(&Version::Before) {
+                        let found = version.map_or("not on this stage", |found| found.text());
+                        return Err(self.parameter(position, Version::Before, found));
+                    }
+                    self.read_state(task, position)?;
+                }
+                Binding::Given(Given::Input(position)) => self.read_carried(task, position)?,
+                // Constants, the batch and the weight are the same in every run, or belong to the
+                // task's micro-batch.
+                Binding::Given(_) | Binding::Constant(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the outputs of a program.
+    fn finish(&mut self, task: Task) -> Result<(), CertifyError> {
+        let (rank, _) = self.at();
+        let (stage, k) = (task.stage, task.micro_batch);
+        let phase = self.phase(task)?;
+        let is_split = self.replica.lists.is_split(stage, k.index());
+        for (value, takes) in &phase.outputs {
+            self.put((stage, k), *value, takes.of(is_split))?;
+        }
+        for position in &phase.gradients {
+            self.add(task, *position)?;
+        }
+        for position in &phase.updates {
+            self.advance(task, *position)?;
+        }
+        for position in &phase.carried {
+            self.replace_carried(task, *position)?;
+        }
+        let programs = self.programs(stage, k);
+        if task.compute == Compute::Forward {
+            let loss = programs.loss.iter().map(|value| (None, value));
+            let named = programs.outputs.iter();
+            let named = named.map(|(name, value)| (Some(name.as_str()), value));
+            for (name, value) in loss.chain(named) {
+                self.take((stage, k), *value)?;
+                *self.reported.entry((k.index(), name)).or_default() += 1;
+            }
+        }
+        // Other stages of this rank read the values without a message.
+        for (edge, values) in &programs.sends {
+            let to = edge.to.stage;
+            if !edge.from.is_run_by(&task) || self.schedule().rank_of(to) != Some(rank) {
+                continue;
+            }
+            let received = &self.programs(to, k).received;
+            let is_split = self.replica.lists.is_split(to, k.index());
+            for value in values {
+                self.take((stage, k), *value)?;
+                let uses = received.get(value).map_or(0, |takes| takes.of(is_split));
+                self.put((to, k), *value, uses)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the state after a step.
+    fn end(&self) -> Result<(), CertifyError> {
+        if let Some((((stage, k), value), uses)) = self.kept.left() {
+            let found = format!("{value} with {uses} uses left");
+            let site = self.end_of(stage, Some(k));
+            return Err(other_value(site, "no value that is still kept", found));
+        }
+        if let Some(message) = self.sent.keys().min() {
+            let site = self.end_of(message.receiver(), None);
+            let found = format!("{}", Action::Send(*message));
+            return Err(other_value(site, "every message received", found));
+        }
+        self.end_reports()?;
+        self.end_carried()?;
+        match self.schedule().mode {
+            ScheduleMode::Training => self.end_copies(),
+            ScheduleMode::ForwardOnly => Ok(()),
+        }
+    }
+
+    /// Checks that every loss and named output of every micro-batch was reported once, and no other.
+    fn end_reports(&self) -> Result<(), CertifyError> {
+        let mut wanted: BTreeMap<(usize, Option<&str>), usize> = BTreeMap::new();
+        for (k, programs) in self.replica.micro_batches.iter().enumerate() {
+            let names = programs.outputs.iter().map(|name| Some(name.as_str()));
+            let loss = programs.loss.then_some(None);
+            wanted.extend(names.chain(loss).map(|name| ((k, name), 1)));
+        }
+        let all = wanted.keys().chain(self.reported.keys());
+        for of in all {
+            let (expected, found) = (wanted.get(of), self.reported.get(of));
+            if expected != found {
+                let output = |name| format!("output `{name}`");
+                return Err(CertifyError::Reported {
+                    what: of.1.map_or("the loss".into(), output),
+                    micro_batch: MicroBatchIndex::new(of.0),
+                    expected: expected.copied().unwrap_or(0),
+                    found: found.copied().unwrap_or(0),
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! Which stage owns, holds and runs what. Parameters are positions of the table.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_planner::{PlanStage, StageBytes};
+
+use crate::PlanError;
+use crate::schedule::{RankIndex, StageIndex, Tie};
+use crate::trace::{ForwardOperations, JointGraph};
+
+/// The stages of a plan. Every parameter of the table has exactly one owner.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The owner of each parameter; of a clone, the owner of its original.
+    owners: Vec<StageIndex>,
+    /// The parameters that each stage owns, in the order of the plan.
+    owned: Vec<Vec<usize>>,
+    /// The parameters of other stages that each stage holds copies of.
+    pub copies: Vec<Vec<usize>>,
+    /// The order in which squared norms of gradients are added: for every parameter in the order of the
+    /// table, its owner, and its index among the parameters of the owner in the same order.
+    pub norm_order: Vec<(StageIndex, usize)>,
+    /// The rank of each stage.
+    pub ranks: Vec<RankIndex>,
+    /// The number of ranks of one replica.
+    rank_count: usize,
+    /// Whether each stage recomputes its activations in the backward.
+    pub recompute: Vec<bool>,
+    /// The structure of the planned forward, and the stage of each of its operations.
+    operations: Option<(String, Vec<usize>)>,
+    /// The stage of carried tensors in the planned forward, by their names.
+    carried: BTreeMap<String, StageIndex>,
+}
+
+impl Layout {
+    /// The layout of stages that own these parameters, each once. Fails if a parameter has no owner.
+    pub fn new(
+        table: &ParameterTable,
+        owned: Vec<Vec<usize>>,
+        ranks: Vec<RankIndex>,
+        recompute: Vec<bool>,
+    ) -> Result<Self, PlanError> {
+        let parameters = table.iter().as_slice();
+        let mut owner_of: HashMap<&ParameterPath, StageIndex> = HashMap::new();
+        for (stage, owned) in owned.iter().enumerate() {
+            let paths = owned.iter().map(|position| &parameters[*position].path);
+            owner_of.extend(paths.map(|path| (path, StageIndex::new(stage))));
+        }
+        let (mut owners, mut norm_order) = (Vec::new(), Vec::new());
+        let mut counts = vec![0; owned.len()];
+        for parameter in parameters {
+            let path = parameter.clone_of.as_ref().unwrap_or(&parameter.path);
+            let owner = owner_of.get(path).copied();
+            let owner = owner.ok_or_else(|| PlanError::NotOwned { path: path.clone() })?;
+            owners.push(owner);
+            if parameter.clone_of.is_none() {
+                norm_order.push((owner, counts[owner.index()]));
+                counts[owner.index()] += 1;
+            }
+        }
+        Ok(Self {
+            owners,
+            copies: vec![Vec::new(); owned.len()],
+            owned,
+            norm_order,
+            rank_count: ranks.iter().map(|rank| rank.index() + 1).max().unwrap_or(0),
+            ranks,
+            recompute,
+            operations: None,
+            carried: BTreeMap::new(),
+        })
+    }
+
+    /// The layout of a plan's stages, checked against the table.
+    pub fn of_plan(table: &ParameterTable, stages: &[PlanStage]) -> Result<Self, PlanError> {
+        let distinct = table.iter().enumerate();
+        let distinct = distinct.filter(|(_, parameter)| parameter.clone_of.is_none());
+        let known: HashMap<&ParameterPath, usize> = distinct
+            .map(|(position, parameter)| (&parameter.path, position))
+            .collect();
+        let positions = |paths: &[ParameterPath]| -> Result<Vec<usize>, PlanError> {
+            let positions = paths.iter().map(|path| {
+                let position = known.get(path).copied();
+                position.ok_or_else(|| PlanError::UnknownParameter {
+                    path: path.clone(),
+                    near: table.near(path.as_str()),
+                })
+            });
+            positions.collect()
+        };
+        let (mut owned, mut copies) = (Vec::new(), Vec::new());
+        let mut owner_of: HashMap<&ParameterPath, StageIndex> = HashMap::new();
+        for (index, stage) in stages.iter().enumerate() {
+            owned.push(positions(&stage.parameters)?);
+            copies.push(positions(&stage.copies)?);
+            for path in &stage.parameters {
+                let second = StageIndex::new(index);
+                if let Some(first) = owner_of.insert(path, second) {
+                    return Err(PlanError::OwnedTwice {
+                        path: path.clone(),
+                        first,
+                        second,
+                    });
+                }
+            }
+        }
+        for (index, stage) in stages.iter().enumerate() {
+            let here = StageIndex::new(index);
+            let mut held = HashSet::new();
+            for path in &stage.copies {
+                let owner = owner_of.get(path).copied();
+                if owner == Some(here) || !held.insert(path) {
+                    return Err(PlanError::HeldTwice {
+                        path: path.clone(),
+                        stage: here,
+                    });
+                }
+                // The stages come in order, so the first that is before the owner is the lowest of all.
+                if let Some(owner) = owner.filter(|owner| *owner > here) {
+                    return Err(PlanError::OwnerNotLowest {
+                        path: path.clone(),
+                        owner,
+                        lowest: here,
+                    });
+                }
+            }
+        }
+        let ranks = stages.iter().map(|stage| stage.rank).collect();
+        let recompute = stages.iter().map(|stage| stage.recompute).collect();
+        let layout = Self::new(table, owned, ranks, recompute)?;
+        Ok(Self { copies, ..layout })
+    }
+
+    /// The same layout, where the operations of forwards of one structure run on these stages.
+    pub fn with_operations(self, structure: &str, stages: Vec<usize>) -> Self {
+        Self {
+            operations: Some((structure.to_owned(), stages)),
+            ..self
+        }
+    }
+
+    /// The same layout, where forwards of other structures than the planned one have these carried tensors on these
+    /// stages, so that all can use one value.
+    pub fn with_carried(self, carried: BTreeMap<String, StageIndex>) -> Self {
+        Self { carried, ..self }
+    }
+
+    /// The stage of a carried tensor in the planned forward.
+    pub(super) fn carrier(&self, name: &str) -> Option<StageIndex> {
+        self.carried.get(name).copied()
+    }
+
+    /// The stage of each operation of a forward; `None` for one of another structure than the planned.
+    pub(super) fn planned(&self, forward: &ForwardOperations) -> Option<&[usize]> {
+        let operations = self.operations.as_ref();
+        let known = operations.filter(|(structure, _)| structure == forward.structure());
+        known.map(|(_, stages)| stages.as_slice())
+    }
+
+    /// The number of ranks of one replica.
+    pub fn rank_count(&self) -> usize {
+        self.rank_count
+    }
+
+    /// The rank that runs a stage in a replica: the ranks of a replica follow the ranks of the one before.
+    pub fn rank_in(&self, replica: usize, stage: StageIndex) -> RankIndex {
+        RankIndex::new(replica * self.rank_count + self.ranks[stage.index()].index())
+    }
+
+    /// All stages.
+    pub fn stages(&self) -> impl DoubleEndedIterator<Item = StageIndex> + use<> {
+        (0..self.owned.len()).map(StageIndex::new)
+    }
+
+    /// The owner of each parameter.
+    pub fn owners(&self) -> &[StageIndex] {
+        &self.owners
+    }
+
+    /// Whether a stage may read a parameter, which is no clone.
+    pub fn holds(&self, stage: StageIndex, parameter: usize) -> bool {
+        self.owners[parameter] == stage || self.copies(stage).contains(&parameter)
+    }
+
+    /// The parameters that a stage owns.
+    pub fn owned(&self, stage: StageIndex) -> &[usize] {
+        &self.owned[stage.index()]
+    }
+
+    /// The parameters of other stages that a stage holds copies of.
+    pub fn copies(&self, stage: StageIndex) -> &[usize] {
+        &self.copies[stage.index()]
+    }
+
+    /// The parameters of an owner of which another stage holds copies, in the order of a message.
+    pub fn shared(&self, owner: StageIndex, copy: StageIndex) -> impl Iterator<Item = usize> {
+        let copies = self.copies(copy).iter().copied();
+        copies.filter(move |parameter| self.owners[*parameter] == owner)
+    }
+
+    /// The stages that hold copies of another's parameters.
+    pub fn ties(&self) -> impl Iterator<Item = Tie> {
+        self.stages().flat_map(move |copy| {
+            let copies = self.copies(copy).iter();
+            copies.map(move |parameter| Tie {
+                owner: self.owners[*parameter],
+                copy,
+            })
+        })
+    }
+
+    /// The bytes that a stage holds all the time for its parameters, with this many bytes of optimizer
+    /// state per byte of a parameter.
+    pub fn held_bytes(
+        &self,
+        joint: &JointGraph,
+        stage: StageIndex,
+        optimizer_states: u64,
+    ) -> StageBytes {
+        let mut held = StageBytes::default();
+        for position in self.owned(stage).iter().chain(self.copies(stage)) {
+            let parameter = joint.parameter(*position);
+            held.parameters += parameter.bytes + joint.cast_bytes(*position);
+            // The parts of a shared gradient are summed on the owner, micro-batch by micro-batch.
+            if parameter.trainable && self.owners[*position] == stage {
+                held.gradients += parameter.bytes;
+                held.optimizer += parameter.bytes.saturating_mul(optimizer_states);
+            }
+        }
+        held
+    }
+}

@@ -1,0 +1,133 @@
+//! What one program consists of, before it is built.
+
+use std::collections::BTreeSet;
+
+use tinderbox_fake::{NodeId, ValueId};
+
+use crate::trace::{JointGraph, Role};
+
+/// Operations, what they read and what others need of them.
+#[derive(Clone, Debug, Default)]
+pub struct Parts {
+    /// Its operations, in recorded order.
+    pub(super) nodes: BTreeSet<NodeId>,
+    /// Values that it reads and does not make, constants left out.
+    pub(super) reads: BTreeSet<ValueId>,
+    /// Values that it makes for the driver or the optimizer, or sends.
+    pub(super) targets: BTreeSet<ValueId>,
+    /// New values of running states that it makes.
+    pub(super) updates: BTreeSet<ValueId>,
+    /// The positions in the batch of the carried tensors whose new values it makes.
+    pub(super) carried: BTreeSet<usize>,
+}
+
+impl Parts {
+    /// Adds the operations that this program recomputes, and lists what it reads.
+    pub(super) fn close(&mut self, joint: &JointGraph) {
+        let graph = joint.graph();
+        let inputs = self.nodes.iter().flat_map(|id| graph.node(*id).inputs());
+        let wanted = inputs.chain(&self.targets).chain(&self.updates);
+        let carried = self.carried.iter().map(|input| &joint.carried()[input]);
+        let mut wanted: Vec<ValueId> = wanted.chain(carried).copied().collect();
+        self.reads.clear();
+        while let Some(value) = wanted.pop() {
+            let Some(producer) = graph.producer(value) else {
+                continue;
+            };
+            let is_given = joint.given(value).is_some();
+            if self.nodes.contains(&producer) && !is_given {
+                continue;
+            }
+            let role = joint.role(producer);
+            if matches!(role, Role::Recomputable | Role::BackwardLocal) && !is_given {
+                self.nodes.insert(producer);
+                wanted.extend(graph.node(producer).inputs());
+            } else {
+                self.reads.insert(value);
+            }
+        }
+    }
+
+    /// Values that its operations make.
+    pub(super) fn made(&self, joint: &JointGraph) -> BTreeSet<ValueId> {
+        made(joint, self.nodes.iter()).collect()
+    }
+
+    /// A backward that recomputes what the stage's forward made: the forward then keeps only what it reads
+    /// from other stages.
+    pub(super) fn with_forward(&self, joint: &JointGraph, forward: &Self) -> Self {
+        let made = forward.made(joint);
+        let wanted = self.reads.intersection(&made).copied();
+        let mut all = self.clone();
+        let recomputed = slice(joint, &forward.nodes, wanted, |_| false);
+        all.nodes.extend(recomputed);
+        all.close(joint);
+        all
+    }
+
+    /// Divides a backward: what makes the values that are sent, and what makes the stage's gradients.
+    pub(super) fn split(&self, joint: &JointGraph, sent: &BTreeSet<ValueId>) -> (Self, Self) {
+        let mut input = Self {
+            nodes: slice(joint, &self.nodes, sent.iter().copied(), |_| false),
+            targets: sent.clone(),
+            ..Self::default()
+        };
+        input.close(joint);
+        // The second half reads what the first has made, except for what is cheaper to recompute.
+        let nodes = input.nodes.iter();
+        let kept = nodes.filter(|id| joint.role(**id) != Role::Recomputable);
+        let kept: BTreeSet<ValueId> = made(joint, kept).collect();
+        let is_kept = |value: &ValueId| kept.contains(value);
+        let nodes = slice(joint, &self.nodes, self.targets.iter().copied(), is_kept);
+        let weight = Self {
+            reads: reads(joint, &nodes, &self.targets),
+            nodes,
+            targets: self.targets.clone(),
+            ..Self::default()
+        };
+        (input, weight)
+    }
+}
+
+/// The values that operations make.
+fn made<'a>(
+    joint: &JointGraph,
+    nodes: impl Iterator<Item = &'a NodeId>,
+) -> impl Iterator<Item = ValueId> {
+    nodes
+        .flat_map(|id| joint.graph().node(*id).outputs())
+        .copied()
+}
+
+/// The operations among `nodes` that values depend on, not looking past those that are available.
+fn slice(
+    joint: &JointGraph,
+    nodes: &BTreeSet<NodeId>,
+    wanted: impl Iterator<Item = ValueId>,
+    is_available: impl Fn(&ValueId) -> bool,
+) -> BTreeSet<NodeId> {
+    let graph = joint.graph();
+    let is_outside = |value: ValueId| {
+        let producer = graph.producer(value);
+        is_available(&value)
+            || joint.given(value).is_some()
+            || producer.is_none_or(|id| !nodes.contains(&id))
+    };
+    let slice = graph.backward_slice(wanted, is_outside);
+    slice.nodes.into_iter().collect()
+}
+
+/// What operations read and do not make, and targets that they do not make; constants left out.
+fn reads(
+    joint: &JointGraph,
+    nodes: &BTreeSet<NodeId>,
+    targets: &BTreeSet<ValueId>,
+) -> BTreeSet<ValueId> {
+    let graph = joint.graph();
+    let inputs = nodes.iter().flat_map(|id| graph.node(*id).inputs());
+    let from_outside = inputs.chain(targets).copied().filter(|value| {
+        let producer = graph.producer(*value);
+        producer.is_some_and(|id| joint.given(*value).is_some() || !nodes.contains(&id))
+    });
+    from_outside.collect()
+}

@@ -1,0 +1,259 @@
+//! Cuts that a user names: by module path, or by the marks of the forward.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_deferred::ParameterPath;
+use tinderbox_fake::ValueId;
+
+use crate::PlanError;
+use crate::schedule::StageIndex;
+use crate::trace::JointGraph;
+
+/// A cut at a module, nested as deep as wanted, such as `blocks.3` or `blocks.3.attention`, or at a mark
+/// of the forward.
+///
+/// A module's operations are those from the first that reads a parameter of it for the first time up to
+/// the next module's; the exact place between two modules is the one where the fewest bytes cross.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cut {
+    /// The module begins a stage.
+    Before(String),
+    /// The module ends a stage.
+    After(String),
+    /// A stage ends with the value that [`cut`](tinderbox_fake::cut()) was called with: the index of the
+    /// call of the forward, from 0. What updates the running states of the modules before it belongs to the
+    /// stage too.
+    Mark(usize),
+}
+
+impl Cut {
+    /// A cut before a module.
+    pub fn before(module: impl Into<String>) -> Self {
+        Self::Before(module.into())
+    }
+
+    /// A cut after a module.
+    pub fn after(module: impl Into<String>) -> Self {
+        Self::After(module.into())
+    }
+
+    /// A cut at a mark of the forward.
+    pub const fn mark(number: usize) -> Self {
+        Self::Mark(number)
+    }
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Before(module) => write!(f, "before `{module}`"),
+            Self::After(module) => write!(f, "after `{module}`"),
+            Self::Mark(number) => write!(f, "at mark {number}"),
+        }
+    }
+}
+
+/// The first position of every stage.
+pub fn manual(joint: &JointGraph, cuts: &[Cut]) -> Result<Vec<usize>, PlanError> {
+    let places = Places::new(joint);
+    let mut starts = vec![0];
+    for (number, cut) in cuts.iter().enumerate() {
+        let since = starts[number];
+        let start = places.start(cut, since)?;
+        if start < since {
+            return Err(PlanError::CutOrder {
+                cut: cut.clone(),
+                previous: cuts[number - 1].clone(),
+            });
+        }
+        if start == since || start >= places.end() {
+            // The stage after the last operation, or the one that the cut before began.
+            let stage = number + usize::from(start > since);
+            return Err(PlanError::EmptyStage {
+                cut: cut.clone(),
+                stage: StageIndex::new(stage),
+            });
+        }
+        starts.push(start);
+    }
+    Ok(starts)
+}
+
+/// The positions between the operations of a forward, with what a cut at each costs.
+struct Places<'a> {
+    joint: &'a JointGraph,
+    /// The bytes that cross a cut at each position.
+    crossing: Vec<u64>,
+    /// The forward values that the operation at each position reads.
+    reads: Vec<Vec<ForwardRead>>,
+    /// The first and last position of each running state, which stay on one stage.
+    states: Vec<(usize, usize)>,
+}
+
+/// A value that an assigned operation reads.
+struct ForwardRead {
+    /// The position of the operation that makes it.
+    made: usize,
+    /// The position of the operation that read it before, or else made it.
+    touched: usize,
+    bytes: u64,
+}
+
+impl<'a> Places<'a> {
+    /// Cost: linear in the graph.
+    fn new(joint: &'a JointGraph) -> Self {
+        let (graph, forward) = (joint.graph(), joint.forward());
+        let mut touched: BTreeMap<ValueId, usize> = BTreeMap::new();
+        let mut reads: Vec<Vec<ForwardRead>> = Vec::with_capacity(forward.nodes().len());
+        for (position, id) in forward.nodes().iter().enumerate() {
+            let mut here = Vec::new();
+            for value in graph.node(*id).inputs() {
+                let known = graph.value(*value);
+                let made = known.producer.and_then(|node| forward.position(node));
+                let Some(made) = made else { continue };
+                let touched = touched.insert(*value, position).unwrap_or(made);
+                if touched < position {
+                    here.push(ForwardRead {
+                        made,
+                        touched,
+                        bytes: known.bytes(),
+                    });
+                }
+            }
+            reads.push(here);
+        }
+        // A value crosses every cut between two of its uses.
+        let mut change = vec![0_i64; reads.len() + 2];
+        for (position, here) in reads.iter().enumerate() {
+            for read in here {
+                change[read.touched + 1] += read.bytes as i64;
+                change[position + 1] -= read.bytes as i64;
+            }
+        }
+        let mut live = 0;
+        let crossing = change.into_iter().map(|change| {
+            live += change;
+            live as u64
+        });
+        Self {
+            joint,
+            crossing: crossing.collect(),
+            reads,
+            states: joint.inseparable().collect(),
+        }
+    }
+
+    /// The position after all running states that a cut at a position would separate.
+    fn after_states(&self, position: usize) -> usize {
+        let last = self.separated(position).map(|(_, last)| last).max();
+        last.map_or(position, |last| self.after_states(last + 1))
+    }
+
+    /// The position of the first of the running states that a cut at a position would separate.
+    fn first_of_states(&self, position: usize) -> usize {
+        let first = self.separated(position).map(|(first, _)| first).min();
+        first.map_or(position, |first| self.first_of_states(first))
+    }
+
+    /// The first and last position of each running state that a cut at a position would separate.
+    fn separated(&self, position: usize) -> impl Iterator<Item = (usize, usize)> {
+        let is_separated =
+            move |(first, last): &(usize, usize)| *first < position && position <= *last;
+        self.states.iter().copied().filter(is_separated)
+    }
+
+    /// The position after the last operation.
+    fn end(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// The position at which the stage after a cut begins, if the one before it begins at `since`.
+    fn start(&self, cut: &Cut, since: usize) -> Result<usize, PlanError> {
+        match cut {
+            Cut::Mark(number) => self.after_mark(*number),
+            Cut::Before(module) => {
+                let first = self.reads_under(module)?.into_iter().min().unwrap_or(0);
+                let before = self.first_reads(|_| true);
+                let before = before.filter(|read| *read < first).max();
+                let inside = |before| match self.cheapest(since, before, first) {
+                    Some(position) => position,
+                    // The operation before the module is of a state: the stage begins with the state.
+                    None => self.first_of_states(first),
+                };
+                Ok(before.map_or(0, inside))
+            }
+            Cut::After(module) => {
+                let last = self.reads_under(module)?.into_iter().max().unwrap_or(0);
+                let next = self.first_reads(|_| true).filter(|read| *read > last).min();
+                let inside = |next| {
+                    let cheapest = self.cheapest(since, last, next);
+                    cheapest.unwrap_or_else(|| self.after_states(next))
+                };
+                Ok(next.map_or(self.end(), inside))
+            }
+        }
+    }
+
+    fn after_mark(&self, mark: usize) -> Result<usize, PlanError> {
+        let marks = self.joint.marks();
+        let value = marks.get(mark).ok_or(PlanError::UnknownMark {
+            mark,
+            marks: marks.len(),
+        })?;
+        let producer = self.joint.graph().producer(*value);
+        let position = producer.and_then(|node| self.joint.forward().position(node));
+        let position = position.ok_or(PlanError::IdleMark { mark })?;
+        Ok(self.after_states(position + 1))
+    }
+
+    /// The cheapest position for a cut after position `after` and not after `before`, for a stage
+    /// after one that begins at `since`; of equals the last, so that an activation function
+    /// stays with the module before it; `None` if each separates a running state.
+    ///
+    /// What the stage reads of values older than `since` is sent to it, in addition to what crosses. So what
+    /// joins a skip connection runs after the cut, where the skip is sent instead of the joined value.
+    fn cheapest(&self, since: usize, after: usize, before: usize) -> Option<usize> {
+        let mut sent_before = 0;
+        let mut best = None;
+        for position in after + 1..=before {
+            let old = self.reads[position - 1].iter();
+            let old = old.filter(|read| read.made < since && read.touched < since);
+            sent_before += old.map(|read| read.bytes).sum::<u64>();
+            let cost = self.crossing[position] + sent_before;
+            let is_apart = self.after_states(position) == position;
+            if is_apart && best.is_none_or(|(least, _)| cost <= least) {
+                best = Some((cost, position));
+            }
+        }
+        best.map(|(_, position)| position)
+    }
+
+    /// Where the forward reads some parameters for the first time.
+    fn first_reads(&self, keep: impl Fn(&ParameterPath) -> bool) -> impl Iterator<Item = usize> {
+        let parameters = self.joint.table().iter().enumerate();
+        let kept = parameters.filter(move |(_, parameter)| keep(&parameter.path));
+        kept.filter_map(|(position, _)| self.joint.forward().first_read(position))
+    }
+
+    /// Where the forward reads the parameters of a module for the first time.
+    fn reads_under(&self, module: &str) -> Result<Vec<usize>, PlanError> {
+        let table = self.joint.table();
+        let mut known = table.iter().map(|parameter| &parameter.path);
+        if module.is_empty() || !known.any(|path| path.is_under(module)) {
+            return Err(PlanError::UnknownModule {
+                module: module.to_owned(),
+                near: table.near_modules(module),
+            });
+        }
+        let reads: Vec<usize> = self.first_reads(|path| path.is_under(module)).collect();
+        match reads.is_empty() {
+            true => Err(PlanError::NoOperation {
+                module: module.to_owned(),
+            }),
+            false => Ok(reads),
+        }
+    }
+}

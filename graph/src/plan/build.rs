@@ -1,0 +1,369 @@
+//! Creates a plan from a trace and a partition of its work.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_fake::{Operation, dtype_name};
+use tinderbox_planner::{
+    Boundary, Choice, Machine, PLAN_VERSION, Partition, PartitionCosts, PlanFile, PlanParameter,
+    PlanStage, Rates, StageBytes, Step, TieGroup, Work, lower_bound, predict_costs,
+};
+use twox_hash::XxHash3_128;
+
+use super::{Plan, text, values};
+use crate::PlanError;
+use crate::batch::Batch;
+use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
+use crate::schedule::{Compute, Dependencies, Edge, StageCosts, StageIndex};
+use crate::trace::{JointGraph, Trace};
+use crate::work::{OperationGroups, OperationTimes, parameter_positions, work_of};
+
+/// The parameters of a model in the form of the plan file.
+pub(super) fn plan_parameters(table: &ParameterTable) -> Vec<PlanParameter> {
+    let parameters = table.iter().map(|parameter| PlanParameter {
+        path: parameter.path.clone(),
+        shape: parameter.shape.iter().map(|size| *size as usize).collect(),
+        dtype: dtype_name(parameter.dtype).to_owned(),
+    });
+    parameters.collect()
+}
+
+/// A digest of the model's parameters: path, shape and dtype of each, in order.
+pub(super) fn model_digest(table: &ParameterTable) -> String {
+    let texts = table.iter().map(|one| {
+        let (path, shape, dtype) = (&one.path, &one.shape, one.dtype);
+        format!("{path}\n{shape:?}\n{dtype:?}\n")
+    });
+    digest(&texts.collect::<String>())
+}
+
+/// A digest of a program without its initialization: operations, shapes and operands.
+pub(super) fn graph_digest(joint: &JointGraph) -> String {
+    let graph = joint.graph();
+    let mut text = String::new();
+    for id in graph.node_ids().filter(|id| !joint.is_initialization(*id)) {
+        let node = graph.node(id);
+        text.push_str(&node.name());
+        let operands = node.inputs().iter().chain(node.outputs());
+        for value in operands {
+            let known = graph.value(*value);
+            text.push_str(&format!(" {value} {:?} {:?}", known.shape, known.dtype));
+        }
+        text.push('\n');
+    }
+    digest(&text)
+}
+
+fn digest(text: &str) -> String {
+    format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
+}
+
+/// A trace, prepared for planning.
+#[derive(Debug)]
+pub struct Planning {
+    pub joint: Arc<JointGraph>,
+    /// The samples of its batch, if it has any.
+    samples: Option<usize>,
+    groups: OperationGroups,
+    times: OperationTimes,
+    work: OnceCell<Work>,
+}
+
+/// A trace that was cut by a partition.
+#[derive(Debug)]
+pub struct Divided {
+    layout: Layout,
+    pub programs: Vec<StagePrograms>,
+}
+
+impl Planning {
+    /// Prepares the program of batches like the example of a trace, with another number of samples if one is given. Times are
+    /// estimated from shapes unless those of the example are given, which are scaled to other samples.
+    pub fn new<B: Batch>(
+        trace: &Trace<B>,
+        samples: Option<usize>,
+        rates: &Rates,
+        times: Option<&OperationTimes>,
+    ) -> Result<Self, PlanError> {
+        let traced = trace.example_program()?;
+        let joint = match samples.filter(|samples| Some(*samples) != trace.samples()) {
+            Some(samples) => trace.program_of_samples(samples)?,
+            None => traced.clone(),
+        };
+        let times = match times {
+            Some(times) => times.scaled(&traced, &joint, rates),
+            None => OperationTimes::analytic(&joint, rates),
+        };
+        Ok(Self {
+            samples: samples.or(trace.samples()),
+            groups: OperationGroups::new(&joint),
+            times,
+            work: OnceCell::new(),
+            joint,
+        })
+    }
+
+    /// The work that partitioners divide, computed on first use.
+    pub(super) fn work(&self) -> Result<&Work, PlanError> {
+        if let Some(work) = self.work.get() {
+            return Ok(work);
+        }
+        let work = work_of(&self.joint, &self.groups, &self.times)?;
+        Ok(self.work.get_or_init(|| work))
+    }
+
+    /// Converts a partition of the work's blocks to one of the forward's operations.
+    pub fn of_operations(&self, partition: Partition) -> Partition {
+        Partition {
+            stage_of: self.groups.spread(&partition.stage_of),
+            ..partition
+        }
+    }
+
+    /// Cuts the program by a partition of the forward's operations.
+    pub fn divide(&self, partition: &Partition) -> Result<Divided, PlanError> {
+        let joint = &self.joint;
+        let mut layout = self.layout(partition)?;
+        let cutting = Cutting::new(joint, &layout)?;
+        layout.copies = cutting.copies(joint, &layout);
+        Ok(Divided {
+            programs: StagePrograms::of_stages(joint, &cutting, &layout)?,
+            layout,
+        })
+    }
+
+    /// A digest of the program.
+    pub fn graph_digest(&self) -> String {
+        graph_digest(&self.joint)
+    }
+
+    /// The given or estimated times of operations.
+    pub const fn times(&self) -> &OperationTimes {
+        &self.times
+    }
+
+    /// The plan of a partition, with the costs of its own programs.
+    pub(super) fn plan(
+        &self,
+        machine: &Machine,
+        step: &Step,
+        partition: &Partition,
+        choice: Choice,
+        with_programs: bool,
+    ) -> Result<Plan, PlanError> {
+        let (joint, table) = (&*self.joint, self.joint.table());
+        let divided = self.divide(partition)?;
+        let costs = self.costs(machine, step, &divided);
+        let stage_costs = costs.costs.stages.clone();
+        let bound = lower_bound(self.work()?, machine, step);
+        let predicted = predict_costs(machine, step, &partition.stage_to_rank, costs, bound)?;
+        let stages = divided.layout.stages().zip(stage_costs);
+        let stages = stages.map(|(stage, costs)| self.stage(stage, partition, &divided, costs));
+        let mut stages: Vec<PlanStage> = stages.collect();
+        values::add(&mut stages, joint, &divided.programs);
+        if with_programs {
+            text::add(&mut stages, joint, &divided.programs);
+        }
+        // For few micro-batches, a schedule may be another one.
+        let named = step.lists(&partition.stage_to_rank).is_some();
+        let file = PlanFile {
+            version: PLAN_VERSION,
+            model: model_digest(table),
+            graph: graph_digest(joint),
+            structure: joint.forward().structure().to_owned(),
+            samples: self.samples,
+            program: joint.key().to_string(),
+            choice,
+            machine: machine.clone(),
+            step: step.clone(),
+            lists: (!named).then(|| predicted.schedule.to_string()),
+            prediction: predicted.prediction,
+            parameters: plan_parameters(table),
+            forward: text::forward(joint),
+            ties: self.ties(&divided.layout),
+            boundaries: boundaries(&divided.programs),
+            stages,
+        };
+        file.check_ranks()?;
+        Ok(Plan { file })
+    }
+
+    /// The owner of each parameter: the first stage that reads it. Of parallel branches, the one that
+    /// is recorded first may be on a later stage.
+    fn layout(&self, partition: &Partition) -> Result<Layout, PlanError> {
+        let (joint, table) = (&self.joint, self.joint.table());
+        let mut lowest: BTreeMap<usize, usize> = BTreeMap::new();
+        for (id, stage) in joint.forward().nodes().iter().zip(&partition.stage_of) {
+            for input in joint.graph().node(*id).inputs() {
+                if let Some(parameter) = joint.parameter_of(*input) {
+                    let known = lowest.entry(parameter).or_insert(*stage);
+                    *known = (*known).min(*stage);
+                }
+            }
+        }
+        // In the order of the forward; parameters of one operation in the order of the table.
+        let positions = parameter_positions(joint).into_iter().zip(0..);
+        let mut parameters: Vec<(usize, usize)> = positions.collect();
+        parameters.retain(|(_, parameter)| joint.parameter(*parameter).clone_of.is_none());
+        parameters.sort_unstable();
+        let mut owned = vec![Vec::new(); partition.stages()];
+        for (position, parameter) in parameters {
+            let stage = partition.stage_of.get(position).copied().unwrap_or(0);
+            let stage = lowest.get(&parameter).copied().unwrap_or(stage);
+            owned[stage].push(parameter);
+        }
+        let ranks = partition.stage_to_rank.clone();
+        let layout = Layout::new(table, owned, ranks, partition.recompute.clone())?;
+        let structure = joint.forward().structure();
+        Ok(layout.with_operations(structure, partition.stage_of.clone()))
+    }
+
+    fn ties(&self, layout: &Layout) -> Vec<TieGroup> {
+        let table = self.joint.table();
+        let groups = table.iter().enumerate().map(|(position, parameter)| {
+            let copies = layout.stages();
+            let copies = copies.filter(|stage| layout.copies(*stage).contains(&position));
+            let clones = table.iter();
+            let clones = clones.filter(|other| other.clone_of.as_ref() == Some(&parameter.path));
+            TieGroup {
+                path: parameter.path.clone(),
+                clones: clones.map(|other| other.path.clone()).collect(),
+                owner: layout.owners()[position],
+                copies: copies.collect(),
+            }
+        });
+        groups.filter(|group| !group.copies.is_empty()).collect()
+    }
+
+    fn costs(&self, machine: &Machine, step: &Step, divided: &Divided) -> PartitionCosts {
+        let (layout, programs) = (&divided.layout, &divided.programs);
+        let mut costs = step_bytes(programs);
+        costs.link = machine.link;
+        costs.network = machine.network.clone();
+        costs.replicas = step.replicas;
+        costs.overhead = machine.action_ns;
+        let replicas = step.replicas.max(1) as u64;
+        let mut bytes = Vec::new();
+        let stages = layout.stages().zip(programs);
+        for ((stage, programs), costs) in stages.zip(&mut costs.stages) {
+            let rank = machine.rank(layout.ranks[stage.index()]);
+            let time = |compute: Compute| {
+                let phase = programs.phase(compute);
+                rank.time(phase.map_or(0, |phase| self.times.of_all(&phase.nodes, compute)))
+            };
+            let phases = programs.phases.iter().flatten();
+            let transient = phases.map(|phase| phase.transient_bytes(&self.joint)).max();
+            let held = layout.held_bytes(&self.joint, stage, step.optimizer_states);
+            // The trained parameters of a stage have as many bytes as their gradients. Each replica updates its part.
+            let trained = held.gradients;
+            let update = machine
+                .rates
+                .update_ns(trained / replicas, step.optimizer_states);
+            let sum = machine.rates.add_ns(step.summed(trained));
+            let held = StageBytes {
+                transient: transient.unwrap_or(0),
+                gradients: trained.saturating_mul(step.gradients_held()),
+                optimizer: held.optimizer / replicas,
+                ..held
+            };
+            *costs = StageCosts {
+                forward: time(Compute::Forward),
+                backward: time(Compute::Backward),
+                input_gradient: time(Compute::InputGradient),
+                weight_gradient: time(Compute::WeightGradient),
+                sum: rank.time(sum),
+                update: rank.time(update),
+                resident_bytes: held.resident(),
+                transient_bytes: held.transient,
+                exchanged_bytes: step.exchanged(trained),
+                ..*costs
+            };
+            bytes.push(held);
+        }
+        let edges: Vec<Edge> = costs.message_bytes.keys().copied().collect();
+        let dependencies = Dependencies::new(programs.len(), edges, layout.ties());
+        PartitionCosts {
+            dependencies: step.with_replicas(dependencies),
+            costs,
+            bytes,
+        }
+    }
+
+    fn stage(
+        &self,
+        stage: StageIndex,
+        partition: &Partition,
+        divided: &Divided,
+        costs: StageCosts,
+    ) -> PlanStage {
+        let (layout, programs) = (&divided.layout, &divided.programs[stage.index()]);
+        let parameters = |positions: &[usize]| -> Vec<&Parameter> {
+            let parameters = positions.iter().map(|at| self.joint.parameter(*at));
+            parameters.collect()
+        };
+        let owned = parameters(layout.owned(stage));
+        let copies = parameters(layout.copies(stage));
+        let paths = |parameters: &[&Parameter]| -> Vec<ParameterPath> {
+            parameters.iter().map(|one| one.path.clone()).collect()
+        };
+        let bytes = |parameters: &[&Parameter]| parameters.iter().map(|one| one.bytes).sum();
+        let mut known = HashSet::new();
+        let modules = owned.iter().map(|parameter| parameter.path.module());
+        let modules = modules.filter(|module| known.insert(*module));
+        let flops = |compute| -> u64 {
+            let nodes = programs
+                .phase(compute)
+                .into_iter()
+                .flat_map(|phase| &phase.nodes);
+            let operations = nodes.map(|id| self.joint.graph().node(*id).operation());
+            operations.filter_map(Operation::product_flops).sum()
+        };
+        PlanStage {
+            stage,
+            rank: layout.ranks[stage.index()],
+            modules: modules.map(str::to_owned).collect(),
+            parameter_bytes: bytes(&owned),
+            copy_bytes: bytes(&copies),
+            parameters: paths(&owned),
+            copies: paths(&copies),
+            forward_flops: flops(Compute::Forward),
+            backward_flops: flops(Compute::Backward),
+            boundary_bytes: programs.sent_bytes.values().sum(),
+            recompute: layout.recompute[stage.index()],
+            operations: ranges(&partition.stage_of, stage.index()),
+            costs,
+            live_in: Vec::new(),
+            live_out: Vec::new(),
+            bypassing: Vec::new(),
+            programs: Vec::new(),
+        }
+    }
+}
+
+/// The messages that leave each stage.
+fn boundaries(programs: &[StagePrograms]) -> Vec<Boundary> {
+    let of_stage = |programs: &StagePrograms| {
+        let sends = programs.sends.iter().zip(programs.sent_bytes.values());
+        let boundaries = sends.map(|((edge, values), bytes)| Boundary {
+            edge: *edge,
+            values: values.len(),
+            bytes: *bytes,
+        });
+        boundaries.collect::<Vec<_>>()
+    };
+    programs.iter().flat_map(of_stage).collect()
+}
+
+/// The positions of a stage as ranges.
+fn ranges(stage_of: &[usize], stage: usize) -> Vec<(usize, usize)> {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for (position, _) in stage_of.iter().enumerate().filter(|(_, of)| **of == stage) {
+        match ranges.last_mut() {
+            Some((_, end)) if *end == position => *end += 1,
+            _ => ranges.push((position, position + 1)),
+        }
+    }
+    ranges
+}

@@ -1,0 +1,261 @@
+//! A joint graph as blocks: one for each indivisible group of the forward.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_fake::{NodeId, TensorKind, ValueId};
+use tinderbox_planner::{Block, Parameter, Value, Work};
+
+use super::{OperationGroups, OperationTimes};
+use crate::PlanError;
+use crate::cut::place_gradients;
+use crate::schedule::Compute;
+use crate::trace::{JointGraph, Role};
+
+/// Returns the work of a program: each block has the operations of one indivisible group of the forward,
+/// with the backward operations that the cut would assign to a stage of only these operations.
+///
+/// Cost: linear in the graph, times logarithms of small sets.
+pub fn work_of(
+    joint: &JointGraph,
+    groups: &OperationGroups,
+    times: &OperationTimes,
+) -> Result<Work, PlanError> {
+    let positions = parameter_positions(joint).into_iter();
+    let owners: Vec<usize> = positions.map(|position| groups.of(position)).collect();
+    let mut stage = vec![None; joint.graph().nodes().len()];
+    for (position, id) in joint.forward().nodes().iter().enumerate() {
+        stage[id.index()] = Some(groups.of(position));
+    }
+    let stage = place_gradients(joint, &owners, groups.len(), stage)?;
+    let mut builder = Builder {
+        joint,
+        stage,
+        blocks: groups
+            .starts()
+            .iter()
+            .map(|position| Block {
+                name: joint.module_at(*position).to_owned(),
+                ..Block::default()
+            })
+            .collect(),
+    };
+    builder.assign_recomputable();
+    builder.add_times(times);
+    let values = builder.values();
+    Ok(Work {
+        blocks: builder.blocks,
+        parameters: parameters(joint, groups, &owners),
+        values,
+    })
+}
+
+/// The position of each parameter of the table: the position of its first reader; for a running state that the
+/// forward only writes, the position of its new value; for another that it does not read, the position of the
+/// nearest parameter in the tree that it reads.
+pub fn parameter_positions(joint: &JointGraph) -> Vec<usize> {
+    let table = joint.table();
+    let first_read = |parameter: usize| joint.forward().first_read(parameter);
+    let nearest = |module: &str| -> usize {
+        let mut prefix = module;
+        loop {
+            let inside = table.iter().enumerate();
+            let inside = inside.filter(|(_, other)| other.path.is_under(prefix));
+            let reads = inside.filter_map(|(position, _)| first_read(position));
+            match (reads.min(), prefix.rsplit_once('.')) {
+                (Some(read), _) => return read,
+                (None, Some((outer, _))) => prefix = outer,
+                (None, None) if prefix.is_empty() => return 0,
+                (None, None) => prefix = "",
+            }
+        }
+    };
+    let parameters = table.iter().zip(joint.parameters());
+    let positions = parameters.map(|(parameter, value)| {
+        let first = joint.parameter_of(*value);
+        let read = first.and_then(|at| first_read(at).or_else(|| joint.update_position(at)));
+        read.unwrap_or_else(|| nearest(parameter.path.module()))
+    });
+    positions.collect()
+}
+
+fn parameters(joint: &JointGraph, groups: &OperationGroups, owners: &[usize]) -> Vec<Parameter> {
+    let mut readers: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
+    for (position, id) in joint.forward().nodes().iter().enumerate() {
+        for input in joint.graph().node(*id).inputs() {
+            let readers = readers.entry(*input).or_default();
+            readers.insert(groups.of(position));
+        }
+    }
+    let parameters = joint.table().iter().enumerate();
+    let distinct = parameters.filter(|(_, parameter)| parameter.clone_of.is_none());
+    distinct
+        .map(|(position, parameter)| {
+            let readers = readers.remove(&joint.parameters()[position]);
+            let mut readers = readers.unwrap_or_default();
+            readers.insert(owners[position]);
+            Parameter {
+                bytes: parameter.bytes,
+                cast_bytes: joint.cast_bytes(position),
+                is_trainable: parameter.trainable,
+                readers: readers.into_iter().collect(),
+            }
+        })
+        .collect()
+}
+
+struct Builder<'a> {
+    joint: &'a JointGraph,
+    /// The block of each operation.
+    stage: Vec<Option<usize>>,
+    blocks: Vec<Block>,
+}
+
+impl Builder<'_> {
+    fn block_of(&self, node: NodeId) -> Option<usize> {
+        self.stage[node.index()]
+    }
+
+    /// Assigns operations that any stage can recompute to the first block that reads them.
+    fn assign_recomputable(&mut self) {
+        let graph = self.joint.graph();
+        for id in graph.node_ids().rev() {
+            if matches!(
+                self.joint.role(id),
+                Role::Recomputable | Role::BackwardLocal
+            ) {
+                let users = graph.readers(id);
+                self.stage[id.index()] = users.filter_map(|user| self.block_of(user)).min();
+            }
+        }
+    }
+
+    /// Adds every operation to the program of its block that runs it.
+    fn add_times(&mut self, times: &OperationTimes) {
+        let graph = self.joint.graph();
+        let count = graph.nodes().len();
+        // The programs that need an operation; a recomputed one may be needed by several.
+        let (mut forward, mut input, mut weight) =
+            (vec![false; count], vec![false; count], vec![false; count]);
+        for id in graph.node_ids().rev() {
+            let Some(here) = self.block_of(id) else {
+                continue;
+            };
+            let index = id.index();
+            let users = || graph.readers(id);
+            match self.joint.role(id) {
+                Role::Assigned => forward[index] = true,
+                Role::Gradient => {
+                    // Lower blocks wait for this gradient, or for a value computed from it here.
+                    let is_sent = users().any(|user| match self.block_of(user) {
+                        Some(block) => block < here || (block == here && input[user.index()]),
+                        None => false,
+                    });
+                    input[index] = is_sent;
+                    weight[index] = !is_sent;
+                }
+                _ => {
+                    forward[index] = users().any(|user| forward[user.index()]);
+                    input[index] = users().any(|user| input[user.index()]);
+                    // Outputs of `I` that `W` reads.
+                    weight[index] = !input[index] && users().any(|user| weight[user.index()]);
+                }
+            }
+            let bytes = graph.bytes(graph.node(id).outputs());
+            let block = &mut self.blocks[here];
+            block.transient_bytes = block.transient_bytes.max(bytes);
+            let time = |is_for: bool, compute| match is_for {
+                true => times.of(id, compute),
+                false => 0,
+            };
+            block.forward += time(forward[index], Compute::Forward);
+            block.backward += time(input[index] || weight[index], Compute::Backward);
+            block.input_gradient += time(input[index], Compute::InputGradient);
+            block.weight_gradient += time(weight[index], Compute::WeightGradient);
+        }
+        self.add_weight_bytes(&weight);
+    }
+
+    /// Adds the bytes that `W` of each block reads from its `I`, from other blocks and from forwards.
+    fn add_weight_bytes(&mut self, weight: &[bool]) {
+        let graph = self.joint.graph();
+        let mut read: BTreeSet<(usize, ValueId)> = BTreeSet::new();
+        for id in graph.node_ids().filter(|id| weight[id.index()]) {
+            let Some(here) = self.block_of(id) else {
+                continue;
+            };
+            for input in graph.node(id).inputs() {
+                let producer = graph.producer(*input);
+                let made = producer.filter(|node| !weight[node.index()]);
+                let is_kept = made.is_some_and(|node| {
+                    let role = self.joint.role(node);
+                    matches!(role, Role::Assigned | Role::Gradient | Role::BackwardLocal)
+                });
+                if is_kept && read.insert((here, *input)) {
+                    self.blocks[here].weight_gradient_bytes += graph.value(*input).bytes();
+                }
+            }
+        }
+    }
+
+    /// The values of the forward that other blocks or a backward read.
+    fn values(&self) -> Vec<Value> {
+        let graph = self.joint.graph();
+        let is_backward = |id: &NodeId| {
+            let role = self.joint.role(*id);
+            matches!(role, Role::Gradient | Role::BackwardLocal)
+        };
+        let needs = self.needs_gradients();
+        let mut values = Vec::new();
+        for id in self.joint.forward().nodes() {
+            let Some(maker) = self.block_of(*id) else {
+                continue;
+            };
+            for output in graph.node(*id).outputs() {
+                let users = graph.users(*output).iter();
+                let blocks = |keep: &dyn Fn(&NodeId) -> bool, first: usize| -> Vec<usize> {
+                    let users = users.clone().filter(|user| keep(user));
+                    let blocks = users.filter_map(|user| self.block_of(*user));
+                    let blocks: BTreeSet<usize> = blocks.filter(|of| *of >= first).collect();
+                    blocks.into_iter().collect()
+                };
+                let is_assigned = |user: &NodeId| self.joint.role(*user) == Role::Assigned;
+                let readers = blocks(&is_assigned, maker + 1);
+                let keepers = blocks(&is_backward, maker);
+                let value = graph.value(*output);
+                let bytes = value.bytes();
+                let flows = needs.contains(id) && TensorKind::of(value.dtype) == TensorKind::Float;
+                if !readers.is_empty() || !keepers.is_empty() {
+                    values.push(Value {
+                        bytes,
+                        maker,
+                        readers,
+                        keepers,
+                        gradient_bytes: if flows { bytes } else { 0 },
+                    });
+                }
+            }
+        }
+        values
+    }
+
+    /// Forward operations through which a gradient flows: those that depend on a parameter with a
+    /// gradient, detached ones included.
+    fn needs_gradients(&self) -> BTreeSet<NodeId> {
+        let graph = self.joint.graph();
+        let parameters = self.joint.parameters().iter().zip(self.joint.gradients());
+        let trained = parameters.filter(|(_, gradient)| gradient.is_some());
+        let trained: BTreeSet<ValueId> = trained.map(|(value, _)| *value).collect();
+        let mut needs = BTreeSet::new();
+        for id in self.joint.forward().nodes() {
+            let mut inputs = graph.node(*id).inputs().iter();
+            let flows = inputs.any(|input| {
+                let producer = graph.producer(*input);
+                trained.contains(input) || producer.is_some_and(|node| needs.contains(&node))
+            });
+            if flows {
+                needs.insert(*id);
+            }
+        }
+        needs
+    }
+}

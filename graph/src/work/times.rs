@@ -1,0 +1,118 @@
+//! The time of each operation of a program.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tinderbox_fake::{Node, NodeId, ValueId};
+use tinderbox_planner::Rates;
+
+use crate::schedule::Compute;
+use crate::trace::JointGraph;
+
+/// The nanoseconds of every operation of one program, on a rank of speed 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationTimes {
+    /// Times in a forward or in a whole backward.
+    whole: Vec<u64>,
+    /// Times in a split backward, where both measured halves may take longer than the whole.
+    halves: Vec<u64>,
+}
+
+impl OperationTimes {
+    /// Estimates times from shapes: the longer of the times of an operation's arithmetic and bytes,
+    /// plus a constant overhead. The operation that computes a parameter's gradient also adds it to the
+    /// sum over earlier micro-batches. Cost: linear in the graph.
+    pub fn analytic(joint: &JointGraph, rates: &Rates) -> Self {
+        let per_second = |amount: u64, rate: u64| -> u64 {
+            let nanoseconds = u128::from(amount) * 1_000_000_000 / u128::from(rate.max(1));
+            u64::try_from(nanoseconds).unwrap_or(u64::MAX)
+        };
+        let nanoseconds = joint.graph().nodes().iter().map(|node| {
+            let cost = node.operation().cost();
+            let arithmetic = per_second(cost.flops, rates.flops_per_s);
+            let memory = per_second(cost.bytes, rates.bytes_per_s);
+            rates.operation_ns.saturating_add(arithmetic.max(memory))
+        });
+        let mut whole: Vec<u64> = nanoseconds.collect();
+        let gradients: BTreeSet<ValueId> = joint.gradients().iter().copied().flatten().collect();
+        for gradient in gradients {
+            let value = joint.graph().value(gradient);
+            // The sum and the gradient are read, the sum is written.
+            let moved = value.bytes().saturating_mul(3);
+            if let Some(producer) = value.producer {
+                let time = &mut whole[producer.index()];
+                *time = time.saturating_add(per_second(moved, rates.bytes_per_s));
+            }
+        }
+        Self {
+            halves: whole.clone(),
+            whole,
+        }
+    }
+
+    /// Returns the times of a model's program for a batch of another size: each operation changes as its time from shapes does.
+    /// Where one of the programs has operations that the other has not, as with a single sample, all operations of one name
+    /// change alike.
+    pub fn scaled(&self, own: &JointGraph, other: &JointGraph, rates: &Rates) -> Self {
+        let names = [own, other].map(|joint| -> Vec<String> {
+            let nodes = joint.graph().nodes().iter();
+            nodes.map(Node::name).collect()
+        });
+        let [from, to] = [own, other].map(|joint| Self::analytic(joint, rates));
+        let scaled = |times: &[u64], from: &[u64], to: &[u64]| {
+            let pairs: Vec<(u64, u64)> = times.iter().copied().zip(from.iter().copied()).collect();
+            if names[0] == names[1] {
+                let each = to.iter().zip(pairs);
+                return each.map(|(to, pair)| scale(*to, pair)).collect();
+            }
+            let mut of_all = (0, 0);
+            let mut of_names: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+            for (name, pair) in names[0].iter().zip(pairs) {
+                for sums in [&mut of_all, of_names.entry(name).or_default()] {
+                    *sums = (sums.0.saturating_add(pair.0), sums.1.saturating_add(pair.1));
+                }
+            }
+            let of = |name: &str| of_names.get(name).copied().unwrap_or(of_all);
+            let each = names[1].iter().zip(to);
+            each.map(|(name, to)| scale(*to, of(name))).collect()
+        };
+        Self {
+            whole: scaled(&self.whole, &from.whole, &to.whole),
+            halves: scaled(&self.halves, &from.halves, &to.halves),
+        }
+    }
+
+    /// Returns the nanoseconds of an operation in a program.
+    pub fn of(&self, node: NodeId, compute: Compute) -> u64 {
+        let times = match compute {
+            Compute::InputGradient | Compute::WeightGradient => &self.halves,
+            _ => &self.whole,
+        };
+        times.get(node.index()).copied().unwrap_or(0)
+    }
+
+    /// Returns the total nanoseconds of several operations in a program.
+    pub fn of_all(&self, nodes: &[NodeId], compute: Compute) -> u64 {
+        let times = nodes.iter().map(|node| self.of(*node, compute));
+        times.fold(0, u64::saturating_add)
+    }
+
+    /// Returns a copy with other times for some operations.
+    pub fn with(mut self, whole: BTreeMap<NodeId, u64>, halves: BTreeMap<NodeId, u64>) -> Self {
+        for (times, others) in [(&mut self.whole, whole), (&mut self.halves, halves)] {
+            for (node, time) in others {
+                if let Some(known) = times.get_mut(node.index()) {
+                    *known = time;
+                }
+            }
+        }
+        self
+    }
+}
+
+/// Returns a time from shapes, changed as a measured time differs from its own time from shapes.
+fn scale(time: u64, (measured, from_shapes): (u64, u64)) -> u64 {
+    match (u128::from(time) * u128::from(measured)).checked_div(u128::from(from_shapes)) {
+        Some(scaled) => u64::try_from(scaled).unwrap_or(u64::MAX),
+        None => measured,
+    }
+}

@@ -1,9 +1,0 @@
-//! The costs of a traced model's step, operation by operation, as input of the planner.
-
-mod blocks;
-mod groups;
-mod times;
-
-pub(crate) use blocks::{parameter_positions, work_of};
-pub(crate) use groups::OperationGroups;
-pub use times::OperationTimes;
