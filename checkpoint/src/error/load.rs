@@ -311,7 +311,7 @@ pub enum LoadError {
         /// Name of the tensor.
         tensor: String,
         /// Names of two files.
-        files: [String; 2],
+        files: Box<[String; 2]>,
         /// The dtypes of the parts in them.
         dtypes: [StoredDType; 2],
         /// The numbers of dimensions of the parts in them.

@@ -51,8 +51,8 @@ impl<'a> ListRun<'a> {
         loop {
             let mut has_run = false;
             let mut waiting = None;
-            for rank in 0..heads.len() {
-                while let Some(action) = schedule.ranks[rank].get(heads[rank]) {
+            for (rank, head) in heads.iter_mut().enumerate() {
+                while let Some(action) = schedule.ranks[rank].get(*head) {
                     if let Action::Receive(message) = action
                         && !self.sent.contains_key(message)
                     {
@@ -60,7 +60,7 @@ impl<'a> ListRun<'a> {
                         break;
                     }
                     self.act(RankIndex::new(rank), *action)?;
-                    heads[rank] += 1;
+                    *head += 1;
                     has_run = true;
                 }
             }

@@ -26,7 +26,7 @@ pub fn work_of(
     for (position, id) in joint.forward().nodes().iter().enumerate() {
         stage[id.index()] = Some(groups.of(position));
     }
-    let stage = place_gradients(joint, &owners, groups.len(), stage)?;
+    let stage = place_gradients(joint, &owners, groups.starts().len(), stage)?;
     let mut builder = Builder {
         joint,
         stage,

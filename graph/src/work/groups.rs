@@ -56,11 +56,6 @@ impl OperationGroups {
         Self { block_of, starts }
     }
 
-    /// The number of blocks.
-    pub fn len(&self) -> usize {
-        self.starts.len()
-    }
-
     /// The block of a position.
     pub fn of(&self, position: usize) -> usize {
         self.block_of.get(position).copied().unwrap_or(0)

@@ -108,7 +108,7 @@ fn joined(name: &str, mut parts: Vec<Part<'_>>, from: &Path) -> Result<TensorEnt
         return Err(LoadError::PartsDiffer {
             path: from.to_owned(),
             tensor: short(name),
-            files: [first, other].map(|part| part.file.entry.name.clone()),
+            files: Box::new([first, other].map(|part| part.file.entry.name.clone())),
             dtypes: [first, other].map(|part| part.tensor.dtype),
             dimensions: [first, other].map(|part| part.tensor.shape.len()),
         });

@@ -89,8 +89,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// # Errors
     ///
-    /// As [`step`](Self::step); [`BatchError::Share`] when the share has another number of samples,
-    /// [`BatchError::ShareElsewhere`] when the share of another process can't be used, and [`BatchError::OtherShare`] when ranks
+    /// As [`step`](Self::step); [`BatchError::Share`](crate::BatchError::Share) when the share has another number of samples,
+    /// [`BatchError::ShareElsewhere`](crate::BatchError::ShareElsewhere) when the share of another process can't be used, and [`BatchError::OtherShare`](crate::BatchError::OtherShare) when ranks
     /// of one replica have different ones: nothing was run then.
     pub fn step_share(
         &mut self,
