@@ -153,7 +153,7 @@
 //!    Before programs run for the first time, they are executed on hashes: every operation, down to
 //!    parameters, batch, constants and random keys, must match the uncut graph, and so must every sum of
 //!    gradients, message and copy in the lowered lists ([`CertifyError`]). This check shares no code with the
-//!    cut, the lowering and the verifier.
+//!    cut, the lowering and the verifier: it reads what they made.
 //! 6. A schedule consists of lists of compute actions, from a generator, from `auto` or from a user. Lowering
 //!    adds sends, receives, reduces and updates, and the norms for clipping by the norm of all gradients; the
 //!    verifier runs the lists symbolically before any rank does. The simulator adds times and bytes. A
@@ -165,11 +165,12 @@
 //!    its backwards, so lists that differ can't wait for each other in a cycle. Gradients are added in an order that is a
 //!    setting ([`GradientSum`]): a tree whose subtrees the replicas have. Each replica updates a part of the parameters,
 //!    and keeps the state of the optimizer for it alone.
-//! 7. A pipeline has a driver and ranks. What the driver knows is one value that can be copied, and a call is data: a command
-//!    that is applied to the driver and its ranks, and says whether it changes something and whether all processes make it.
-//!    Ranks are what one trait asks for, to run a round, to run code beside the stages and to exchange values; threads of this
-//!    process, processes of a [`World`] and a rank whose stages are streamed are three implementations, and a new kind of rank is
-//!    another one. In a [`World`], each process makes the same calls and runs the rank that is its own; the mailboxes of the other
+//! 7. A pipeline has a driver and ranks. What a training changes in the driver is one value that can be copied, and a call that
+//!    may have to be repeated is data: a command that is applied to the driver and its ranks, and says whether it changes
+//!    something and whether all processes make it. (An evaluation with carried values is no command: the values are on ranks, and
+//!    are lost with them.) Ranks are what one trait asks for, to run a round, to run code beside the stages and to exchange
+//!    values; threads of this process, processes of a [`World`] and a rank whose stages are streamed are three implementations. A
+//!    new kind of rank that runs the stages of a layout is another one, and its start. In a [`World`], each process makes the same calls and runs the rank that is its own; the mailboxes of the other
 //!    ranks are filled by the engine that connects the processes, so a rank does not know where the others are. Reports of a round
 //!    go to all processes, and so every process returns the same.
 //!
@@ -197,7 +198,8 @@
 //!    after a loss, every value goes from where it is to where the new plan needs it, by path and rows. And a pipeline notes
 //!    the commands since the oldest state that it may go back to: a rank that has returned from
 //!    a call makes it again with those that have not, because all calls are deterministic. So the driver, the ranks and the
-//!    schedules are started anew, by the code that starts any pipeline, and know nothing of losses.
+//!    schedules are started anew, by the code that starts any pipeline. A driver with a recovery carries one thing for it: which
+//!    snapshots of other ranks have arrived, which ranks report to each other with their losses.
 //!
 //!    All of this also runs in a simulation: the threads, messages and clocks of all processes in one thread, where a seed decides
 //!    every order, delay and loss. Thousands of such runs are compared bit for bit with the undisturbed one, and bugs that are

@@ -15,7 +15,8 @@
 //!
 //! # Architecture invariants
 //!
-//! - All functions are pure, but for those that read and write the file of a plan.
+//! - No threads, processes and clocks. Functions are pure, but for those that call the forward of a user's model on fake tensors,
+//!   and those that read and write the file of a plan. A trace keeps the graphs of recent shapes.
 //! - A value crosses between two programs only if the plan's boundaries list it.
 //! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
 //! - Before programs or lists run for the first time, both are run on hashes instead of tensors, and every

@@ -48,20 +48,16 @@
 //!
 //! # Architecture invariants
 //!
-//! - All modules but `profile`, `runtime`, `calibrate` and the file functions of a plan are pure.
-//! - A value crosses between two programs only if the plan's boundaries list it.
-//! - Data flows backward only from higher stages to lower ones, so no cut can deadlock.
 //! - Gradients of micro-batches are added in an order that is a setting ([`GradientSum`]), whatever the schedule, the stages
 //!   and the replicas.
-//! - Before programs or lists run for the first time, both are run on hashes instead of tensors, and every
-//!   value must have its hash in the recorded graph: [`CertifyError`].
+//! - One interpreter runs lists of actions, whatever their values are; another one, of `tinderbox-graph`, certifies them.
 //! - Every wait of the runtime ends: with its message, by a timeout that names the message, or
 //!   immediately when another rank fails.
 //!
 //! # Limits
 //!
-//! - The ranks are threads of one process, or one rank is one process of a
-//!   [`World`](tinderbox_world::World).
+//! - The ranks are threads of one process, one rank is one process of a [`World`](tinderbox_world::World), or one rank streams
+//!   the stages of a model that does not fit in memory.
 //! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
 //!
 //! # Features
