@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use generator::{Generator, Gn};
 
 use crate::error::SimulationError;
 use crate::handle::{Entered, Handle};
-use crate::state::{Body, FiberId, Process, Step};
+use crate::state::{Body, FiberId, Process, Report, Step};
 
 /// The stack of a fiber. Pages that it does not touch use no memory.
 const STACK_BYTES: usize = 1 << 20;
@@ -22,23 +21,17 @@ const TIME_LIMIT: Duration = Duration::from_secs(60 * 60);
 const STEP_LIMIT: u64 = 10_000_000;
 
 /// Fibers that are about to run.
+#[derive(derive_more::Debug)]
 pub struct Simulation<'a> {
     seed: u64,
+    #[debug(skip)]
     handle: Handle,
+    #[debug(skip)]
     stack_bytes: usize,
+    #[debug(skip)]
     time_limit: Duration,
+    #[debug("{} fibers", bodies.len())]
     bodies: Vec<(FiberId, Body<'a>)>,
-}
-
-/// What a simulation did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// A hash of all steps: which fiber or action ran, and at which virtual time.
-    pub digest: u64,
-    /// How many times a fiber or an action has run.
-    pub steps: u64,
-    /// The virtual time when the last fiber ended.
-    pub elapsed: Duration,
 }
 
 impl<'a> Simulation<'a> {
@@ -123,14 +116,7 @@ impl<'a> Simulation<'a> {
                     }
                 }
                 Step::Action(action) => guarded(&self.handle, action)(),
-                Step::Ended => {
-                    let state = self.handle.state();
-                    return Ok(Report {
-                        digest: state.digest,
-                        steps: state.steps,
-                        elapsed: state.now,
-                    });
-                }
+                Step::Ended => return Ok(self.handle.state().report),
             }
         }
     }
@@ -139,22 +125,21 @@ impl<'a> Simulation<'a> {
     fn step(&self) -> Result<Step, SimulationError> {
         let (seed, mut state) = (self.seed, self.handle.state());
         if let Some((fiber, message)) = state.panic.take() {
-            let now = state.now;
             return Err(SimulationError::Panicked {
                 seed,
-                now,
+                now: state.now(),
                 fiber,
                 message,
             });
         }
-        let step = match state.steps < STEP_LIMIT {
+        let step = match state.report.steps < STEP_LIMIT {
             true => state.step(self.time_limit),
             false => None,
         };
         step.ok_or_else(|| SimulationError::Endless {
             seed,
-            now: state.now,
-            steps: state.steps,
+            now: state.now(),
+            steps: state.report.steps,
             fibers: state.left(),
         })
     }
@@ -210,14 +195,5 @@ impl Drop for Stack<'_> {
         if let Some(stack) = self.0.take_if(|stack| !stack.is_done()) {
             std::mem::forget(stack);
         }
-    }
-}
-
-impl fmt::Debug for Simulation<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Simulation")
-            .field("seed", &self.seed)
-            .field("fibers", &self.bodies.len())
-            .finish_non_exhaustive()
     }
 }
