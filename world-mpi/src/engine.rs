@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::error::Error;
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,6 +57,7 @@ pub fn world() -> Result<World, WorldError> {
 }
 
 /// Carries frames by MPI.
+#[derive(Debug)]
 pub struct Mpi {
     rank: RankIndex,
     size: usize,
@@ -93,15 +93,6 @@ impl Mpi {
             Ok(Err(error)) => Err(WorldError::engine(NAME, "its start", error)),
             Err(error) => Err(WorldError::engine(NAME, "its thread", error)),
         }
-    }
-}
-
-impl fmt::Debug for Mpi {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mpi")
-            .field("rank", &self.rank)
-            .field("size", &self.size)
-            .finish_non_exhaustive()
     }
 }
 

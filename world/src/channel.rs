@@ -29,8 +29,8 @@ impl Channel {
         let (rank, roster, open) = match member {
             None => (RankIndex::new(0), Arc::new(Roster::first(1)), None),
             Some(member) => {
-                let (rank, roster) = member.core().place();
-                let number = member.core().open(handler);
+                let (rank, roster) = member.core.place();
+                let number = member.core.open(handler);
                 (rank, roster, Some((member, number)))
             }
         };
@@ -79,7 +79,7 @@ impl Channel {
         let (member, number) = self.open.as_ref()?;
         let to = self.roster.members.get(to.index())?;
         let frame = Kind::Channel(*number).frame(self.roster.generation, header, pieces);
-        Some((member.core(), *to, frame))
+        Some((&member.core, *to, frame))
     }
 
     /// Tells all ranks that this one failed. Only the first failure of a world counts.
@@ -111,7 +111,7 @@ impl Channel {
 
     /// Nothing after the world has regrouped.
     fn core(&self) -> Option<&Core> {
-        let core = self.open.as_ref().map(|(member, _)| member.core())?;
+        let core = &*self.open.as_ref()?.0.core;
         (core.roster().generation == self.roster.generation).then_some(core)
     }
 }

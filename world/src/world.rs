@@ -258,7 +258,7 @@ impl World {
     }
 
     fn core(&self) -> Option<&Core> {
-        self.member.as_ref().map(|member| member.core())
+        self.member.as_ref().map(|member| &*member.core)
     }
 }
 

@@ -81,11 +81,10 @@ pub type HostSignal = Woken<Wire>;
 
 /// A thread of a [`Host`].
 #[derive(Debug)]
-pub struct HostThread(Running);
-
-#[derive(Debug)]
-enum Running {
+pub enum HostThread {
+    /// A thread of the operating system.
     Thread(JoinHandle<()>),
+    /// A fiber of a simulation.
     Fiber(Fiber),
 }
 
@@ -176,17 +175,16 @@ impl Channels for Host {
     }
 
     fn spawn(&self, name: String, body: impl FnOnce() + Send + 'static) -> io::Result<HostThread> {
-        let running = match &self.simulation {
-            Some(simulation) => Running::Fiber(simulation.spawn(name, body)),
-            None => Running::Thread(Crossbeam.spawn(name, body)?),
-        };
-        Ok(HostThread(running))
+        Ok(match &self.simulation {
+            Some(simulation) => HostThread::Fiber(simulation.spawn(name, body)),
+            None => HostThread::Thread(Crossbeam.spawn(name, body)?),
+        })
     }
 
     fn join(&self, thread: HostThread) {
-        match thread.0 {
-            Running::Thread(thread) => Crossbeam.join(thread),
-            Running::Fiber(fiber) => fiber.join(),
+        match thread {
+            HostThread::Thread(thread) => Crossbeam.join(thread),
+            HostThread::Fiber(fiber) => fiber.join(),
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use generator::{Generator, Gn};
+use generator::Gn;
 
 use crate::error::SimulationError;
 use crate::handle::{Entered, Handle};
@@ -97,26 +98,42 @@ impl<'a> Simulation<'a> {
     }
 
     fn run_all(&mut self) -> Result<Report, SimulationError> {
-        let mut stacks = BTreeMap::new();
+        // An even number: an odd one makes the crate fill the stack, to measure how much of it is used.
+        let words = self.stack_bytes.div_ceil(2 * size_of::<usize>()) * 2;
+        // One that is dropped while it is suspended unwinds by a panic, in destructors that may wait.
+        let mut stacks = ManuallyDrop::new(BTreeMap::new());
         loop {
-            let spawned = std::mem::take(&mut self.handle.state().spawned);
-            let spawned = spawned
-                .into_iter()
-                .map(|(fiber, body)| (fiber, body as Body<'a>));
+            let spawned = std::mem::take(&mut self.handle.state().spawned).into_iter();
+            let spawned = spawned.map(|(fiber, body)| (fiber, body as Body<'a>));
             for (fiber, body) in self.bodies.drain(..).chain(spawned) {
-                let body = guarded(&self.handle, body);
-                stacks.insert(fiber, Stack::new(self.stack_bytes, body));
+                let stack = Gn::<()>::new_opt(words, guarded(&self.handle, body));
+                stacks.insert(fiber, stack);
             }
             match self.step()? {
                 Step::Fiber(fiber) => {
                     let stack = stacks.get_mut(&fiber);
-                    if stack.is_none_or(|stack| stack.run(&self.handle)) {
-                        stacks.remove(&fiber);
-                        self.handle.state().end(fiber);
+                    let stack = stack.expect("a fiber that has not ended has a stack");
+                    let resumed = catch_unwind(AssertUnwindSafe(|| {
+                        stack.resume();
+                        stack.is_done()
+                    }));
+                    match resumed {
+                        Ok(false) => continue,
+                        Ok(true) => drop(stacks.remove(&fiber)),
+                        Err(_) => {
+                            // The body catches all panics: this one is the guard page's. What is on the stack is left alone.
+                            std::mem::forget(stacks.remove(&fiber));
+                            let message = "it needs a larger stack".to_owned();
+                            self.handle.state().fail(message);
+                        }
                     }
+                    self.handle.state().end(fiber);
                 }
                 Step::Action(action) => guarded(&self.handle, action)(),
-                Step::Ended => return Ok(self.handle.state().report),
+                Step::Ended => {
+                    drop(ManuallyDrop::into_inner(stacks));
+                    return Ok(self.handle.state().report);
+                }
             }
         }
     }
@@ -160,40 +177,4 @@ fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
     text.unwrap_or_else(|| "a panic without a message".to_owned())
-}
-
-/// The stack of a fiber, suspended where the fiber waits.
-struct Stack<'a>(Option<Generator<'a, (), ()>>);
-
-impl<'a> Stack<'a> {
-    fn new(bytes: usize, body: Body<'a>) -> Self {
-        // An even number: an odd one makes the crate fill the stack, to measure how much of it is used.
-        let words = bytes.div_ceil(2 * size_of::<usize>()) * 2;
-        Self(Some(Gn::new_opt(words, body)))
-    }
-
-    /// Runs until the fiber waits or ends. Returns whether it has ended.
-    fn run(&mut self, handle: &Handle) -> bool {
-        let resumed = catch_unwind(AssertUnwindSafe(|| {
-            self.0.as_mut().is_none_or(|stack| {
-                stack.resume();
-                stack.is_done()
-            })
-        }));
-        resumed.unwrap_or_else(|_| {
-            // The body catches all panics: this one is the guard page's. What is on the stack is left alone.
-            std::mem::forget(self.0.take());
-            handle.state().fail("it needs a larger stack".to_owned());
-            true
-        })
-    }
-}
-
-impl Drop for Stack<'_> {
-    fn drop(&mut self) {
-        // One that is dropped while it is suspended unwinds by a panic, in destructors that may wait.
-        if let Some(stack) = self.0.take_if(|stack| !stack.is_done()) {
-            std::mem::forget(stack);
-        }
-    }
 }

@@ -441,7 +441,7 @@ impl Events for Ear {
 
 /// A process in its world. Dropping it leaves.
 pub(crate) struct Member {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     /// Ends the heartbeats when it is dropped.
     beats: Option<Repeat>,
 }
@@ -463,10 +463,6 @@ impl Member {
             .map_err(|error| WorldError::engine(name, "its thread for heartbeats", error))?;
         let beats = Some(beats);
         Ok((Self { core, beats }, started.local))
-    }
-
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
     }
 }
 

@@ -21,11 +21,15 @@ pub(super) const PREFIX_BYTES: usize = 5;
 /// Slices up to this size are copied behind the prefix of their message, which is faster than to send both.
 const SMALL_BYTES: usize = 4096;
 
-/// The frames for one process.
+/// The frames for one process, until it is closed.
 pub(super) struct Queue {
     items: UnboundedReceiver<Item>,
     /// Those that are sent when there are no others.
     idle: VecDeque<Frame>,
+    /// What is to be sent of frames that were taken.
+    slices: VecDeque<Bytes>,
+    /// Whether a status follows, as after a response.
+    pub(super) has_trailers: bool,
 }
 
 enum Item {
@@ -40,8 +44,13 @@ pub(super) struct QueueSender(UnboundedSender<Item>);
 impl Queue {
     pub(super) fn new() -> (QueueSender, Self) {
         let (sender, items) = unbounded_channel();
-        let idle = VecDeque::new();
-        (QueueSender(sender), Self { items, idle })
+        let queue = Self {
+            items,
+            idle: VecDeque::new(),
+            slices: VecDeque::new(),
+            has_trailers: false,
+        };
+        (QueueSender(sender), queue)
     }
 
     /// The next frame; `None` after the last.
@@ -79,26 +88,7 @@ impl QueueSender {
     }
 }
 
-/// The frames of a queue, until it is closed.
-pub(super) struct Outgoing {
-    queue: Queue,
-    /// What is to be sent of frames that were taken from the queue.
-    slices: VecDeque<Bytes>,
-    /// Whether a status follows, as after a response.
-    has_trailers: bool,
-}
-
-impl Outgoing {
-    pub(super) const fn new(queue: Queue, has_trailers: bool) -> Self {
-        Self {
-            queue,
-            slices: VecDeque::new(),
-            has_trailers,
-        }
-    }
-}
-
-impl Body for Outgoing {
+impl Body for Queue {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -110,7 +100,7 @@ impl Body for Outgoing {
             if let Some(slice) = self.slices.pop_front() {
                 return Poll::Ready(Some(Ok(http_body::Frame::data(slice))));
             }
-            match ready!(self.queue.poll_next(context)) {
+            match ready!(self.poll_next(context)) {
                 Some(frame) => self.slices.extend(messages(frame.into_slices())),
                 None if std::mem::take(&mut self.has_trailers) => {
                     // The status of a call that ended well.

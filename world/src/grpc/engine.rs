@@ -18,7 +18,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tower::service_fn;
 
-use super::body::{Outgoing, Queue, QueueSender};
+use super::body::{Queue, QueueSender};
 use super::call::{self, CARRY, HTTP_FRAME_BYTES, JOIN, RANK, RUN, WINDOW_BYTES};
 use super::join::{Hello, Lobby, Table, VERSION};
 use super::read::{read, read_one};
@@ -49,9 +49,7 @@ pub struct Grpc {
     size: usize,
     meeting: Meeting,
     /// The address that this rank listens on.
-    #[debug(skip)]
     ip: IpAddr,
-    #[debug(skip)]
     options: WorldOptions,
     #[debug(skip)]
     tls: Option<Tls>,
@@ -65,16 +63,10 @@ impl Grpc {
     /// When the environment has no meeting; when the meeting is not on the loopback address, and there is neither a token
     /// nor TLS; when the files for TLS can't be read.
     pub fn new(environment: &Environment, options: &WorldOptions) -> Result<Self, WorldError> {
-        let Environment {
-            launcher,
-            rank,
-            size,
-            meeting,
-            ..
-        } = environment.clone();
-        let Some(meeting) = meeting else {
+        let (rank, size) = (environment.rank, environment.size);
+        let Some(meeting) = environment.meeting.clone() else {
             return Err(WorldError::NoEngine {
-                launcher,
+                launcher: environment.launcher,
                 size,
                 hint: "set MASTER_ADDR and MASTER_PORT to the address of the first rank",
             });
@@ -218,8 +210,7 @@ impl Grpc {
             (RANK, self.rank.index().to_string()),
         ];
         let headers = call::headers(self.options.token.as_deref(), &more);
-        let body = Body::new(Outgoing::new(queue, false));
-        let answer = call::call(&mut channel, to, CARRY, headers, body).await?;
+        let answer = call::call(&mut channel, to, CARRY, headers, Body::new(queue)).await?;
         let events = shared.events.clone();
         let limits = self.options.limits;
         tokio::spawn(async move {

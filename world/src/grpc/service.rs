@@ -13,7 +13,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 
-use super::body::{Outgoing, Queue};
+use super::body::Queue;
 use super::call::{CARRY, JOIN, RANK, RUN, TOKEN, hex, one};
 use super::join::Lobby;
 use super::read::{read, read_one};
@@ -109,7 +109,7 @@ impl Shared {
         let index = index.ok_or_else(|| Status::invalid_argument("it does not say its rank"))?;
         let rank = RankIndex::new(index);
         let queue = locked(&self.queues).remove(&rank);
-        let queue = queue.ok_or_else(|| {
+        let mut queue = queue.ok_or_else(|| {
             Status::already_exists(format!(
                 "rank {rank} is connected already, or does not call this one"
             ))
@@ -117,7 +117,8 @@ impl Shared {
         tokio::spawn(read(rank, body, self.limits, self.events.clone()));
         // The engine waits for it.
         let _ = self.called.send(rank);
-        Ok(response(Body::new(Outgoing::new(queue, true))))
+        queue.has_trailers = true;
+        Ok(response(Body::new(queue)))
     }
 }
 
