@@ -13,21 +13,15 @@ pub struct Abort<E: Send + 'static, C: Channels> {
     signal: C::Signal,
 }
 
-/// The first reason.
-enum First<E> {
-    /// No rank has failed.
-    None,
-    /// Stored, and not taken yet.
-    Kept(E),
-    /// Taken, or the ranks were stopped: later reasons are effects of the stop.
-    Past,
-}
+/// The first reason; `None` until a rank fails. `Some(None)` since it was taken, or since the ranks were stopped: later
+/// reasons are effects of the stop.
+type First<E> = Option<Option<E>>;
 
 impl<E: Send + 'static, C: Channels> Abort<E, C> {
     /// Creates a signal that has not fired.
     pub fn new(channels: C) -> Self {
         Self {
-            first: Arc::new(channels.cell(First::None)),
+            first: Arc::new(channels.cell(None)),
             signal: channels.signal(),
             channels,
         }
@@ -38,9 +32,7 @@ impl<E: Send + 'static, C: Channels> Abort<E, C> {
     pub fn trigger(&self, reason: E) {
         self.channels.with(&self.first, |first| {
             // A rank that was woken by the signal only reports that another rank failed.
-            if let First::None = first {
-                *first = First::Kept(reason);
-            }
+            first.get_or_insert(Some(reason));
         });
         // After the reason is stored, so that the threads that are woken find it.
         self.channels.fire(&self.signal);
@@ -58,32 +50,21 @@ impl<E: Send + 'static, C: Channels> Abort<E, C> {
 
     /// Takes the first reason; later calls return `None`.
     pub fn take_reason(&self) -> Option<E> {
-        self.channels.with(&self.first, |first| match first {
-            First::Kept(_) => first.take(),
-            First::None | First::Past => None,
-        })
+        self.channels
+            .with(&self.first, |first| first.as_mut().and_then(Option::take))
     }
 
     /// Wakes every wait and returns the first reason. Reasons that ranks report later are ignored, since they were
     /// stopped.
     pub(crate) fn close(&self) -> Option<E> {
-        let reason = self.channels.with(&self.first, First::take);
+        let reason = self.channels.with(&self.first, |first| first.replace(None));
         self.channels.fire(&self.signal);
-        reason
+        reason.flatten()
     }
 
     /// Returns the environment of the protocol.
     pub fn channels(&self) -> &C {
         &self.channels
-    }
-}
-
-impl<E> First<E> {
-    fn take(&mut self) -> Option<E> {
-        match std::mem::replace(self, Self::Past) {
-            Self::Kept(reason) => Some(reason),
-            Self::None | Self::Past => None,
-        }
     }
 }
 

@@ -142,7 +142,7 @@ mod mailbox;
 pub use abort::Abort;
 pub use channels::{Channels, Crossbeam, Disconnected, Host, Received, Wire};
 #[cfg(feature = "simulation")]
-pub use channels::{HostReceiver, HostSender, HostSignal, HostThread};
+pub use channels::{HostReceiver, HostSender, HostSignal, HostThread, Woken};
 pub use crew::{Crew, Member};
 pub use error::{CrewError, MailboxError};
 pub use mailbox::{Mailbox, mailboxes};

@@ -59,17 +59,15 @@ impl From<&str> for ParameterPath {
 
 /// Returns an error with its causes, as one line.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| {
+        let next = cause.to_string();
         // A transparent error repeats its source.
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
+        match text.ends_with(&next) {
+            true => text,
+            false => format!("{text}: {next}"),
         }
-        cause = error.source();
-    }
-    text
+    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The engine.
 
 use std::collections::VecDeque;
-use std::fmt;
+use std::error::Error;
 use std::mem::ManuallyDrop;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -57,6 +57,7 @@ pub fn world() -> Result<World, WorldError> {
 }
 
 /// Carries frames by MPI.
+#[derive(Debug)]
 pub struct Mpi {
     rank: RankIndex,
     size: usize,
@@ -81,7 +82,7 @@ impl Mpi {
         let (sender, started) = channel();
         let body = move || progress(limits, &queue, &sender);
         let thread = thread::Builder::new().name("mpi".to_owned()).spawn(body);
-        let thread = thread.map_err(|source| failed("its thread", source))?;
+        let thread = thread.map_err(|error| WorldError::engine(NAME, "its thread", error))?;
         match started.recv() {
             Ok(Ok((rank, size))) => Ok(Self {
                 rank,
@@ -89,29 +90,9 @@ impl Mpi {
                 commands,
                 thread,
             }),
-            Ok(Err(error)) => Err(failed("its start", error)),
-            Err(error) => Err(failed("its thread", error)),
+            Ok(Err(error)) => Err(WorldError::engine(NAME, "its start", error)),
+            Err(error) => Err(WorldError::engine(NAME, "its thread", error)),
         }
-    }
-}
-
-fn failed(
-    what: &'static str,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> WorldError {
-    WorldError::Engine {
-        engine: NAME,
-        what,
-        source: Box::new(source),
-    }
-}
-
-impl fmt::Debug for Mpi {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mpi")
-            .field("rank", &self.rank)
-            .field("size", &self.size)
-            .finish_non_exhaustive()
     }
 }
 
@@ -136,7 +117,7 @@ impl Engine for Mpi {
         let _ = commands.send(Command::Start(events));
         Ok(Started {
             outbox: Box::new(MpiOutbox {
-                commands: Mutex::new(commands),
+                commands,
                 thread: Mutex::new(Some(thread)),
             }),
             local: None,
@@ -145,32 +126,21 @@ impl Engine for Mpi {
 }
 
 struct MpiOutbox {
-    commands: Mutex<Sender<Command>>,
+    commands: Sender<Command>,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl MpiOutbox {
-    fn tell(&self, command: Command) {
-        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        // The thread has ended after a failure.
-        let _ = commands.send(command);
-    }
 }
 
 impl Outbox for MpiOutbox {
     fn send(&self, to: RankIndex, frame: Frame) {
-        self.tell(Command::Send(to, frame));
+        // The thread has ended after a failure.
+        let _ = self.commands.send(Command::Send(to, frame));
     }
 
     fn close(&self, close: Close) {
-        self.tell(Command::Close(close));
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let _ = self.commands.send(Command::Close(close));
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         // A panic of a handler was reported by its hook.
-        let _ = thread.map(JoinHandle::join);
+        let _ = thread.take().map(JoinHandle::join);
     }
 }
 
@@ -199,12 +169,16 @@ fn progress(
         // It was never used, and an end of MPI would wait for the others.
         return;
     };
+    let peer = |index| Peer {
+        decoder: Decoder::new(limits),
+        sending: VecDeque::new(),
+        is_gone: index == rank,
+    };
     // A drop waits for what is being sent, perhaps to a rank that is gone.
     let mut carrier = ManuallyDrop::new(Carrier {
         world,
         events,
-        peers: (0..size).map(|_| Peer::new(limits)).collect(),
-        own: rank,
+        peers: (0..size).map(peer).collect(),
         spare: Vec::new(),
     });
     if carrier.run(queue) == Close::Left {
@@ -217,24 +191,14 @@ fn progress(
 struct Peer {
     decoder: Decoder,
     sending: VecDeque<PersistentRequest<u8>>,
-    is_lost: bool,
-}
-
-impl Peer {
-    fn new(limits: Limits) -> Self {
-        Self {
-            decoder: Decoder::new(limits),
-            sending: VecDeque::new(),
-            is_lost: false,
-        }
-    }
+    /// Whether it is lost, or this process itself.
+    is_gone: bool,
 }
 
 struct Carrier {
     world: Communicator,
     events: Arc<dyn Events>,
     peers: Vec<Peer>,
-    own: usize,
     /// Memory of messages that were sent or read.
     spare: Vec<Vec<u8>>,
 }
@@ -249,18 +213,12 @@ impl Carrier {
                 active = Instant::now();
             }
             let quiet = active.elapsed();
-            let command = match quiet < BUSY || closing.is_some() {
-                true => queue.try_recv(),
-                false => {
-                    // A send wakes it; what arrives waits for the end of the nap.
-                    let nap = (quiet / 4).clamp(SHORT_NAP, LONG_NAP);
-                    queue.recv_timeout(nap).map_err(|error| match error {
-                        RecvTimeoutError::Timeout => TryRecvError::Empty,
-                        RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-                    })
-                }
+            let nap = match quiet < BUSY || closing.is_some() {
+                true => Duration::ZERO,
+                // A send wakes it; what arrives waits for the end of the nap.
+                false => (quiet / 4).clamp(SHORT_NAP, LONG_NAP),
             };
-            match command {
+            match queue.recv_timeout(nap) {
                 Ok(Command::Send(to, frame)) => {
                     self.send(to.index(), frame);
                     active = Instant::now();
@@ -270,9 +228,8 @@ impl Carrier {
                     // Also after a failure: MPI does not report the end of a process, and the others would wait for it.
                     self.end();
                 }
-                Ok(Command::Start(_)) => {}
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => return Close::Failed,
+                Ok(Command::Start(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Close::Failed,
             }
             match closing {
                 Some(Close::Failed) => return Close::Failed,
@@ -284,9 +241,8 @@ impl Carrier {
 
     /// Tells all ranks that nothing more comes: an empty message, of which a frame has none.
     fn end(&mut self) {
-        let own = self.own;
-        for peer in (0..self.peers.len()).filter(|peer| *peer != own) {
-            if !self.peers[peer].is_lost {
+        for peer in 0..self.peers.len() {
+            if !self.peers[peer].is_gone {
                 self.send_message(peer, Vec::new());
             }
         }
@@ -295,20 +251,19 @@ impl Carrier {
     fn has_sent_all(&self) -> bool {
         self.peers
             .iter()
-            .all(|peer| peer.is_lost || peer.sending.is_empty())
+            .all(|peer| peer.is_gone || peer.sending.is_empty())
     }
 
     /// Receives what is there, and frees what was sent. Returns whether something happened.
     fn look(&mut self) -> bool {
         let mut happened = false;
-        let own = self.own;
-        for peer in (0..self.peers.len()).filter(|peer| *peer != own) {
-            while !self.peers[peer].is_lost {
+        for peer in 0..self.peers.len() {
+            while !self.peers[peer].is_gone {
                 match self.receive(peer) {
                     Ok(true) => happened = true,
                     Ok(false) => break,
                     Err(reason) => {
-                        self.lose(peer, reason);
+                        self.lose(peer, reason.to_string());
                         happened = true;
                     }
                 }
@@ -335,27 +290,23 @@ impl Carrier {
     }
 
     /// Receives one message of a rank, if there is one.
-    fn receive(&mut self, peer: usize) -> Result<bool, String> {
+    fn receive(&mut self, peer: usize) -> Result<bool, Box<dyn Error>> {
         let found = self.world.improbe::<u8>(peer as i32, TAG);
-        let Some((message, status)) = found.map_err(|error| error.to_string())? else {
+        let Some((message, status)) = found? else {
             return Ok(false);
         };
         let length = status.count.ok_or("a message has no length")?;
         if length == 0 {
-            message
-                .mrecv::<u8>(&mut [])
-                .map_err(|error| error.to_string())?;
-            return Err("its process has ended".to_owned());
+            message.mrecv::<u8>(&mut [])?;
+            return Err("its process has ended".into());
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.resize(length, 0);
-        message
-            .mrecv(&mut bytes[..])
-            .map_err(|error| error.to_string())?;
+        message.mrecv(&mut bytes[..])?;
         let rank = RankIndex::new(peer);
         self.events.heard(rank);
         let decoder = &mut self.peers[peer].decoder;
-        decoder.push(&bytes).map_err(|error| error.to_string())?;
+        decoder.push(&bytes)?;
         self.spare.push(bytes);
         while let Some(frame) = self.peers[peer].decoder.next_frame() {
             self.events.received(rank, frame);
@@ -364,7 +315,7 @@ impl Carrier {
     }
 
     fn send(&mut self, to: usize, frame: Frame) {
-        if to == self.own || self.peers.get(to).is_none_or(|peer| peer.is_lost) {
+        if self.peers.get(to).is_none_or(|peer| peer.is_gone) {
             return;
         }
         let mut message = self.spare.pop().unwrap_or_default();
@@ -386,13 +337,8 @@ impl Carrier {
     }
 
     fn send_message(&mut self, to: usize, message: Vec<u8>) {
-        let started = self
-            .world
-            .send_init(message, to as i32, TAG)
-            .and_then(|mut request| {
-                request.start()?;
-                Ok(request)
-            });
+        let request = self.world.send_init(message, to as i32, TAG);
+        let started = request.and_then(|mut request| request.start().map(|_| request));
         match started {
             Ok(request) => self.peers[to].sending.push_back(request),
             Err(error) => self.lose(to, error.to_string()),
@@ -400,7 +346,7 @@ impl Carrier {
     }
 
     fn lose(&mut self, peer: usize, reason: String) {
-        if !std::mem::replace(&mut self.peers[peer].is_lost, true) {
+        if !std::mem::replace(&mut self.peers[peer].is_gone, true) {
             tracing::debug!(peer, reason, "lost");
             self.events.lost(RankIndex::new(peer), reason);
         }

@@ -1,23 +1,26 @@
 //! Frames of one part of a program.
 
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tinderbox_schedule::RankIndex;
 
 use crate::core::{Core, Member};
+use crate::frame::Frame;
 use crate::handler::Handler;
-use crate::members::Roster;
+use crate::members::{Roster, others};
 use crate::message::Kind;
 use crate::peers::Failure;
 
 /// Frames between all ranks, for one part of a program. Dropping it closes it. After its world has
 /// [regrouped](crate::World::regroup), it carries nothing.
+#[derive(derive_more::Debug)]
 pub struct Channel {
     rank: RankIndex,
+    #[debug("{} processes", roster.size())]
     roster: Arc<Roster>,
     /// None in a world of one.
+    #[debug("{:?}", open.as_ref().map(|(_, number)| number))]
     open: Option<(Arc<Member>, u32)>,
 }
 
@@ -26,8 +29,8 @@ impl Channel {
         let (rank, roster, open) = match member {
             None => (RankIndex::new(0), Arc::new(Roster::first(1)), None),
             Some(member) => {
-                let (rank, roster) = member.core().place();
-                let number = member.core().open(handler);
+                let (rank, roster) = member.core.place();
+                let number = member.core.open(handler);
                 (rank, roster, Some((member, number)))
             }
         };
@@ -48,33 +51,41 @@ impl Channel {
 
     /// Returns the ranks of all other processes.
     pub fn others(&self) -> impl Iterator<Item = RankIndex> + use<> {
-        let own = self.rank;
-        (0..self.size())
-            .map(RankIndex::new)
-            .filter(move |rank| *rank != own)
+        others(self.rank, self.size())
     }
 
     /// Queues a frame for another rank, without waiting. The pieces are not copied, and live until they were sent.
     pub fn send(&self, to: RankIndex, header: &[u8], pieces: Vec<Bytes>) {
-        if let Some((member, number)) = &self.open {
-            let (core, kind) = (member.core(), Kind::Channel(*number));
-            core.send(&self.roster, to, &kind, header, pieces);
+        if let Some((core, to, frame)) = self.frame(to, header, pieces) {
+            core.queue(to, frame);
         }
     }
 
     /// Queues a frame that is sent when there is nothing else to send to this rank. Frames of this kind arrive in their own
     /// order; others may overtake them.
     pub fn send_when_idle(&self, to: RankIndex, header: &[u8], pieces: Vec<Bytes>) {
-        if let Some((member, number)) = &self.open {
-            let (core, kind) = (member.core(), Kind::Channel(*number));
-            core.send_when_idle(&self.roster, to, &kind, header, pieces);
+        if let Some((core, to, frame)) = self.frame(to, header, pieces) {
+            core.queue_when_idle(to, frame);
         }
+    }
+
+    /// Returns a frame of this channel, with the process that it is for.
+    fn frame(
+        &self,
+        to: RankIndex,
+        header: &[u8],
+        pieces: Vec<Bytes>,
+    ) -> Option<(&Core, RankIndex, Frame)> {
+        let (member, number) = self.open.as_ref()?;
+        let to = self.roster.members.get(to.index())?;
+        let frame = Kind::Channel(*number).frame(self.roster.generation, header, pieces);
+        Some((&member.core, *to, frame))
     }
 
     /// Tells all ranks that this one failed. Only the first failure of a world counts.
     pub fn fail(&self, reason: &str) {
         if let Some(core) = self.core() {
-            core.fail_in(Some(self.roster.generation), reason.to_owned());
+            core.fail(Some(self.roster.generation), reason.to_owned());
         }
     }
 
@@ -100,7 +111,7 @@ impl Channel {
 
     /// Nothing after the world has regrouped.
     fn core(&self) -> Option<&Core> {
-        let core = self.open.as_ref().map(|(member, _)| member.core())?;
+        let core = &*self.open.as_ref()?.0.core;
         (core.roster().generation == self.roster.generation).then_some(core)
     }
 }
@@ -110,20 +121,10 @@ impl Drop for Channel {
         if let (Some(core), Some((_, number))) = (self.core(), &self.open) {
             if std::thread::panicking() {
                 let reason = "its program panicked".to_owned();
-                core.fail_in(Some(self.roster.generation), reason);
+                core.fail(Some(self.roster.generation), reason);
             }
             core.set_status(None);
             core.close(*number);
         }
-    }
-}
-
-impl fmt::Debug for Channel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Channel")
-            .field("rank", &self.rank)
-            .field("size", &self.size())
-            .field("number", &self.open.as_ref().map(|(_, number)| number))
-            .finish_non_exhaustive()
     }
 }

@@ -42,6 +42,12 @@ impl Instant {
     }
 }
 
+/// Locks a mutex. A panic of another thread that held the lock is ignored: every change is complete before something that
+/// can panic.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A condition variable, as [`std::sync::Condvar`]. It belongs to the environment in which it was created.
 #[derive(Debug)]
 pub struct Condvar {
@@ -88,7 +94,7 @@ impl Condvar {
             // Whoever would wait for the lock is on the same thread.
             drop(guard);
             simulation.wait(&[*event], Some(timeout));
-            return mutex.lock().unwrap_or_else(PoisonError::into_inner);
+            return locked(mutex);
         }
         let waited = self.system.wait_timeout(guard, timeout);
         waited.unwrap_or_else(PoisonError::into_inner).0
@@ -124,9 +130,7 @@ impl Thread {
             return Ok(Self(Running::Simulated(simulation.spawn(name, body))));
         }
         let thread = std::thread::Builder::new().name(name.to_owned());
-        thread
-            .spawn(body)
-            .map(|thread| Self(Running::System(thread)))
+        Ok(Self(Running::System(thread.spawn(body)?)))
     }
 
     /// Waits until it has ended. The hook of panics has reported a panic of it.
@@ -142,34 +146,9 @@ impl Thread {
 /// A thread that calls a function again and again, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Repeat {
-    end: Arc<End>,
+    /// Whether the thread is to end.
+    end: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<Thread>,
-}
-
-#[derive(Debug, Default)]
-struct End {
-    is_ended: Mutex<bool>,
-    ended: Condvar,
-}
-
-impl End {
-    fn is_ended(&self) -> MutexGuard<'_, bool> {
-        let is_ended = self.is_ended.lock();
-        is_ended.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for some time. Returns whether the thread is to end.
-    fn wait(&self, time: Duration) -> bool {
-        let began = Instant::now();
-        let mut is_ended = self.is_ended();
-        loop {
-            let left = time.saturating_sub(began.elapsed());
-            if *is_ended || left.is_zero() {
-                return *is_ended;
-            }
-            is_ended = self.ended.wait_timeout(&self.is_ended, is_ended, left);
-        }
-    }
 }
 
 impl Repeat {
@@ -179,11 +158,22 @@ impl Repeat {
         pause: Duration,
         mut call: impl FnMut() + Send + 'static,
     ) -> io::Result<Self> {
-        let end = Arc::new(End::default());
+        let end = Arc::<(Mutex<bool>, Condvar)>::default();
         let of_thread = end.clone();
         let body = move || {
-            while !of_thread.wait(pause) {
-                call();
+            let (is_ended, ended) = &*of_thread;
+            let mut began = Instant::now();
+            let mut guard = locked(is_ended);
+            while !*guard {
+                let left = pause.saturating_sub(began.elapsed());
+                if left.is_zero() {
+                    drop(guard);
+                    call();
+                    began = Instant::now();
+                    guard = locked(is_ended);
+                } else {
+                    guard = ended.wait_timeout(is_ended, guard, left);
+                }
             }
         };
         let thread = Some(Thread::spawn(name, body)?);
@@ -193,8 +183,8 @@ impl Repeat {
 
 impl Drop for Repeat {
     fn drop(&mut self) {
-        *self.end.is_ended() = true;
-        self.end.ended.notify_all();
+        *locked(&self.end.0) = true;
+        self.end.1.notify_all();
         self.thread.take().into_iter().for_each(Thread::join);
     }
 }

@@ -1,6 +1,5 @@
 //! What carries frames between processes.
 
-use std::fmt;
 use std::sync::Arc;
 
 use tinderbox_schedule::RankIndex;
@@ -41,19 +40,13 @@ pub trait Engine: Send {
 }
 
 /// An engine that carries.
+#[derive(derive_more::Debug)]
 pub struct Started {
     /// The sending side.
+    #[debug(skip)]
     pub outbox: Box<dyn Outbox>,
     /// The position of this process on its machine, if the engine knows it.
     pub local: Option<Local>,
-}
-
-impl fmt::Debug for Started {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Started")
-            .field("local", &self.local)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The sending side of an engine.

@@ -186,37 +186,61 @@ impl Environment {
     /// its size.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentError> {
         let read = Variables(&|name: &str| variable(name).filter(|value| !value.is_empty()));
-        let slurm = || read.number("SLURM_STEP_ID").is_some_and(is_step);
-        if read.is_set("RANK") || read.is_set("LOCAL_RANK") || read.is_set("LOCAL_WORLD_SIZE") {
-            read.torchrun()
-        } else if read.is_set("JOB_COMPLETION_INDEX") {
-            read.kubernetes()
-        } else if read.is_set("OMPI_COMM_WORLD_RANK") || read.is_set("OMPI_COMM_WORLD_SIZE") {
-            read.mpi(Launcher::OpenMpi, &OPEN_MPI)
-        } else if read.is_set("PMI_RANK") || read.is_set("PMI_SIZE") {
-            read.mpi(Launcher::Mpich, &MPICH)
-        } else if read.is_set("SLURM_PROCID") && slurm() {
+        let has = |names: &[&str]| names.iter().any(|name| read.is_set(name));
+        let torchrun = ["RANK", "WORLD_SIZE"];
+        let torchrun_local = Some(["LOCAL_RANK", "LOCAL_WORLD_SIZE"]);
+        let found = if has(&["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]) {
+            read.row(Launcher::Torchrun, torchrun, torchrun_local, &MEETING)
+        } else if has(&["JOB_COMPLETION_INDEX"]) {
+            let names = ["JOB_COMPLETION_INDEX", "WORLD_SIZE"];
+            read.row(Launcher::Kubernetes, names, None, &MEETING)
+        } else if has(&OPEN_MPI) {
+            read.row(Launcher::OpenMpi, OPEN_MPI, Some(OPEN_MPI_LOCAL), &[])
+        } else if has(&MPICH) {
+            read.row(Launcher::Mpich, MPICH, Some(MPICH_LOCAL), &[])
+        } else if has(&["SLURM_PROCID"]) && read.is_step() {
             read.slurm()
-        } else if read.is_set("WORLD_SIZE") {
-            read.torchrun()
+        } else if has(&["WORLD_SIZE"]) {
+            read.row(Launcher::Torchrun, torchrun, torchrun_local, &MEETING)
         } else {
             Ok(Self::alone())
+        };
+        found?.checked()
+    }
+
+    /// Checks that ranks are below their sizes.
+    fn checked(self) -> Result<Self, EnvironmentError> {
+        let (launcher, all) = (self.launcher, self.size);
+        let rank = self.rank.index();
+        match self.local {
+            _ if rank >= all => Err(EnvironmentError::Beyond {
+                launcher,
+                rank,
+                size: all,
+            }),
+            Some(Local { rank, size }) if rank >= size || size > all => {
+                Err(EnvironmentError::LocalBeyond {
+                    launcher,
+                    rank,
+                    size,
+                    all,
+                })
+            }
+            _ => Ok(self),
         }
     }
 }
 
-/// Rank, size, rank and size on the machine.
-const OPEN_MPI: [&str; 4] = [
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-];
-const MPICH: [&str; 4] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+/// Rank and size.
+const OPEN_MPI: [&str; 2] = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"];
+const MPICH: [&str; 2] = ["PMI_RANK", "PMI_SIZE"];
 
-fn is_step(number: Result<u64, EnvironmentError>) -> bool {
-    number.is_ok_and(|step| step < SLURM_SPECIAL_STEPS)
-}
+/// Rank and size on the machine.
+const OPEN_MPI_LOCAL: [&str; 2] = ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+const MPICH_LOCAL: [&str; 2] = ["MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+
+/// The address and the port where ranks meet.
+const MEETING: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
 
 /// Looks up a variable.
 struct Variables<'a>(&'a dyn Fn(&str) -> Option<String>);
@@ -226,27 +250,31 @@ impl Variables<'_> {
         (self.0)(name).is_some()
     }
 
-    fn number<T: std::str::FromStr>(&self, name: &str) -> Option<Result<T, EnvironmentError>> {
-        let value = (self.0)(name)?;
-        Some(
-            value
-                .trim()
-                .parse()
-                .map_err(|_| EnvironmentError::NotANumber {
-                    name: name.to_owned(),
-                    value,
-                }),
-        )
+    /// Returns a variable that has to be set beside others.
+    fn required<T: FromStr>(&self, launcher: Launcher, name: &str) -> Result<T, EnvironmentError> {
+        let value = (self.0)(name).ok_or_else(|| self.missing(launcher, &[name]))?;
+        let number = value.trim().parse();
+        number.map_err(|_| EnvironmentError::NotANumber {
+            name: name.to_owned(),
+            value,
+        })
     }
 
-    /// Returns a variable that has to be set beside another.
-    fn required<T: std::str::FromStr>(
+    /// Returns two variables, of which none is set without the other.
+    fn pair<A: FromStr, B: FromStr>(
         &self,
         launcher: Launcher,
-        name: &str,
-    ) -> Result<T, EnvironmentError> {
-        self.number(name)
-            .unwrap_or_else(|| Err(self.missing(launcher, &[name])))
+        names: [&str; 2],
+    ) -> Result<Option<(A, B)>, EnvironmentError> {
+        match names.map(|name| self.is_set(name)) {
+            [false, false] => Ok(None),
+            [true, true] => {
+                let [first, second] = names;
+                let first = self.required(launcher, first)?;
+                Ok(Some((first, self.required(launcher, second)?)))
+            }
+            _ => Err(self.missing(launcher, &names)),
+        }
     }
 
     fn missing(&self, launcher: Launcher, names: &[&str]) -> EnvironmentError {
@@ -257,77 +285,69 @@ impl Variables<'_> {
         }
     }
 
-    fn torchrun(&self) -> Result<Environment, EnvironmentError> {
-        let launcher = Launcher::Torchrun;
-        let needed = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+    /// Reads the variables of a launcher: those of rank and size, and of both on the machine; without these, a process has a
+    /// machine of its own.
+    fn row(
+        &self,
+        launcher: Launcher,
+        [rank, size]: [&str; 2],
+        local: Option<[&str; 2]>,
+        needed: &[&str],
+    ) -> Result<Environment, EnvironmentError> {
+        let needed = [&[rank, size], needed].concat();
         if needed.iter().any(|name| !self.is_set(name)) {
             return Err(self.missing(launcher, &needed));
         }
-        let local = self.local(launcher, ["LOCAL_RANK", "LOCAL_WORLD_SIZE"])?;
-        self.checked(Environment {
-            launcher,
-            rank: RankIndex::new(self.required(launcher, "RANK")?),
-            size: self.required(launcher, "WORLD_SIZE")?,
-            local,
-            meeting: self.meeting(launcher)?,
-        })
-    }
-
-    fn kubernetes(&self) -> Result<Environment, EnvironmentError> {
-        let launcher = Launcher::Kubernetes;
-        let needed = ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
-        if needed.iter().any(|name| !self.is_set(name)) {
-            return Err(self.missing(launcher, &needed));
-        }
-        self.checked(Environment {
-            launcher,
-            rank: RankIndex::new(self.required(launcher, "JOB_COMPLETION_INDEX")?),
-            size: self.required(launcher, "WORLD_SIZE")?,
-            local: Some(Local { rank: 0, size: 1 }),
-            meeting: self.meeting(launcher)?,
-        })
-    }
-
-    fn mpi(&self, launcher: Launcher, names: &[&str; 4]) -> Result<Environment, EnvironmentError> {
-        let [rank, size, local_rank, local_size] = *names;
-        self.checked(Environment {
+        let local = match local {
+            Some(names) => self.pair(launcher, names)?,
+            None => Some((0, 1)),
+        };
+        let meeting = self.pair(launcher, MEETING)?;
+        Ok(Environment {
             launcher,
             rank: RankIndex::new(self.required(launcher, rank)?),
             size: self.required(launcher, size)?,
-            local: self.local(launcher, [local_rank, local_size])?,
-            meeting: self.meeting(launcher)?,
+            local: local.map(|(rank, size)| Local { rank, size }),
+            meeting: meeting.map(|(host, port)| Meeting { host, port }),
         })
+    }
+
+    /// Returns whether this is a step of Slurm.
+    fn is_step(&self) -> bool {
+        let step = self.required::<u64>(Launcher::Slurm, "SLURM_STEP_ID");
+        step.is_ok_and(|step| step < SLURM_SPECIAL_STEPS)
     }
 
     fn slurm(&self) -> Result<Environment, EnvironmentError> {
         let launcher = Launcher::Slurm;
-        let size = match self.number("SLURM_STEP_NUM_TASKS") {
-            Some(size) => size?,
-            None => self.required(launcher, "SLURM_NTASKS")?,
-        };
-        let local = match (self.number("SLURM_LOCALID"), self.tasks_of_node()) {
-            (Some(rank), Some(size)) => Some(Local { rank: rank?, size }),
+        let sizes = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"];
+        let size = sizes.into_iter().find(|name| self.is_set(name));
+        let size = size.unwrap_or(sizes[1]);
+        let found = self.row(launcher, ["SLURM_PROCID", size], None, &[])?;
+        let local = match (self.is_set("SLURM_LOCALID"), self.tasks_of_node()) {
+            (true, Some(size)) => Some(Local {
+                rank: self.required(launcher, "SLURM_LOCALID")?,
+                size,
+            }),
             _ => None,
         };
-        let meeting = match self.meeting(launcher)? {
+        let meeting = match found.meeting {
             Some(meeting) => meeting,
             None => Meeting {
                 host: self.first_node()?,
                 port: self.slurm_port()?,
             },
         };
-        self.checked(Environment {
-            launcher,
-            rank: RankIndex::new(self.required(launcher, "SLURM_PROCID")?),
-            size,
+        Ok(Environment {
             local,
             meeting: Some(meeting),
+            ..found
         })
     }
 
     /// Returns the number of processes on this node, from a list such as `4(x2),3`.
     fn tasks_of_node(&self) -> Option<usize> {
-        let node: usize = self.number("SLURM_NODEID")?.ok()?;
+        let node: usize = self.required(Launcher::Slurm, "SLURM_NODEID").ok()?;
         let list = (self.0)("SLURM_STEP_TASKS_PER_NODE")?;
         let mut first = 0_usize;
         for group in list.split(',') {
@@ -346,12 +366,11 @@ impl Variables<'_> {
     /// Returns the first host of the step's list.
     fn first_node(&self) -> Result<String, EnvironmentError> {
         let names = ["SLURM_STEP_NODELIST", "SLURM_NODELIST"];
-        let found = names
-            .iter()
-            .find_map(|name| (self.0)(name).map(|list| (name, list)));
-        let (name, list) = found.ok_or_else(|| self.missing(Launcher::Slurm, &names[..1]))?;
+        let name = names.into_iter().find(|name| self.is_set(name));
+        let name = name.unwrap_or(names[0]);
+        let list: String = self.required(Launcher::Slurm, name)?;
         let nodes = expand(&list).map_err(|source| EnvironmentError::NodeList {
-            name: (*name).to_owned(),
+            name: name.to_owned(),
             source,
         })?;
         // A list that expands has a name.
@@ -364,53 +383,6 @@ impl Variables<'_> {
         let port = SLURM_FIRST_PORT + job.wrapping_add(step) % SLURM_PORTS;
         // At most 30,999.
         Ok(u16::try_from(port).unwrap_or(u16::MAX))
-    }
-
-    fn local(
-        &self,
-        launcher: Launcher,
-        names: [&str; 2],
-    ) -> Result<Option<Local>, EnvironmentError> {
-        match names.map(|name| self.number(name)) {
-            [None, None] => Ok(None),
-            [Some(rank), Some(size)] => Ok(Some(Local {
-                rank: rank?,
-                size: size?,
-            })),
-            _ => Err(self.missing(launcher, &names)),
-        }
-    }
-
-    fn meeting(&self, launcher: Launcher) -> Result<Option<Meeting>, EnvironmentError> {
-        let names = ["MASTER_ADDR", "MASTER_PORT"];
-        match ((self.0)(names[0]), self.number(names[1])) {
-            (None, None) => Ok(None),
-            (Some(host), Some(port)) => Ok(Some(Meeting { host, port: port? })),
-            _ => Err(self.missing(launcher, &names)),
-        }
-    }
-
-    /// Checks that ranks are below their sizes.
-    fn checked(&self, found: Environment) -> Result<Environment, EnvironmentError> {
-        let launcher = found.launcher;
-        if found.rank.index() >= found.size {
-            return Err(EnvironmentError::Beyond {
-                launcher,
-                rank: found.rank.index(),
-                size: found.size,
-            });
-        }
-        match found.local {
-            Some(Local { rank, size }) if rank >= size || size > found.size => {
-                Err(EnvironmentError::LocalBeyond {
-                    launcher,
-                    rank,
-                    size,
-                    all: found.size,
-                })
-            }
-            _ => Ok(found),
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Errors of a world.
 
+use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 
@@ -15,8 +16,9 @@ use crate::peers::Failure;
 pub enum EnvironmentError {
     /// Some variables of a launcher are set, and others are not.
     #[error(
-        "this process looks started by {launcher}, but {} not set: set all of them, or none of {launcher}'s",
-        list(names)
+        "this process looks started by {launcher}, but {} {} not set: set all of them, or none of {launcher}'s",
+        names.join(", "),
+        if names.len() == 1 { "is" } else { "are" }
     )]
     Missing {
         /// The launcher whose variables are set.
@@ -114,11 +116,6 @@ pub enum NodeListError {
     Empty,
 }
 
-fn list(names: &[String]) -> String {
-    let verb = if names.len() == 1 { "is" } else { "are" };
-    format!("{} {verb}", names.join(", "))
-}
-
 /// An error of joining a world, or of waiting for its other ranks.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -169,8 +166,9 @@ pub enum WorldError {
     },
     /// Some ranks have not come in time.
     #[error(
-        "{} not come to {meeting} within {timeout:?}: are all processes started, and can they reach this address?",
-        come(missing)
+        "{} {} not come to {meeting} within {timeout:?}: are all processes started, and can they reach this address?",
+        ranks(missing),
+        if missing.len() == 1 { "has" } else { "have" }
     )]
     NotAllCame {
         /// The ranks.
@@ -243,7 +241,7 @@ pub enum WorldError {
     #[error(
         "{left} of {of} processes are left{}: fewer than half of them do not continue, because they may be those that are cut \
         off; start the run again from its last checkpoint",
-        failure_text(failure)
+        if_known(" (", failure, ")")
     )]
     TooFewLeft {
         /// The processes that are left.
@@ -256,7 +254,7 @@ pub enum WorldError {
     /// A rank has not reached the same call in time.
     #[error(
         "rank {rank} has not called `{call}` within {timeout:?}{}: do all ranks make the same calls in the same order?",
-        doing_text(doing)
+        if_known("; it is in ", doing, "")
     )]
     Late {
         /// The rank.
@@ -289,7 +287,10 @@ pub enum WorldError {
         reason: String,
     },
     /// Some ranks can't continue.
-    #[error("{}", disagreement(reasons))]
+    #[error(
+        "{}",
+        reasons.iter().map(|(rank, why)| format!("rank {rank} can't continue: {why}")).collect::<Vec<_>>().join("; ")
+    )]
     Disagreement {
         /// The ranks, and why.
         reasons: Vec<(RankIndex, String)>,
@@ -308,9 +309,20 @@ pub enum WorldError {
     },
 }
 
-fn come(missing: &[RankIndex]) -> String {
-    let verb = if missing.len() == 1 { "has" } else { "have" };
-    format!("{} {verb}", ranks(missing))
+impl WorldError {
+    /// Returns the failure of a part of an engine.
+    pub fn engine(
+        engine: &'static str,
+        what: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        let source = source.into();
+        Self::Engine {
+            engine,
+            what,
+            source,
+        }
+    }
 }
 
 /// Returns `rank 1` or `ranks 1, 2, 5`.
@@ -320,18 +332,10 @@ pub(crate) fn ranks(ranks: &[RankIndex]) -> String {
     format!("{noun} {}", all.join(", "))
 }
 
-fn failure_text(failure: &Option<Failure>) -> String {
-    let text = failure.as_ref().map(|failure| format!(" ({failure})"));
+/// Returns a value between two texts, or nothing.
+pub(crate) fn if_known(before: &str, value: &Option<impl Display>, after: &str) -> String {
+    let text = value
+        .as_ref()
+        .map(|value| format!("{before}{value}{after}"));
     text.unwrap_or_default()
-}
-
-fn doing_text(doing: &Option<String>) -> String {
-    let text = doing.as_ref().map(|doing| format!("; it is in {doing}"));
-    text.unwrap_or_default()
-}
-
-fn disagreement(reasons: &[(RankIndex, String)]) -> String {
-    let clause =
-        |(rank, reason): &(RankIndex, String)| format!("rank {rank} can't continue: {reason}");
-    reasons.iter().map(clause).collect::<Vec<_>>().join("; ")
 }

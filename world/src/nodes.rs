@@ -31,25 +31,19 @@ pub(crate) fn expand(list: &str) -> Result<Vec<String>, NodeListError> {
 
 /// Returns the first name of a list with its brackets, and what follows its comma.
 fn split_name(list: &str) -> Result<(&str, &str), NodeListError> {
+    let name = || list.trim().to_owned();
     let mut is_open = false;
     for (at, character) in list.char_indices() {
         match (character, is_open) {
             (',', false) => return Ok((list[..at].trim(), &list[at + 1..])),
-            ('[', false) => is_open = true,
-            (']', true) => is_open = false,
-            ('[', true) | (']', false) => return Err(brackets(list)),
+            ('[', false) | (']', true) => is_open = !is_open,
+            ('[', true) | (']', false) => return Err(NodeListError::Brackets { name: name() }),
             _ => {}
         }
     }
     match is_open {
-        true => Err(brackets(list)),
+        true => Err(NodeListError::Brackets { name: name() }),
         false => Ok((list.trim(), "")),
-    }
-}
-
-fn brackets(list: &str) -> NodeListError {
-    NodeListError::Brackets {
-        name: list.trim().to_owned(),
     }
 }
 
@@ -58,17 +52,16 @@ fn expand_name(name: &str, most: usize) -> Result<Vec<String>, NodeListError> {
     let too_many = NodeListError::TooMany { limit: MOST_NODES };
     let mut names = vec![String::new()];
     let mut rest = name;
-    while let Some((text, inside, after)) = next_bracket(rest) {
+    while let Some((text, after)) = rest.split_once('[')
+        && let Some((inside, after)) = after.split_once(']')
+    {
         let numbers = expand_numbers(name, inside)?;
         if names.len().saturating_mul(numbers.len()) > most {
             return Err(too_many);
         }
-        let with = |start: &String| {
-            let each = numbers.iter();
-            each.map(|number| format!("{start}{text}{number}"))
-                .collect::<Vec<_>>()
-        };
-        names = names.iter().flat_map(with).collect();
+        let starts = names.iter().map(|start| format!("{start}{text}"));
+        let with = |start: String| numbers.iter().map(move |number| format!("{start}{number}"));
+        names = starts.flat_map(with).collect();
         rest = after;
     }
     names.iter_mut().for_each(|name| name.push_str(rest));
@@ -76,13 +69,6 @@ fn expand_name(name: &str, most: usize) -> Result<Vec<String>, NodeListError> {
         true => Err(too_many),
         false => Ok(names),
     }
-}
-
-/// Returns what is before the first bracket, between it and its end, and after it.
-fn next_bracket(text: &str) -> Option<(&str, &str, &str)> {
-    let (before, rest) = text.split_once('[')?;
-    let (inside, after) = rest.split_once(']')?;
-    Some((before, inside, after))
 }
 
 /// Returns the numbers of a list such as `07-09,12`, as they are written.

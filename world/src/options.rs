@@ -1,7 +1,6 @@
 //! The settings of a world.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use crate::error::EnvironmentError;
 use crate::frame::Limits;
 
 /// The settings of a world. All ranks have the same.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 #[non_exhaustive]
 pub struct WorldOptions {
     /// How long a rank waits for the others to come; longer than the clock counts is without an end, as for every time here.
@@ -25,6 +24,7 @@ pub struct WorldOptions {
     pub heartbeats_until_lost: u32,
     /// A secret of all ranks: whoever does not know it is refused. `TINDERBOX_TOKEN`. It is sent as it is; use it on a
     /// network that you trust, or together with TLS.
+    #[debug("{:?}", token.as_ref().map(|_| "..."))]
     pub token: Option<String>,
     /// A directory with `ca.pem`, `cert.pem` and `key.pem`: connections are encrypted, and both sides show a certificate
     /// of this authority. `TINDERBOX_TLS`.
@@ -59,18 +59,15 @@ impl WorldOptions {
 
     fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, EnvironmentError> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let number = |name: &str| -> Result<Option<u64>, EnvironmentError> {
-            let Some(value) = variable(name) else {
-                return Ok(None);
-            };
-            let value = value.to_string_lossy();
-            match value.parse() {
-                Ok(number) if number > 0 => Ok(Some(number)),
+        let time = |name: &str, unit: fn(u64) -> Duration, default| match variable(name) {
+            None => Ok(default),
+            Some(value) => match value.to_string_lossy().parse() {
+                Ok(number) if number > 0 => Ok(unit(number)),
                 _ => Err(EnvironmentError::NotANumber {
                     name: name.to_owned(),
-                    value: value.into_owned(),
+                    value: value.to_string_lossy().into_owned(),
                 }),
-            }
+            },
         };
         const TOKEN: &str = "TINDERBOX_TOKEN";
         let token = variable(TOKEN).map(OsString::into_string).transpose();
@@ -78,32 +75,23 @@ impl WorldOptions {
             name: TOKEN.to_owned(),
         })?;
         let defaults = Self::default();
-        let seconds = number("TINDERBOX_JOIN_TIMEOUT_S")?.map(Duration::from_secs);
-        let call = number("TINDERBOX_CALL_TIMEOUT_S")?.map(Duration::from_secs);
-        let beat = number("TINDERBOX_HEARTBEAT_MS")?.map(Duration::from_millis);
+        let (seconds, join, call) = (
+            Duration::from_secs,
+            defaults.join_timeout,
+            defaults.call_timeout,
+        );
         Ok(Self {
-            join_timeout: seconds.unwrap_or(defaults.join_timeout),
-            call_timeout: call.unwrap_or(defaults.call_timeout),
-            heartbeat: beat.unwrap_or(defaults.heartbeat),
+            join_timeout: time("TINDERBOX_JOIN_TIMEOUT_S", seconds, join)?,
+            call_timeout: time("TINDERBOX_CALL_TIMEOUT_S", seconds, call)?,
+            heartbeat: time(
+                "TINDERBOX_HEARTBEAT_MS",
+                Duration::from_millis,
+                defaults.heartbeat,
+            )?,
             token,
             tls: variable("TINDERBOX_TLS").map(PathBuf::from),
             ..defaults
         })
-    }
-}
-
-impl fmt::Debug for WorldOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorldOptions")
-            .field("join_timeout", &self.join_timeout)
-            .field("call_timeout", &self.call_timeout)
-            .field("heartbeat", &self.heartbeat)
-            .field("heartbeats_until_lost", &self.heartbeats_until_lost)
-            // Not the secret.
-            .field("token", &self.token.as_ref().map(|_| "..."))
-            .field("tls", &self.tls)
-            .field("limits", &self.limits)
-            .finish()
     }
 }
 

@@ -1,20 +1,20 @@
 //! An engine between the processes of a simulation, with faults, for tests.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tinderbox_schedule::RankIndex;
 use tinderbox_simulation::{Event, Handle, Process, Report, Simulation, SimulationError};
 
+use crate::clock::locked;
 use crate::engine::{Close, Engine, Events, Outbox, Started};
-use crate::environment::{Environment, Launcher, Local};
+use crate::environment::Local;
 use crate::error::WorldError;
-use crate::frame::{Decoder, Frame, Limits};
+use crate::frame::Frame;
+use crate::members::others;
 use crate::options::WorldOptions;
-use crate::threads::Delays;
+use crate::threads::{Delays, Item, join};
 use crate::world::World;
 
 /// The end of a connection, and frames that wait until it is idle, may take so many times as long as other frames.
@@ -32,23 +32,32 @@ pub struct Simulated {
 }
 
 /// The connections between simulated processes, to break them. Clones are the same connections.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct SimulatedNet {
+    #[debug(skip)]
     simulation: Handle,
     size: usize,
     /// The longest time that a frame takes.
     most: Duration,
     /// A process has joined.
+    #[debug(skip)]
     joined: Event,
+    #[debug(skip)]
     state: Arc<Mutex<State>>,
 }
 
+#[derive(Default)]
 struct State {
     joined: usize,
     processes: Vec<Peer>,
-    /// Per sender and receiver.
-    connections: Vec<Connection>,
+    /// What is on its way from one process to another.
+    lanes: BTreeMap<Way, Lane>,
+    /// The senders and receivers whose connections have ended.
+    ended: BTreeSet<(RankIndex, RankIndex)>,
 }
+
+/// A sender, a receiver and a lane.
+type Way = (RankIndex, RankIndex, Order);
 
 #[derive(Clone, Default)]
 struct Peer {
@@ -58,31 +67,39 @@ struct Peer {
     slow: Duration,
 }
 
-/// What is on its way from one process to another.
-struct Connection {
-    is_open: bool,
-    lanes: [Lane; 2],
-}
-
 /// Frames that arrive in order. Frames of one lane may overtake those of the other.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
-    Sent = 0,
-    Idle = 1,
+    Sent,
+    Idle,
 }
 
+#[derive(Default)]
 struct Lane {
     /// Each with the time when it arrives.
     items: VecDeque<(Duration, Item)>,
     /// When the last one arrives.
     last: Duration,
-    decoder: Decoder,
 }
 
-enum Item {
-    Frame(Vec<Bytes>),
-    /// The connection ended.
-    End(String),
+impl State {
+    /// Loses what is on its way.
+    fn clear(&mut self, from: RankIndex, to: RankIndex) {
+        for order in [Order::Sent, Order::Idle] {
+            self.lanes
+                .entry((from, to, order))
+                .or_default()
+                .items
+                .clear();
+        }
+    }
+
+    /// Loses all but a random number of the frames that arrive first.
+    fn lose_last(&mut self, way: Way, simulation: &Handle) {
+        let items = &mut self.lanes.entry(way).or_default().items;
+        let arrive = simulation.random(items.len() as u64 + 1);
+        items.truncate(arrive as usize);
+    }
 }
 
 impl Simulated {
@@ -90,24 +107,14 @@ impl Simulated {
     /// to `most`.
     #[must_use]
     pub fn world(simulation: &Handle, size: usize, most: Duration) -> (Vec<Self>, SimulatedNet) {
-        let lane = || Lane {
-            items: VecDeque::new(),
-            last: Duration::ZERO,
-            decoder: Decoder::new(Limits::default()),
-        };
-        let connection = |_| Connection {
-            is_open: true,
-            lanes: [lane(), lane()],
-        };
         let net = SimulatedNet {
             simulation: simulation.clone(),
             size,
             most,
             joined: simulation.event(),
             state: Arc::new(Mutex::new(State {
-                joined: 0,
                 processes: vec![Peer::default(); size],
-                connections: (0..size * size).map(connection).collect(),
+                ..State::default()
             })),
         };
         let engine = |rank| Self {
@@ -133,23 +140,20 @@ impl Simulated {
         options: &WorldOptions,
         program: impl Fn(World, &SimulatedNet) -> R + Sync,
     ) -> Result<(Vec<R>, Report), SimulationError> {
-        let results: Vec<Mutex<Option<R>>> = (0..size).map(|_| Mutex::default()).collect();
+        let mut results: Vec<Option<R>> = (0..size).map(|_| None).collect();
         let mut simulation = Simulation::new(delays.seed);
         let (engines, net) = Self::world(&simulation.handle(), size, delays.most);
-        for (engine, result) in engines.into_iter().zip(&results) {
+        for (engine, result) in engines.into_iter().zip(&mut results) {
             let (net, program, rank) = (net.clone(), &program, engine.rank);
             let name = format!("rank-{rank}");
             simulation.start(net.process(rank), name, move || {
                 let world = engine.join(options.clone());
                 let world = world.expect("the processes of a simulation can join");
-                let done = program(world, &net);
-                *locked(result) = Some(done);
+                *result = Some(program(world, &net));
             });
         }
         let report = simulation.run()?;
-        let results = results.into_iter().map(Mutex::into_inner);
-        let results = results.filter_map(|result| result.unwrap_or_else(PoisonError::into_inner));
-        Ok((results.collect(), report))
+        Ok((results.into_iter().flatten().collect(), report))
     }
 
     /// Joins the world, in a fiber of the process of this rank.
@@ -158,14 +162,7 @@ impl Simulated {
     ///
     /// As [`World::over`].
     pub fn join(self, options: WorldOptions) -> Result<World, WorldError> {
-        let environment = Environment {
-            launcher: Launcher::Torchrun,
-            rank: self.rank,
-            size: self.net.size,
-            local: None,
-            meeting: None,
-        };
-        World::over(&environment, options, Box::new(self))
+        join(self, options)
     }
 }
 
@@ -209,44 +206,35 @@ impl SimulatedNet {
         locked(&self.state)
     }
 
-    const fn pair(&self, from: RankIndex, to: RankIndex) -> usize {
-        from.index() * self.size + to.index()
-    }
-
     /// Ends all connections of a process. The others notice if there is a reason.
     fn isolate(&self, rank: RankIndex, reason: Option<&str>) {
-        let others = (0..self.size).map(RankIndex::new);
-        for other in others.filter(|other| *other != rank) {
+        for other in others(rank, self.size) {
             self.end(rank, other, reason);
             self.end(other, rank, None);
-            for lane in &mut self.state().connections[self.pair(other, rank)].lanes {
-                lane.items.clear();
-            }
+            self.state().clear(other, rank);
         }
     }
 
     /// Ends what one process sends to another: of what is on its way, only the first frames may arrive.
     fn end(&self, from: RankIndex, to: RankIndex, reason: Option<&str>) {
         let mut state = self.state();
-        let connection = &mut state.connections[self.pair(from, to)];
-        if !std::mem::take(&mut connection.is_open) {
+        if !state.ended.insert((from, to)) {
             return;
         }
-        for lane in &mut connection.lanes {
-            let arrive = self.simulation.random(lane.items.len() as u64 + 1);
-            lane.items.truncate(arrive as usize);
+        for order in [Order::Sent, Order::Idle] {
+            state.lose_last((from, to, order), &self.simulation);
         }
         drop(state);
         if let Some(reason) = reason {
             let end = Item::End(reason.to_owned());
-            self.put((from, to), Order::Sent, self.most.saturating_mul(LATE), end);
+            let most = self.most.saturating_mul(LATE);
+            self.put((from, to, Order::Sent), most, end);
         }
     }
 
     fn send(&self, from: RankIndex, to: RankIndex, order: Order, frame: Frame) {
         let state = self.state();
-        let connection = state.connections.get(self.pair(from, to));
-        if connection.is_none_or(|connection| !connection.is_open) {
+        if state.ended.contains(&(from, to)) {
             return;
         }
         let slow = state.processes[from.index()].slow;
@@ -255,60 +243,43 @@ impl SimulatedNet {
             Order::Sent => self.most,
             Order::Idle => self.most.saturating_mul(LATE),
         };
-        let frame = Item::Frame(frame.into_slices().collect());
-        self.put((from, to), order, most.saturating_add(slow), frame);
+        let most = most.saturating_add(slow);
+        self.put((from, to, order), most, Item::new(frame));
     }
 
     /// Lets something arrive after a random time up to `most`, mostly much less: what one connection delays, others overtake.
-    fn put(&self, (from, to): (RankIndex, RankIndex), order: Order, most: Duration, item: Item) {
+    fn put(&self, way: Way, most: Duration, item: Item) {
         let most = most / (1 << self.simulation.random(u64::from(OCTAVES)));
         let arrives = self.simulation.now() + self.simulation.random_time(most);
         let mut state = self.state();
-        let lane = &mut state.connections[self.pair(from, to)].lanes[order as usize];
+        let lane = state.lanes.entry(way).or_default();
         lane.last = arrives.max(lane.last);
         let at = lane.last;
         lane.items.push_back((at, item));
         drop(state);
         let net = self.clone();
-        let arrive = move || net.arrive(from, to, order);
-        self.simulation.at(self.process(to), at, arrive);
+        let arrive = move || net.arrive(way);
+        self.simulation.at(self.process(way.1), at, arrive);
     }
 
     /// Delivers the first item of a lane, if it is due: it may have been lost.
-    fn arrive(&self, from: RankIndex, to: RankIndex, order: Order) {
+    fn arrive(&self, way: Way) {
+        let (from, to, _) = way;
         let mut state = self.state();
         let Some(events) = state.processes[to.index()].events.clone() else {
             return;
         };
-        let lanes = &mut state.connections[self.pair(from, to)].lanes;
-        let lane = &mut lanes[order as usize];
         let now = self.simulation.now();
-        let Some((_, item)) = lane.items.pop_front_if(|(at, _)| *at <= now) else {
+        let items = &mut state.lanes.entry(way).or_default().items;
+        let Some((_, item)) = items.pop_front_if(|(at, _)| *at <= now) else {
             return;
         };
-        let (mut frames, mut lost) = (Vec::new(), None);
-        match item {
-            Item::Frame(slices) => {
-                for slice in slices {
-                    let pushed = lane.decoder.push(&slice);
-                    lost = lost.or(pushed.err().map(|error| error.to_string()));
-                }
-                frames.extend(std::iter::from_fn(|| lane.decoder.next_frame()));
-            }
-            Item::End(reason) => {
-                lanes.iter_mut().for_each(|lane| lane.items.clear());
-                lost = Some(reason);
-            }
+        if let Item::End(_) = item {
+            state.clear(from, to);
         }
         // What receives a frame may send others.
         drop(state);
-        for frame in frames {
-            events.heard(from);
-            events.received(from, frame);
-        }
-        if let Some(reason) = lost {
-            events.lost(from, reason);
-        }
+        item.arrive(from, &*events);
     }
 }
 
@@ -337,13 +308,13 @@ impl Engine for Simulated {
         }
         // The ranks do not begin their heartbeats at the same moment.
         net.simulation.sleep(net.simulation.random_time(net.most));
-        let (rank_on_machine, size) = (rank.index(), net.size);
+        let local = Local {
+            rank: rank.index(),
+            size: net.size,
+        };
         Ok(Started {
             outbox: Box::new(SimulatedOutbox { rank, net }),
-            local: Some(Local {
-                rank: rank_on_machine,
-                size,
-            }),
+            local: Some(local),
         })
     }
 }
@@ -363,30 +334,14 @@ impl Outbox for SimulatedOutbox {
     }
 
     fn forget_idle(&self) {
-        let (size, own) = (self.net.size, self.rank.index());
         let mut state = self.net.state();
-        for connection in &mut state.connections[own * size..(own + 1) * size] {
-            let lane = &mut connection.lanes[Order::Idle as usize];
-            let sent = self.net.simulation.random(lane.items.len() as u64 + 1);
-            lane.items.truncate(sent as usize);
+        for to in (0..self.net.size).map(RankIndex::new) {
+            state.lose_last((self.rank, to, Order::Idle), &self.net.simulation);
         }
     }
 
     fn close(&self, _: Close) {
         self.net.isolate(self.rank, Some("its process has ended"));
         self.net.state().processes[self.rank.index()].events = None;
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl fmt::Debug for SimulatedNet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimulatedNet")
-            .field("size", &self.size)
-            .field("most", &self.most)
-            .finish_non_exhaustive()
     }
 }

@@ -1,17 +1,18 @@
 //! Checks of custom engines.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use thiserror::Error;
 use tinderbox_schedule::RankIndex;
 
-use crate::clock::{Condvar, Instant};
+use crate::clock::{Condvar, Instant, locked};
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::error::WorldError;
 use crate::frame::{Buffer, Frame, Received};
+use crate::members::others;
 
 pub use crate::simulated::{Simulated, SimulatedNet};
 pub use crate::threads::{Delays, Net, Threads};
@@ -74,12 +75,11 @@ pub fn check_engine(engine: Box<dyn Engine>) -> Result<(), EngineFault> {
     let (rank, size) = (engine.rank(), engine.size());
     let events = Arc::new(Arrived::default());
     let Started { outbox, .. } = engine.start(events.clone())?;
-    let mut check = Check {
+    let check = Check {
         rank,
         size,
         outbox: &*outbox,
         events,
-        early: (0..size).map(|_| VecDeque::new()).collect(),
     };
     check.frames()?;
     if tinderbox_simulation::current().is_none() {
@@ -89,7 +89,7 @@ pub fn check_engine(engine: Box<dyn Engine>) -> Result<(), EngineFault> {
 }
 
 /// A frame that an engine delivered, or the end of a connection.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum Event {
     Frame(Received),
     Lost,
@@ -104,27 +104,29 @@ struct Arrived {
 
 #[derive(Default)]
 struct ArrivedState {
-    events: VecDeque<(RankIndex, Event)>,
+    events: BTreeMap<RankIndex, VecDeque<Event>>,
     is_closed: bool,
 }
 
 impl Arrived {
     fn state(&self) -> MutexGuard<'_, ArrivedState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     fn put(&self, from: RankIndex, event: Event) {
-        self.state().events.push_back((from, event));
+        let mut state = self.state();
+        state.events.entry(from).or_default().push_back(event);
+        drop(state);
         self.changed.notify_all();
     }
 
-    /// Waits for the next event; `None` if there is none for a while.
-    fn next(&self) -> Option<(RankIndex, Event)> {
+    /// Waits for the next event of a rank; `None` if there is none for a while.
+    fn next(&self, from: RankIndex) -> Option<Event> {
         let began = Instant::now();
         let mut state = self.state();
         loop {
             let left = PATIENCE.saturating_sub(began.elapsed());
-            let next = state.events.pop_front();
+            let next = state.events.entry(from).or_default().pop_front();
             if next.is_some() || left.is_zero() {
                 return next;
             }
@@ -160,7 +162,6 @@ struct Check<'a> {
     size: usize,
     outbox: &'a dyn Outbox,
     events: Arc<Arrived>,
-    early: Vec<VecDeque<Event>>,
 }
 
 /// Bytes that differ by sender, receiver, frame and position.
@@ -183,179 +184,122 @@ fn sizes(frame: usize) -> Vec<usize> {
 }
 
 fn made(from: RankIndex, to: RankIndex, frame: usize) -> Frame {
-    let pieces = sizes(frame)
-        .into_iter()
-        .map(|size| content(from, to, frame, size));
+    let pieces = sizes(frame).into_iter();
+    let pieces = pieces.map(|size| content(from, to, frame, size));
     Frame {
         header: content(from, to, frame, frame % 70),
         pieces: pieces.map(Bytes::from).collect(),
     }
 }
 
+/// A frame without pieces.
+fn word(header: &str) -> Frame {
+    Frame {
+        header: header.as_bytes().to_vec(),
+        pieces: Vec::new(),
+    }
+}
+
+impl Event {
+    fn arrival(sent: Frame) -> Self {
+        let pieces = sent.pieces.iter().map(|piece| Buffer::from(&piece[..]));
+        Self::Frame(Received {
+            pieces: pieces.collect(),
+            header: sent.header,
+        })
+    }
+}
+
 impl Check<'_> {
-    fn others(&self) -> Vec<RankIndex> {
-        let ranks = (0..self.size).map(RankIndex::new);
-        ranks.filter(|rank| *rank != self.rank).collect()
+    fn others(&self) -> impl Iterator<Item = RankIndex> + use<> {
+        others(self.rank, self.size)
     }
 
-    /// Waits for the next event of a rank.
-    fn next(&mut self, from: RankIndex, expected: &str) -> Result<Event, EngineFault> {
-        loop {
-            if let Some(event) = self.early[from.index()].pop_front() {
-                return Ok(event);
-            }
-            match self.events.next() {
-                Some((rank, event)) => self.early[rank.index()].push_back(event),
-                None => {
-                    return Err(EngineFault::Missing {
-                        from,
-                        expected: expected.to_owned(),
-                        waited: PATIENCE,
-                    });
-                }
-            }
-        }
-    }
-
-    fn expect(&mut self, from: RankIndex, frame: usize, sent: &Frame) -> Result<(), EngineFault> {
-        let expected = format!("frame {frame} of {:?}", sizes(frame));
-        let found = match self.next(from, &expected)? {
-            Event::Frame(found) => found,
-            event @ Event::Lost => {
-                let found = format!("{event:?}");
-                return Err(EngineFault::Other {
-                    from,
-                    expected,
-                    found,
-                });
-            }
-        };
-        let pieces: Vec<Vec<u8>> = found.pieces.iter().map(Buffer::to_vec).collect();
-        match found.header == sent.header && pieces == sent.pieces {
-            true => Ok(()),
-            false => Err(EngineFault::Other {
+    /// Waits for an event of a rank.
+    fn expect(&self, from: RankIndex, expected: String, event: &Event) -> Result<(), EngineFault> {
+        match self.events.next(from) {
+            Some(found) if found == *event => Ok(()),
+            Some(found) => Err(EngineFault::Other {
                 from,
                 expected,
                 found: format!("{found:?}"),
+            }),
+            None => Err(EngineFault::Missing {
+                from,
+                expected,
+                waited: PATIENCE,
             }),
         }
     }
 
     /// Every rank sends to every other at the same time; all arrives whole and in order.
-    fn frames(&mut self) -> Result<(), EngineFault> {
-        let others = self.others();
+    fn frames(&self) -> Result<(), EngineFault> {
         for frame in 0..FRAMES {
-            for to in &others {
-                self.outbox.send(*to, made(self.rank, *to, frame));
+            for to in self.others() {
+                self.outbox.send(to, made(self.rank, to, frame));
             }
         }
-        for from in others {
+        for from in self.others() {
             for frame in 0..FRAMES {
+                let expected = format!("frame {frame} of {:?}", sizes(frame));
                 let sent = made(from, self.rank, frame);
-                self.expect(from, frame, &sent)?;
+                self.expect(from, expected, &Event::arrival(sent))?;
             }
         }
         Ok(())
     }
 
     /// A rank that does not receive for a while: the others queue more than connections buffer, without waiting.
-    fn never_waits(&mut self) -> Result<(), EngineFault> {
+    fn never_waits(&self) -> Result<(), EngineFault> {
         self.barrier("before")?;
         self.events.close_gate(true);
         let piece = Bytes::from(vec![9; 1 << 20]);
         let began = Instant::now();
         const COUNT: usize = 48;
-        let others = self.others();
-        for (to, number) in others
-            .iter()
-            .flat_map(|to| (0..COUNT).map(move |n| (to, n)))
-        {
-            let header = vec![number as u8];
-            let pieces = vec![piece.clone()];
-            self.outbox.send(*to, Frame { header, pieces });
+        let frame = |number: usize| Frame {
+            header: vec![number as u8],
+            pieces: vec![piece.clone()],
+        };
+        for to in self.others() {
+            (0..COUNT).for_each(|number| self.outbox.send(to, frame(number)));
         }
         let took = began.elapsed();
         // Queueing takes well below a millisecond per frame.
         std::thread::sleep(Duration::from_secs(2).saturating_sub(took));
         self.events.close_gate(false);
         if took > Duration::from_secs(1) {
-            let bytes = COUNT * piece.len() * others.len();
+            let bytes = COUNT * piece.len() * (self.size - 1);
             return Err(EngineFault::Waits { bytes, took });
         }
-        for from in others {
+        for from in self.others() {
             for number in 0..COUNT {
                 let expected = format!("frame {number} of 1 MiB");
-                match self.next(from, &expected)? {
-                    Event::Frame(found)
-                        if found.header == [number as u8]
-                            && found.pieces.len() == 1
-                            && found.pieces[0].to_vec() == piece => {}
-                    found => {
-                        return Err(EngineFault::Other {
-                            from,
-                            expected,
-                            found: format!("{found:?}"),
-                        });
-                    }
-                }
+                self.expect(from, expected, &Event::arrival(frame(number)))?;
             }
         }
         Ok(())
     }
 
-    fn barrier(&mut self, name: &str) -> Result<(), EngineFault> {
-        let frame = || Frame {
-            header: name.as_bytes().to_vec(),
-            pieces: Vec::new(),
-        };
-        let others = self.others();
-        others.iter().for_each(|to| self.outbox.send(*to, frame()));
-        for from in others {
-            let expected = format!("`{name}`");
-            match self.next(from, &expected)? {
-                Event::Frame(found) if found.header == name.as_bytes() => {}
-                found => {
-                    return Err(EngineFault::Other {
-                        from,
-                        expected,
-                        found: format!("{found:?}"),
-                    });
-                }
-            }
+    fn barrier(&self, name: &str) -> Result<(), EngineFault> {
+        self.others()
+            .for_each(|to| self.outbox.send(to, word(name)));
+        for from in self.others() {
+            self.expect(from, format!("`{name}`"), &Event::arrival(word(name)))?;
         }
         Ok(())
     }
 
     /// The ranks close one after the other: the ranks that are left are notified once, after everything else.
-    fn ends(&mut self) -> Result<(), EngineFault> {
+    fn ends(&self) -> Result<(), EngineFault> {
         self.barrier("end")?;
         for from in (0..self.rank.index()).map(RankIndex::new) {
             // The rank below closes when everything of it has arrived.
-            let header = b"arrived".to_vec();
-            let pieces = Vec::new();
-            self.outbox.send(from, Frame { header, pieces });
-            match self.next(from, "the end of its connection")? {
-                Event::Lost => {}
-                found @ Event::Frame(_) => {
-                    return Err(EngineFault::Other {
-                        from,
-                        expected: "the end of its connection".to_owned(),
-                        found: format!("{found:?}"),
-                    });
-                }
-            }
+            self.outbox.send(from, word("arrived"));
+            self.expect(from, "the end of its connection".to_owned(), &Event::Lost)?;
         }
         for from in (self.rank.index() + 1..self.size).map(RankIndex::new) {
-            match self.next(from, "`arrived`")? {
-                Event::Frame(found) if found.header == b"arrived" => {}
-                found => {
-                    return Err(EngineFault::Other {
-                        from,
-                        expected: "`arrived`".to_owned(),
-                        found: format!("{found:?}"),
-                    });
-                }
-            }
+            let arrived = Event::arrival(word("arrived"));
+            self.expect(from, "`arrived`".to_owned(), &arrived)?;
         }
         self.outbox.close(Close::Left);
         Ok(())

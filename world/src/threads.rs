@@ -1,10 +1,9 @@
 //! An engine between the threads of one process, with faults, for tests.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,10 +11,12 @@ use bytes::Bytes;
 use tinderbox_schedule::RankIndex;
 use tinderbox_simulation::Random;
 
+use crate::clock::locked;
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::environment::{Environment, Launcher, Local};
 use crate::error::WorldError;
 use crate::frame::{Decoder, Frame, Limits};
+use crate::members::others;
 use crate::options::WorldOptions;
 use crate::world::World;
 
@@ -28,13 +29,63 @@ pub struct Delays {
     pub most: Duration,
 }
 
+/// What arrives at a rank.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Frame(Vec<Bytes>),
+    /// The connection ended.
+    End(String),
+}
+
+impl Item {
+    pub(crate) fn new(frame: Frame) -> Self {
+        Self::Frame(frame.into_slices().collect())
+    }
+
+    /// Reports it to the rank at which it arrives.
+    pub(crate) fn arrive(self, from: RankIndex, events: &dyn Events) {
+        match self {
+            Self::Frame(slices) => {
+                let mut decoder = Decoder::new(Limits::default());
+                let pushed = slices.iter().try_for_each(|slice| decoder.push(slice));
+                while let Some(frame) = decoder.next_frame() {
+                    events.heard(from);
+                    events.received(from, frame);
+                }
+                if let Err(error) = pushed {
+                    events.lost(from, error.to_string());
+                }
+            }
+            Self::End(reason) => events.lost(from, reason),
+        }
+    }
+}
+
+/// Joins the world of an engine for tests.
+pub(crate) fn join(
+    engine: impl Engine + 'static,
+    options: WorldOptions,
+) -> Result<World, WorldError> {
+    let environment = Environment {
+        launcher: Launcher::Torchrun,
+        rank: engine.rank(),
+        size: engine.size(),
+        local: None,
+        meeting: None,
+    };
+    World::over(&environment, options, Box::new(engine))
+}
+
 /// A rank of an engine between threads of one process. Frames are encoded and decoded, as by other engines.
 #[derive(Debug)]
 pub struct Threads {
     rank: RankIndex,
-    inbox: Receiver<Item>,
+    inbox: Receiver<Sent>,
     net: Net,
 }
+
+/// What is on its way to a rank: its sender, when it arrives, and what; `None` ends the receiver.
+type Sent = Option<(RankIndex, Instant, Item)>;
 
 /// The connections between the threads, to break them.
 #[derive(Debug, Clone)]
@@ -45,7 +96,7 @@ struct Shared {
     barrier: Barrier,
     delays: Delays,
     /// What waits for each rank.
-    inboxes: Vec<Sender<Item>>,
+    inboxes: Vec<Sender<Sent>>,
     state: Mutex<State>,
 }
 
@@ -56,17 +107,9 @@ struct State {
     last: Vec<Instant>,
     is_cut: Vec<bool>,
     /// What stopped ranks have not sent.
-    held: Vec<Option<Vec<(usize, Item)>>>,
+    held: Vec<Option<Vec<(RankIndex, Sent)>>>,
     /// Whether frames that wait for an idle connection never arrive.
     is_busy: bool,
-}
-
-#[derive(Debug)]
-enum Item {
-    Frame(usize, Instant, Vec<Bytes>),
-    /// The connection to a rank ended.
-    End(usize, Instant, String),
-    Close,
 }
 
 impl Threads {
@@ -82,10 +125,7 @@ impl Threads {
                 random: Random::new(delays.seed),
                 last: vec![Instant::now(); size * size],
                 is_cut: vec![false; size * size],
-                held: vec![None; size]
-                    .into_iter()
-                    .map(|_: Option<()>| None)
-                    .collect(),
+                held: (0..size).map(|_| None).collect(),
                 is_busy: false,
             }),
         }));
@@ -113,17 +153,7 @@ impl Threads {
         thread::scope(|scope| {
             let ranks = engines.into_iter().map(|engine| {
                 let (net, program, options) = (&net, &program, options.clone());
-                let environment = Environment {
-                    launcher: Launcher::Torchrun,
-                    rank: engine.rank,
-                    size,
-                    local: None,
-                    meeting: None,
-                };
-                scope.spawn(move || {
-                    let world = World::over(&environment, options, Box::new(engine))?;
-                    Ok(program(world, net))
-                })
+                scope.spawn(move || Ok(program(join(engine, options)?, net)))
             });
             let ranks: Vec<_> = ranks.collect();
             let ended = ranks.into_iter().map(|rank| rank.join());
@@ -135,7 +165,7 @@ impl Threads {
 
 impl Net {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0.state)
     }
 
     fn size(&self) -> usize {
@@ -144,20 +174,13 @@ impl Net {
 
     /// Cuts the connection of two ranks. Both notice.
     pub fn cut(&self, a: RankIndex, b: RankIndex) {
-        self.end_all(
-            &[(a.index(), b.index()), (b.index(), a.index())],
-            "its connection was cut",
-        );
+        self.end_all([(a, b), (b, a)], "its connection was cut");
     }
 
     /// Cuts all connections of a rank at once, as if its process was killed.
     pub fn kill(&self, rank: RankIndex) {
-        let rank = rank.index();
-        let others = (0..self.size()).filter(|other| *other != rank);
-        let pairs: Vec<_> = others
-            .flat_map(|other| [(rank, other), (other, rank)])
-            .collect();
-        self.end_all(&pairs, "its connection was cut");
+        let pairs = others(rank, self.size()).flat_map(|other| [(rank, other), (other, rank)]);
+        self.end_all(pairs, "its connection was cut");
     }
 
     /// From now on, nothing that a rank sends arrives, as if its process was stopped. No connection ends.
@@ -179,28 +202,28 @@ impl Net {
     }
 
     /// Ends connections, each from a sender to a receiver.
-    fn end_all(&self, pairs: &[(usize, usize)], reason: &str) {
+    fn end_all(&self, pairs: impl IntoIterator<Item = (RankIndex, RankIndex)>, reason: &str) {
         let mut state = self.state();
-        let mut ends = Vec::new();
-        for &(from, to) in pairs {
-            let pair = from * self.size() + to;
+        for (from, to) in pairs {
+            let pair = self.pair(from, to);
             if !std::mem::replace(&mut state.is_cut[pair], true) {
-                ends.push((to, Item::End(from, state.last[pair], reason.to_owned())));
+                let end = Item::End(reason.to_owned());
+                self.put(to, Some((from, state.last[pair], end)));
             }
         }
-        drop(state);
-        for (to, end) in ends {
-            self.put(to, end);
-        }
     }
 
-    fn put(&self, to: usize, item: Item) {
+    fn put(&self, to: RankIndex, sent: Sent) {
         // A rank that has closed reads nothing.
-        let _ = self.0.inboxes[to].send(item);
+        let _ = self.0.inboxes[to.index()].send(sent);
     }
 
-    fn send(&self, from: usize, to: usize, frame: Frame) {
-        let pair = from * self.size() + to;
+    fn pair(&self, from: RankIndex, to: RankIndex) -> usize {
+        from.index() * self.size() + to.index()
+    }
+
+    fn send(&self, from: RankIndex, to: RankIndex, frame: Frame) {
+        let pair = self.pair(from, to);
         let most = self.0.delays.most.as_nanos() as u64;
         let mut state = self.state();
         if state.is_cut.get(pair) != Some(&false) {
@@ -209,13 +232,10 @@ impl Net {
         let delay = state.random.below(most);
         let at = state.last[pair].max(Instant::now() + Duration::from_nanos(delay));
         state.last[pair] = at;
-        let item = Item::Frame(from, at, frame.into_slices().collect());
-        match &mut state.held[from] {
-            Some(held) => held.push((to, item)),
-            None => {
-                drop(state);
-                self.put(to, item);
-            }
+        let sent = Some((from, at, Item::new(frame)));
+        match &mut state.held[from.index()] {
+            Some(held) => held.push((to, sent)),
+            None => self.put(to, sent),
         }
     }
 }
@@ -234,90 +254,56 @@ impl Engine for Threads {
     }
 
     fn start(self: Box<Self>, events: Arc<dyn Events>) -> Result<Started, WorldError> {
-        let (rank, size) = (self.rank.index(), self.net.size());
-        let Self { inbox, net, .. } = *self;
+        let (index, size) = (self.rank.index(), self.net.size());
+        let Self { rank, inbox, net } = *self;
         net.0.barrier.wait();
         let thread = thread::Builder::new().name(format!("carry-{rank}"));
-        let thread = thread.spawn(move || carry(&inbox, &*events, size));
-        let thread = thread.map_err(|source| WorldError::Engine {
-            engine: "threads",
-            what: "its thread",
-            source: source.into(),
-        })?;
+        let thread = thread.spawn(move || carry(&inbox, &*events));
+        let thread = thread.map_err(|error| WorldError::engine("threads", "its thread", error))?;
         Ok(Started {
             outbox: Box::new(ThreadsOutbox {
                 rank,
                 net,
                 thread: Mutex::new(Some(thread)),
             }),
-            local: Some(Local { rank, size }),
+            local: Some(Local { rank: index, size }),
         })
     }
 }
 
 /// Delivers what arrives for a rank, each item at its time and the items of one sender in order.
-fn carry(inbox: &Receiver<Item>, events: &dyn Events, size: usize) {
-    let mut waiting: Vec<VecDeque<(Instant, Item)>> = (0..size).map(|_| VecDeque::new()).collect();
-    let mut next: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
-    let mut decoders: Vec<Decoder> = (0..size).map(|_| Decoder::new(Limits::default())).collect();
-    loop {
-        let now = Instant::now();
-        let item = match next.peek() {
-            Some(Reverse((at, _))) if *at <= now => None,
-            Some(Reverse((at, _))) => match inbox.recv_timeout(*at - now) {
-                Ok(item) => Some(item),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
-            },
-            None => match inbox.recv() {
-                Ok(item) => Some(item),
-                Err(_) => return,
-            },
+fn carry(inbox: &Receiver<Sent>, events: &dyn Events) {
+    // By time, and in the order in which they were sent.
+    let mut waiting: BTreeMap<(Instant, usize), (RankIndex, Item)> = BTreeMap::new();
+    for number in 0.. {
+        while let Some(first) = waiting.first_entry()
+            && first.key().0 <= Instant::now()
+        {
+            let (from, item) = first.remove();
+            item.arrive(from, events);
+        }
+        let next = waiting.first_key_value().map(|((at, _), _)| *at);
+        let sent = match next {
+            Some(at) => inbox.recv_timeout(at.saturating_duration_since(Instant::now())),
+            None => inbox.recv().map_err(RecvTimeoutError::from),
         };
-        match item {
-            Some(Item::Close) => return,
-            Some(item) => {
-                let (Item::Frame(from, at, _) | Item::End(from, at, _)) = &item else {
-                    continue;
-                };
-                let (from, at) = (*from, *at);
-                next.push(Reverse((at, from)));
-                waiting[from].push_back((at, item));
-            }
-            None => {
-                let Some(Reverse((_, from))) = next.pop() else {
-                    continue;
-                };
-                let rank = RankIndex::new(from);
-                match waiting[from].pop_front() {
-                    Some((_, Item::Frame(_, _, slices))) => {
-                        for slice in slices {
-                            events.heard(rank);
-                            if let Err(error) = decoders[from].push(&slice) {
-                                events.lost(rank, error.to_string());
-                            }
-                        }
-                        while let Some(frame) = decoders[from].next_frame() {
-                            events.received(rank, frame);
-                        }
-                    }
-                    Some((_, Item::End(_, _, reason))) => events.lost(rank, reason),
-                    _ => {}
-                }
-            }
+        match sent {
+            Ok(Some((from, at, item))) => drop(waiting.insert((at, number), (from, item))),
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(None) | Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
 struct ThreadsOutbox {
-    rank: usize,
+    rank: RankIndex,
     net: Net,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
 impl Outbox for ThreadsOutbox {
     fn send(&self, to: RankIndex, frame: Frame) {
-        self.net.send(self.rank, to.index(), frame);
+        self.net.send(self.rank, to, frame);
     }
 
     fn send_when_idle(&self, to: RankIndex, frame: Frame) {
@@ -327,15 +313,10 @@ impl Outbox for ThreadsOutbox {
     }
 
     fn close(&self, _: Close) {
-        let others = (0..self.net.size()).filter(|other| *other != self.rank);
-        let pairs: Vec<_> = others.map(|other| (self.rank, other)).collect();
-        self.net.end_all(&pairs, "its process has ended");
-        self.net.put(self.rank, Item::Close);
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let pairs = others(self.rank, self.net.size()).map(|other| (self.rank, other));
+        self.net.end_all(pairs, "its process has ended");
+        self.net.put(self.rank, None);
+        let thread = locked(&self.thread).take();
         // A panic of a handler was reported by its hook.
         let _ = thread.map(thread::JoinHandle::join);
     }

@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::environment::{Environment, Local};
 use crate::error::WorldError;
 use crate::handler::Handler;
+use crate::members::others;
 use crate::options::WorldOptions;
 use crate::peers::Failure;
 
@@ -188,8 +189,7 @@ impl World {
         };
         let (rank, roster) = core.place();
         let written = write(rank, call, &value)?;
-        let all = (0..roster.size()).map(RankIndex::new);
-        let others: Vec<RankIndex> = all.filter(|other| *other != rank).collect();
+        let others: Vec<RankIndex> = others(rank, roster.size()).collect();
         let values = core.call(call, Some(written), &others)?;
         let read = others.iter().zip(values);
         let read = read.map(|(rank, value)| read_value(*rank, call, &value));
@@ -208,7 +208,7 @@ impl World {
     /// Tells all ranks that this one failed. Only the first failure of a world counts.
     pub fn fail(&self, reason: &str) {
         if let Some(core) = self.core() {
-            core.fail(reason.to_owned());
+            core.fail(None, reason.to_owned());
         }
     }
 
@@ -259,17 +259,15 @@ impl World {
     }
 
     fn core(&self) -> Option<&Core> {
-        self.member.as_ref().map(|member| member.core())
+        self.member.as_ref().map(|member| &*member.core)
     }
 }
 
 /// Returns a value as CBOR, which any value with a file form can be.
 fn write(rank: RankIndex, call: &'static str, value: &impl Serialize) -> Result<Bytes, WorldError> {
     let mut written = Vec::new();
-    match ciborium::into_writer(value, &mut written) {
-        Ok(()) => Ok(written.into()),
-        Err(error) => Err(unreadable(rank, call, error)),
-    }
+    ciborium::into_writer(value, &mut written).map_err(|error| unreadable(rank, call, error))?;
+    Ok(written.into())
 }
 
 fn read_value<T: DeserializeOwned>(

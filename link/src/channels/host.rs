@@ -30,9 +30,10 @@ impl Default for Host {
 }
 
 impl Host {
-    fn wake(&self) -> Wake {
+    fn with_wake<T>(&self, inner: T) -> Woken<T> {
         let simulation = self.simulation.clone();
-        Wake(simulation.map(|simulation| (simulation.event(), simulation)))
+        let wake = Wake(simulation.map(|simulation| (simulation.event(), simulation)));
+        Woken { inner, wake }
     }
 }
 
@@ -46,56 +47,44 @@ impl Wake {
             simulation.notify(*event);
         }
     }
+}
 
-    fn event(&self) -> Option<Event> {
-        self.0.as_ref().map(|(event, _)| *event)
-    }
+/// A part of a [`Host`], and what wakes the fibers that wait for it.
+#[derive(Clone, Debug)]
+pub struct Woken<T> {
+    inner: T,
+    wake: Wake,
 }
 
 /// The sending end of a channel of a [`Host`].
 #[derive(Debug)]
-pub struct HostSender<T> {
-    inner: crossbeam_channel::Sender<T>,
-    wake: Wake,
-}
+pub struct HostSender<T>(Woken<crossbeam_channel::Sender<T>>);
 
 impl<T> Clone for HostSender<T> {
     fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            wake: self.wake.clone(),
-        }
+        Self(self.0.clone())
     }
 }
 
 impl<T> Drop for HostSender<T> {
     fn drop(&mut self) {
         // The channel may close. The receiver runs when the fiber that drops this waits, so it finds it closed.
-        self.wake.notify();
+        self.0.wake.notify();
     }
 }
 
 /// The receiving end of a channel of a [`Host`].
-#[derive(Debug)]
-pub struct HostReceiver<T> {
-    inner: crossbeam_channel::Receiver<T>,
-    wake: Wake,
-}
+pub type HostReceiver<T> = Woken<crossbeam_channel::Receiver<T>>;
 
 /// The signal of a [`Host`].
-#[derive(Clone, Debug)]
-pub struct HostSignal {
-    inner: Wire,
-    wake: Wake,
-}
+pub type HostSignal = Woken<Wire>;
 
 /// A thread of a [`Host`].
 #[derive(Debug)]
-pub struct HostThread(Running);
-
-#[derive(Debug)]
-enum Running {
+pub enum HostThread {
+    /// A thread of the operating system.
     Thread(JoinHandle<()>),
+    /// A fiber of a simulation.
     Fiber(Fiber),
 }
 
@@ -109,13 +98,15 @@ impl Channels for Host {
 
     fn channel<T: Send + 'static>(&self) -> (HostSender<T>, HostReceiver<T>) {
         let (sender, receiver) = Crossbeam.channel();
-        let wake = self.wake();
-        let sender = HostSender {
-            inner: sender,
-            wake: wake.clone(),
-        };
-        let inner = receiver;
-        (sender, HostReceiver { inner, wake })
+        let receiver = self.with_wake(receiver);
+        let wake = receiver.wake.clone();
+        (
+            HostSender(Woken {
+                inner: sender,
+                wake,
+            }),
+            receiver,
+        )
     }
 
     fn send<T: Send + 'static>(
@@ -123,8 +114,8 @@ impl Channels for Host {
         sender: &HostSender<T>,
         message: T,
     ) -> Result<(), Disconnected> {
-        Crossbeam.send(&sender.inner, message)?;
-        sender.wake.notify();
+        Crossbeam.send(&sender.0.inner, message)?;
+        sender.0.wake.notify();
         Ok(())
     }
 
@@ -137,8 +128,10 @@ impl Channels for Host {
         let Some(simulation) = &self.simulation else {
             return Crossbeam.receive(&receiver.inner, &stop.inner, deadline);
         };
-        let events = [receiver.wake.event(), stop.wake.event()];
-        let events: Vec<Event> = events.into_iter().flatten().collect();
+        let events: Vec<Event> = [&receiver.wake, &stop.wake]
+            .into_iter()
+            .flat_map(|wake| wake.0.as_ref().map(|(event, _)| *event))
+            .collect();
         loop {
             if self.is_fired(stop) {
                 return Received::Stopped;
@@ -154,10 +147,7 @@ impl Channels for Host {
     }
 
     fn signal(&self) -> HostSignal {
-        HostSignal {
-            inner: Crossbeam.signal(),
-            wake: self.wake(),
-        }
+        self.with_wake(Crossbeam.signal())
     }
 
     fn fire(&self, signal: &HostSignal) {
@@ -185,17 +175,16 @@ impl Channels for Host {
     }
 
     fn spawn(&self, name: String, body: impl FnOnce() + Send + 'static) -> io::Result<HostThread> {
-        let running = match &self.simulation {
-            Some(simulation) => Running::Fiber(simulation.spawn(name, body)),
-            None => Running::Thread(Crossbeam.spawn(name, body)?),
-        };
-        Ok(HostThread(running))
+        Ok(match &self.simulation {
+            Some(simulation) => HostThread::Fiber(simulation.spawn(name, body)),
+            None => HostThread::Thread(Crossbeam.spawn(name, body)?),
+        })
     }
 
     fn join(&self, thread: HostThread) {
-        match thread.0 {
-            Running::Thread(thread) => Crossbeam.join(thread),
-            Running::Fiber(fiber) => fiber.join(),
+        match thread {
+            HostThread::Thread(thread) => Crossbeam.join(thread),
+            HostThread::Fiber(fiber) => fiber.join(),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use crossbeam::Crossbeam as Host;
 pub use crossbeam::{Crossbeam, Wire};
 #[cfg(feature = "simulation")]
-pub use host::{Host, HostReceiver, HostSender, HostSignal, HostThread};
+pub use host::{Host, HostReceiver, HostSender, HostSignal, HostThread, Woken};
 
 /// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

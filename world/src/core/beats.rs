@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tinderbox_schedule::RankIndex;
 
-use super::{Core, LEAVE_FAILED, locked};
-use crate::clock::Instant;
+use super::{Core, LEAVE_FAILED};
+use crate::clock::{Instant, locked};
 use crate::message::Kind;
 use crate::options::WorldOptions;
 

@@ -4,21 +4,20 @@ mod beats;
 mod regroup;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tinderbox_schedule::RankIndex;
 
-use crate::clock::{Condvar, Instant, Repeat};
+use crate::clock::{Condvar, Instant, Repeat, locked};
 use crate::engine::{Close, Engine, Events, Outbox};
 use crate::environment::Local;
 use crate::error::WorldError;
-use crate::frame::{Frame, Received};
+use crate::frame::{Buffer, Frame, Received};
 use crate::handler::Handler;
-use crate::members::{Generation, Members, Roster};
+use crate::members::{Generation, Members, Roster, others};
 use crate::message::Kind;
 use crate::options::WorldOptions;
 use crate::peers::{Failure, How, Peers, Word};
@@ -53,8 +52,8 @@ struct State {
     peers: Peers,
     /// Frames of later generations.
     later: Vec<(RankIndex, Received)>,
-    /// The values of calls, by their number and sender.
-    values: BTreeMap<(u64, RankIndex), (String, Vec<u8>)>,
+    /// The values of calls with the names of the calls, by their number and sender.
+    values: BTreeMap<u64, BTreeMap<RankIndex, (String, Vec<u8>)>>,
     /// How many calls were made.
     calls: u64,
     /// What each process of the engine reported last, and when something of it arrived.
@@ -75,6 +74,12 @@ impl State {
             self.paused = Some((Instant::now(), since));
         }
     }
+
+    /// Returns what a rank reported last.
+    fn doing(&self, rank: RankIndex) -> Option<String> {
+        let process = self.members.roster().members.get(rank.index())?;
+        self.heard.get(process.index())?.doing.clone()
+    }
 }
 
 #[derive(Clone)]
@@ -90,22 +95,22 @@ struct Channels {
     /// How many were opened.
     opened: u32,
     handlers: BTreeMap<u32, Arc<dyn Handler>>,
-    early: BTreeMap<u32, Arc<Mutex<Early>>>,
+    /// By the number of the channel. Locked while a frame is given to the handler.
+    receivers: BTreeMap<u32, Arc<Mutex<Receiver>>>,
 }
 
-/// What arrived before a channel was opened; `None` since then. Locked while a frame is given to the handler.
-type Early = Option<Vec<(RankIndex, Vec<u8>, Received)>>;
+/// What receives the frames of a channel.
+enum Receiver {
+    /// It was not opened yet: what arrived.
+    Early(Vec<(RankIndex, Vec<u8>, Vec<Buffer>)>),
+    Open(Arc<dyn Handler>),
+}
 
 impl Channels {
-    fn early(&mut self, number: u32) -> Arc<Mutex<Early>> {
-        let early = || Arc::new(Mutex::new(Some(Vec::new())));
-        self.early.entry(number).or_insert_with(early).clone()
+    fn receiver(&mut self, number: u32) -> Arc<Mutex<Receiver>> {
+        let early = || Arc::new(Mutex::new(Receiver::Early(Vec::new())));
+        self.receivers.entry(number).or_insert_with(early).clone()
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change is complete before something that can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Core {
@@ -160,13 +165,8 @@ impl Core {
         locked(&self.state).peers.failure().cloned()
     }
 
-    /// Tells all ranks that this one failed, and why.
-    pub(crate) fn fail(&self, reason: String) {
-        self.fail_in(None, reason);
-    }
-
-    /// The same, if the world has not begun another generation since.
-    pub(crate) fn fail_in(&self, generation: Option<Generation>, reason: String) {
+    /// Tells all ranks that this one failed, and why; not if the world has begun another generation than a given one.
+    pub(crate) fn fail(&self, generation: Option<Generation>, reason: String) {
         let how = How::Failed(reason);
         let status = locked(&self.state).status.clone();
         // Without the lock: it may ask for the state of the world.
@@ -190,7 +190,7 @@ impl Core {
         let roster = state.members.roster().clone();
         // Before anybody sees the failure and sends what the others should receive after it.
         for (to, word) in words {
-            self.send(&roster, to, &Kind::Word(word), &[], Vec::new());
+            self.send(&roster, to, &Kind::Word(word), Vec::new());
         }
         drop(state);
         self.changed.notify_all();
@@ -206,38 +206,24 @@ impl Core {
         }
     }
 
-    /// Queues a frame for a rank of a generation. Until the engine has connected all ranks, answers to those that it has
-    /// wait here.
-    pub(crate) fn send(
-        &self,
-        roster: &Roster,
-        to: RankIndex,
-        kind: &Kind,
-        rest: &[u8],
-        pieces: Vec<Bytes>,
-    ) {
+    /// Queues a frame for a rank of a generation.
+    fn send(&self, roster: &Roster, to: RankIndex, kind: &Kind, pieces: Vec<Bytes>) {
         if let Some(to) = roster.members.get(to.index()) {
-            self.queue(*to, kind.frame(roster.generation, rest, pieces));
+            self.queue(*to, kind.frame(roster.generation, &[], pieces));
         }
     }
 
-    /// Queues a frame that is sent when there is nothing else to send.
-    pub(crate) fn send_when_idle(
-        &self,
-        roster: &Roster,
-        to: RankIndex,
-        kind: &Kind,
-        rest: &[u8],
-        pieces: Vec<Bytes>,
-    ) {
+    /// Queues a frame for a process that is sent when there is nothing else to send.
+    pub(crate) fn queue_when_idle(&self, to: RankIndex, frame: Frame) {
         // A channel is opened after the engine has connected all ranks.
-        if let (Some(to), Some(outbox)) = (roster.members.get(to.index()), self.outbox.get()) {
-            outbox.send_when_idle(*to, kind.frame(roster.generation, rest, pieces));
+        if let Some(outbox) = self.outbox.get() {
+            outbox.send_when_idle(to, frame);
         }
     }
 
-    /// Queues a frame for a process of the engine.
-    fn queue(&self, to: RankIndex, frame: Frame) {
+    /// Queues a frame for a process of the engine. Until that has connected all ranks, answers to those that it has wait
+    /// here.
+    pub(crate) fn queue(&self, to: RankIndex, frame: Frame) {
         if let Some(outbox) = self.outbox.get() {
             return outbox.send(to, frame);
         }
@@ -275,19 +261,16 @@ impl Core {
             sequence,
             call: call.to_owned(),
         };
-        for to in (0..roster.size()).map(RankIndex::new) {
-            if let Some(value) = value.clone().filter(|_| to != own) {
-                self.send(&roster, to, &kind, &[], vec![value]);
+        if let Some(value) = value {
+            for to in others(own, roster.size()) {
+                self.send(&roster, to, &kind, vec![value.clone()]);
             }
         }
         let began = Instant::now();
         let mut state = locked(&self.state);
         loop {
-            let first = (sequence, RankIndex::new(0));
-            let arrived = state.values.range(first..(sequence + 1, first.1));
-            if let Some(((_, rank), (found, _))) =
-                arrived.into_iter().find(|(_, (found, _))| found != call)
-            {
+            let arrived = state.values.entry(sequence).or_default();
+            if let Some((rank, (found, _))) = arrived.iter().find(|(_, (found, _))| found != call) {
                 return Err(WorldError::OtherCall {
                     rank: *rank,
                     found: found.clone(),
@@ -295,15 +278,10 @@ impl Core {
                     call,
                 });
             }
-            let missing = from
-                .iter()
-                .find(|rank| !state.values.contains_key(&(sequence, **rank)));
-            let Some(&rank) = missing else {
-                let mut take = |rank: &RankIndex| state.values.remove(&(sequence, *rank));
-                let values = from
-                    .iter()
-                    .filter_map(|rank| take(rank).map(|(_, value)| value));
-                return Ok(values.collect());
+            let Some(&rank) = from.iter().find(|rank| !arrived.contains_key(rank)) else {
+                let mut arrived = state.values.remove(&sequence).unwrap_or_default();
+                let values = from.iter().filter_map(|rank| arrived.remove(rank));
+                return Ok(values.map(|(_, value)| value).collect());
             };
             // What all ranks gave before one failed is complete.
             if let Some(failure) = state.peers.failure() {
@@ -311,16 +289,14 @@ impl Core {
             }
             let timeout = self.options.call_timeout;
             let left = timeout.saturating_sub(began.elapsed());
-            if left.is_zero() || !state.peers.is_open(rank) {
+            let is_open = state.peers.is_open(rank);
+            if left.is_zero() || !is_open {
                 return Err(WorldError::Late {
                     rank,
                     call,
                     timeout: timeout.saturating_sub(left),
-                    doing: match state.peers.is_open(rank) {
-                        true => {
-                            let process = roster.members[rank.index()];
-                            state.heard[process.index()].doing.clone()
-                        }
+                    doing: match is_open {
+                        true => state.doing(rank),
                         false => Some("no call: it has left".to_owned()),
                     },
                 });
@@ -335,14 +311,17 @@ impl Core {
         let number = channels.opened;
         channels.opened += 1;
         channels.handlers.insert(number, handler.clone());
-        let early = channels.early(number);
+        let receiver = channels.receiver(number);
         // While it is locked, what arrives waits, so the order of a sender's frames is kept.
-        let mut early = locked(&early);
+        let mut receiver = locked(&receiver);
         drop(channels);
-        for (from, header, frame) in early.take().unwrap_or_default() {
-            handler.received(from, &header, frame.pieces);
+        let before = std::mem::replace(&mut *receiver, Receiver::Open(handler.clone()));
+        if let Receiver::Early(frames) = before {
+            for (from, header, pieces) in frames {
+                handler.received(from, &header, pieces);
+            }
         }
-        drop(early);
+        drop(receiver);
         if let Some(failure) = self.failure() {
             handler.failed(&failure);
         }
@@ -353,7 +332,7 @@ impl Core {
     pub(crate) fn close(&self, number: u32) {
         let mut channels = locked(&self.channels);
         channels.handlers.remove(&number);
-        channels.early.remove(&number);
+        channels.receivers.remove(&number);
     }
 
     /// Sets what this rank reports of itself with its heartbeats.
@@ -363,9 +342,7 @@ impl Core {
 
     /// Returns what a rank reported last.
     pub(crate) fn doing(&self, rank: RankIndex) -> Option<String> {
-        let state = locked(&self.state);
-        let process = *state.members.roster().members.get(rank.index())?;
-        state.heard.get(process.index())?.doing.clone()
+        locked(&self.state).doing(rank)
     }
 
     /// Receives a frame of a process of the engine.
@@ -378,9 +355,10 @@ impl Core {
         };
         let mut state = locked(&self.state);
         match kind {
-            Kind::Beat(None) => return,
             Kind::Beat(doing) => {
-                state.heard[process.index()].doing = doing;
+                if doing.is_some() {
+                    state.heard[process.index()].doing = doing;
+                }
                 return;
             }
             Kind::Vote(vote) => {
@@ -403,34 +381,29 @@ impl Core {
             Kind::Word(word) => self.change(|state| state.peers.hear(from, word)),
             Kind::Beat(_) | Kind::Vote(_) => {}
             Kind::Call { sequence, call } => {
-                let value = frame.pieces.first().map(|piece| piece.to_vec());
+                let value = frame.pieces.first().map(Buffer::to_vec);
+                let value = (call, value.unwrap_or_default());
                 let mut state = locked(&self.state);
                 state
                     .values
-                    .insert((sequence, from), (call, value.unwrap_or_default()));
+                    .entry(sequence)
+                    .or_default()
+                    .insert(from, value);
                 drop(state);
                 self.changed.notify_all();
             }
             Kind::Channel(number) => {
                 let mut channels = locked(&self.channels);
-                let handler = channels.handlers.get(&number).cloned();
-                if handler.is_none() && number < channels.opened {
+                let is_open = channels.handlers.contains_key(&number);
+                if !is_open && number < channels.opened {
                     // Closed.
                     return;
                 }
-                let early = channels.early(number);
+                let receiver = channels.receiver(number);
                 drop(channels);
-                let mut early = locked(&early);
-                match (&mut *early, handler) {
-                    (Some(frames), _) => frames.push((from, rest.to_vec(), frame)),
-                    (None, Some(handler)) => handler.received(from, rest, frame.pieces),
-                    // It was opened since.
-                    (None, None) => {
-                        let handler = locked(&self.channels).handlers.get(&number).cloned();
-                        handler.into_iter().for_each(|handler| {
-                            handler.received(from, rest, frame.pieces.clone());
-                        });
-                    }
+                match &mut *locked(&receiver) {
+                    Receiver::Early(frames) => frames.push((from, rest.to_vec(), frame.pieces)),
+                    Receiver::Open(handler) => handler.received(from, rest, frame.pieces),
                 }
             }
         }
@@ -468,7 +441,7 @@ impl Events for Ear {
 
 /// A process in its world. Dropping it leaves.
 pub(crate) struct Member {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     /// Ends the heartbeats when it is dropped.
     beats: Option<Repeat>,
 }
@@ -486,25 +459,17 @@ impl Member {
         core.connect(started.outbox);
         let (of_thread, mut reported) = (core.clone(), None);
         let beat = move || of_thread.beat(&mut reported);
-        let beats = Repeat::spawn("heartbeat", heartbeat, beat);
-        let beats = beats.map_err(|source| WorldError::Engine {
-            engine: name,
-            what: "its thread for heartbeats",
-            source: source.into(),
-        })?;
+        let beats = Repeat::spawn("heartbeat", heartbeat, beat)
+            .map_err(|error| WorldError::engine(name, "its thread for heartbeats", error))?;
         let beats = Some(beats);
         Ok((Self { core, beats }, started.local))
-    }
-
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.core.fail("its program panicked".to_owned());
+            self.core.fail(None, "its program panicked".to_owned());
         }
         self.core.change(|state| state.peers.leave());
         // Heartbeats continue meanwhile, so that a rank that is stopped is not waited for.
@@ -517,14 +482,5 @@ impl Drop for Member {
         if let Some(outbox) = self.core.outbox.get() {
             outbox.close(close);
         }
-    }
-}
-
-impl fmt::Debug for Member {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Member")
-            .field("process", &self.core.own)
-            .field("roster", &self.core.roster())
-            .finish_non_exhaustive()
     }
 }

@@ -2,8 +2,8 @@
 
 use tinderbox_schedule::RankIndex;
 
-use super::{Channels, Core, locked};
-use crate::clock::Instant;
+use super::{Channels, Core};
+use crate::clock::{Instant, locked};
 use crate::error::WorldError;
 use crate::members::{Members, Outcome, Vote};
 use crate::message::Kind;
@@ -28,16 +28,15 @@ impl Core {
         let mut begun = Instant::now();
         self.vote(Members::prepare);
         let mut waits_for = Vec::new();
-        let mut state = locked(&self.state);
         loop {
+            let state = locked(&self.state);
             match state.members.outcome().cloned() {
                 Some(Outcome::Next(_)) => {
                     drop(state);
-                    if self.adopt() {
-                        return Ok(());
+                    match self.adopt() {
+                        true => return Ok(()),
+                        false => continue,
                     }
-                    state = locked(&self.state);
-                    continue;
                 }
                 Some(Outcome::GivenUp(generation)) => {
                     let generation = generation.number;
@@ -56,14 +55,13 @@ impl Core {
             }
             waits_for.clone_from(&missing);
             // One that decides gives up those that do not come, before others give it up.
-            let patience = if state.members.decides() {
-                timeout
-            } else {
-                timeout.saturating_mul(3)
+            let patience = match state.members.decides() {
+                true => timeout,
+                false => timeout.saturating_mul(3),
             };
             let left = patience.saturating_sub(begun.elapsed());
             if !left.is_zero() {
-                state = self.changed.wait_timeout(&self.state, state, left);
+                drop(self.changed.wait_timeout(&self.state, state, left));
                 continue;
             }
             drop(state);
@@ -71,7 +69,6 @@ impl Core {
                 self.lose(process, format!("it has not come within {timeout:?}"));
             }
             begun = Instant::now();
-            state = locked(&self.state);
         }
     }
 

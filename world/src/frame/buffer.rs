@@ -1,9 +1,8 @@
 //! Bytes that arrived, aligned for every element type.
 
-use std::fmt;
-
 /// Bytes in memory that is aligned to 8 bytes, so that they become a tensor without a copy.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, derive_more::Debug)]
+#[debug("Buffer({length} bytes)")]
 pub struct Buffer {
     /// The bytes in the order of memory; the last word is padded with zeros.
     words: Vec<u64>,
@@ -30,14 +29,12 @@ impl Buffer {
             && let Some(last) = self.words.last_mut()
         {
             let (now, later) = bytes.split_at(bytes.len().min(WORD - used));
-            let mut word = last.to_ne_bytes();
-            word[used..used + now.len()].copy_from_slice(now);
-            *last = u64::from_ne_bytes(word);
+            bytemuck::bytes_of_mut(last)[used..used + now.len()].copy_from_slice(now);
             bytes = later;
         }
         let (words, rest) = bytes.as_chunks::<WORD>();
-        self.words
-            .extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
+        let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+        self.words.extend(words);
         if !rest.is_empty() {
             let mut word = [0; WORD];
             word[..rest.len()].copy_from_slice(rest);
@@ -48,15 +45,7 @@ impl Buffer {
     /// Copies several buffers to one.
     pub fn joined(parts: &[Self]) -> Self {
         let mut whole = Self::with_capacity(parts.iter().map(Self::len).sum());
-        for part in parts {
-            match whole.length.is_multiple_of(WORD) {
-                true => {
-                    whole.words.extend_from_slice(&part.words);
-                    whole.length += part.length;
-                }
-                false => whole.extend(part.as_ref()),
-            }
-        }
+        parts.iter().for_each(|part| whole.extend(part.as_ref()));
         whole
     }
 
@@ -84,12 +73,6 @@ impl Buffer {
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.length]
-    }
-}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer({} bytes)", self.length)
     }
 }
 

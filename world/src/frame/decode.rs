@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use bytes::Buf;
 use thiserror::Error;
 
 use super::{Buffer, PRELUDE_BYTES, Received};
@@ -64,34 +65,32 @@ pub enum FrameError {
 #[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
-    part: Part,
+    /// The bytes of a frame before its pieces, as far as they were read.
+    start: Vec<u8>,
+    /// How many bytes are before the pieces: the prelude, until it says how many follow.
+    start_bytes: usize,
+    /// The length of each piece, when all bytes before the pieces were read.
+    lengths: Vec<u64>,
+    /// The pieces that were read, of which the last may be incomplete.
+    pieces: Vec<Buffer>,
+    error: Option<FrameError>,
     done: VecDeque<Received>,
 }
 
-/// What is read at present.
-#[derive(Debug)]
-enum Part {
-    /// The prelude, and then the lengths.
-    Start(Vec<u8>, usize),
-    Header {
-        header: Vec<u8>,
-        length: usize,
-        lengths: VecDeque<u64>,
-    },
-    Pieces {
-        frame: Received,
-        /// The lengths of the pieces that are not complete.
-        lengths: VecDeque<u64>,
-    },
-    Failed(FrameError),
-}
+/// Memory that is reserved for a piece before its first byte arrives. A larger piece is given more as it arrives, so that
+/// a frame that announces much and sends nothing costs little.
+const FIRST_BYTES: u64 = 64 << 20;
 
 impl Decoder {
     /// Creates a decoder at the beginning of a frame.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            part: Part::start(),
+            start: Vec::new(),
+            start_bytes: PRELUDE_BYTES,
+            lengths: Vec::new(),
+            pieces: Vec::new(),
+            error: None,
             done: VecDeque::new(),
         }
     }
@@ -102,15 +101,10 @@ impl Decoder {
     ///
     /// When the bytes are no frame, or one beyond the limits.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), FrameError> {
-        while !bytes.is_empty() {
-            let part = std::mem::replace(&mut self.part, Part::start());
-            let read = self.read(part, &mut bytes);
-            self.part = read.unwrap_or_else(Part::Failed);
-            if let Part::Failed(error) = &self.part {
-                return Err(error.clone());
-            }
+        while !bytes.is_empty() && self.error.is_none() {
+            self.error = self.read(&mut bytes).err();
         }
-        Ok(())
+        self.error.clone().map_or(Ok(()), Err)
     }
 
     /// Returns the next complete frame.
@@ -124,161 +118,103 @@ impl Decoder {
     ///
     /// When they end within a frame, or there was an error.
     pub fn end(&self) -> Result<(), FrameError> {
-        let missing = match &self.part {
-            Part::Start(bytes, _) if bytes.is_empty() => return Ok(()),
-            Part::Failed(error) => return Err(error.clone()),
-            Part::Start(bytes, length) => (length - bytes.len()) as u64,
-            Part::Header {
-                header,
-                length,
-                lengths,
-            } => (length - header.len()) as u64 + lengths.iter().sum::<u64>(),
-            Part::Pieces { frame, lengths } => {
-                let last = frame.pieces.last().map_or(0, Buffer::len);
-                lengths.iter().sum::<u64>() - last as u64
-            }
-        };
+        if let Some(error) = &self.error {
+            return Err(error.clone());
+        }
+        if self.start.is_empty() {
+            return Ok(());
+        }
+        let (.., sum) = self.prelude().unwrap_or_default();
+        let found: u64 = self.pieces.iter().map(|piece| piece.len() as u64).sum();
+        let missing = (self.start_bytes - self.start.len()) as u64 + sum - found;
         Err(FrameError::Truncated { missing })
     }
 
-    /// Reads what a part needs, and returns the part that is next.
-    fn read(&mut self, part: Part, bytes: &mut &[u8]) -> Result<Part, FrameError> {
-        match part {
-            Part::Start(mut start, length) => {
-                take(bytes, length - start.len(), |now| {
-                    start.extend_from_slice(now)
-                });
-                if start.len() < length {
-                    return Ok(Part::Start(start, length));
-                }
-                let (header, pieces, sum) = numbers(&start);
-                if start.len() == PRELUDE_BYTES {
-                    self.check(header, pieces, sum)?;
-                    if pieces > 0 {
-                        // At most as many as the limit.
-                        let length = PRELUDE_BYTES + 8 * pieces as usize;
-                        return Ok(Part::Start(start, length));
-                    }
-                }
-                let (lengths, _) = start[PRELUDE_BYTES..].as_chunks();
-                let lengths: VecDeque<u64> =
-                    lengths.iter().map(|l| u64::from_le_bytes(*l)).collect();
-                let found = lengths
-                    .iter()
-                    .fold(0, |sum: u64, length| sum.saturating_add(*length));
-                if found != sum {
-                    let announced = sum;
-                    return Err(FrameError::Lengths { announced, found });
-                }
-                Ok(self.header(
-                    Vec::with_capacity(header as usize),
-                    header as usize,
-                    lengths,
-                ))
+    /// Reads what the part of the frame at this position needs.
+    fn read(&mut self, bytes: &mut &[u8]) -> Result<(), FrameError> {
+        let count = self.pieces.len();
+        if let Some(piece) = self.pieces.last_mut() {
+            // The sum of all lengths is below the limit, which is memory that this process may use.
+            let length = usize::try_from(self.lengths[count - 1]).unwrap_or(usize::MAX);
+            piece.extend(take(bytes, length - piece.len()));
+        } else {
+            let left = self.start_bytes - self.start.len();
+            self.start.extend_from_slice(take(bytes, left));
+            if self.start.len() == PRELUDE_BYTES {
+                self.start_bytes += self.check()?;
             }
-            Part::Header {
-                mut header,
-                length,
-                lengths,
-            } => {
-                take(bytes, length - header.len(), |now| {
-                    header.extend_from_slice(now)
-                });
-                Ok(self.header(header, length, lengths))
+            if self.start.len() < self.start_bytes {
+                return Ok(());
             }
-            Part::Pieces {
-                mut frame,
-                mut lengths,
-            } => {
-                if let (Some(length), Some(piece)) = (lengths.front(), frame.pieces.last_mut()) {
-                    // The sum of all lengths is below the limit, which is memory that this process may use.
-                    let left = usize::try_from(*length).unwrap_or(usize::MAX) - piece.len();
-                    take(bytes, left, |now| piece.extend(now));
-                    if piece.len() as u64 == *length {
-                        lengths.pop_front();
-                        return Ok(self.next_piece(frame, lengths));
-                    }
-                }
-                Ok(Part::Pieces { frame, lengths })
-            }
-            Part::Failed(error) => Err(error),
+            self.read_lengths()?;
         }
+        self.finish_pieces();
+        Ok(())
     }
 
-    fn check(&self, header: u32, pieces: u32, sum: u64) -> Result<(), FrameError> {
-        let Limits {
-            header_bytes,
-            pieces: most,
-            bytes,
-        } = self.limits;
+    /// Returns the numbers of the prelude: bytes of header, pieces, bytes of all pieces.
+    fn prelude(&self) -> Option<(u32, u32, u64)> {
+        let mut prelude = self.start.get(..PRELUDE_BYTES)?;
+        Some((
+            prelude.get_u32_le(),
+            prelude.get_u32_le(),
+            prelude.get_u64_le(),
+        ))
+    }
+
+    /// Checks the prelude. Returns the bytes between it and the pieces.
+    fn check(&self) -> Result<usize, FrameError> {
+        let (header, pieces, sum) = self.prelude().unwrap_or_default();
+        let limits = self.limits;
         let numbers = [
-            (
-                "bytes of header",
-                u64::from(header),
-                u64::from(header_bytes),
-            ),
-            ("pieces", u64::from(pieces), u64::from(most)),
-            ("bytes of pieces", sum, bytes),
+            ("bytes of header", header.into(), limits.header_bytes.into()),
+            ("pieces", pieces.into(), limits.pieces.into()),
+            ("bytes of pieces", sum, limits.bytes),
         ];
         match numbers.into_iter().find(|(_, found, limit)| found > limit) {
             Some((what, found, limit)) => Err(FrameError::TooLarge { what, found, limit }),
-            None => Ok(()),
+            None => Ok(8 * pieces as usize + header as usize),
         }
     }
 
-    /// Continues after a part of the header.
-    fn header(&mut self, header: Vec<u8>, length: usize, lengths: VecDeque<u64>) -> Part {
-        if header.len() < length {
-            return Part::Header {
-                header,
-                length,
-                lengths,
+    /// Reads the lengths of the pieces.
+    fn read_lengths(&mut self) -> Result<(), FrameError> {
+        let (_, pieces, announced) = self.prelude().unwrap_or_default();
+        let (lengths, _) = self.start[PRELUDE_BYTES..].as_chunks();
+        let lengths = lengths.iter().take(pieces as usize);
+        self.lengths = lengths.map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        let found = self.lengths.iter().copied().fold(0, u64::saturating_add);
+        match found == announced {
+            true => Ok(()),
+            false => Err(FrameError::Lengths { announced, found }),
+        }
+    }
+
+    /// Begins the next piece if the last one is complete, and ends the frame after all.
+    fn finish_pieces(&mut self) {
+        loop {
+            let count = self.pieces.len();
+            if let Some(last) = self.pieces.last()
+                && (last.len() as u64) < self.lengths[count - 1]
+            {
+                return;
+            }
+            let Some(length) = self.lengths.get(count) else {
+                let header = std::mem::take(&mut self.start).split_off(PRELUDE_BYTES + 8 * count);
+                let pieces = std::mem::take(&mut self.pieces);
+                self.done.push_back(Received { header, pieces });
+                self.start_bytes = PRELUDE_BYTES;
+                return;
             };
+            let first = (*length).min(FIRST_BYTES) as usize;
+            self.pieces.push(Buffer::with_capacity(first));
         }
-        let pieces = Vec::with_capacity(lengths.len());
-        self.next_piece(Received { header, pieces }, lengths)
     }
-
-    /// Begins the next piece that has bytes, or ends the frame.
-    fn next_piece(&mut self, mut frame: Received, lengths: VecDeque<u64>) -> Part {
-        let mut lengths = lengths;
-        while lengths.front() == Some(&0) {
-            lengths.pop_front();
-            frame.pieces.push(Buffer::default());
-        }
-        let Some(length) = lengths.front() else {
-            self.done.push_back(frame);
-            return Part::start();
-        };
-        let bytes = usize::try_from(*length).unwrap_or(usize::MAX);
-        frame
-            .pieces
-            .push(Buffer::with_capacity(bytes.min(FIRST_BYTES)));
-        Part::Pieces { frame, lengths }
-    }
-}
-
-/// Memory that is reserved for a piece before its first byte arrives. A larger piece is given more as it arrives, so that
-/// a frame that announces much and sends nothing costs little.
-const FIRST_BYTES: usize = 64 << 20;
-
-impl Part {
-    const fn start() -> Self {
-        Self::Start(Vec::new(), PRELUDE_BYTES)
-    }
-}
-
-/// Returns the numbers of a prelude: bytes of header, pieces, bytes of all pieces.
-fn numbers(start: &[u8]) -> (u32, u32, u64) {
-    let mut prelude = [0; PRELUDE_BYTES];
-    prelude.copy_from_slice(&start[..PRELUDE_BYTES]);
-    let number = u128::from_le_bytes(prelude);
-    (number as u32, (number >> 32) as u32, (number >> 64) as u64)
 }
 
 /// Takes up to `most` bytes from the front.
-fn take(bytes: &mut &[u8], most: usize, to: impl FnOnce(&[u8])) {
+pub(crate) fn take<'a>(bytes: &mut &'a [u8], most: usize) -> &'a [u8] {
     let (now, later) = bytes.split_at(most.min(bytes.len()));
-    to(now);
     *bytes = later;
+    now
 }

@@ -18,6 +18,8 @@ mod encode;
 mod tests;
 
 pub use buffer::Buffer;
+#[cfg(feature = "grpc")]
+pub(crate) use decode::take;
 pub use decode::{Decoder, FrameError, Limits};
 pub use encode::Frame;
 

@@ -3,12 +3,10 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Body;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -23,101 +21,74 @@ pub(super) const PREFIX_BYTES: usize = 5;
 /// Slices up to this size are copied behind the prefix of their message, which is faster than to send both.
 const SMALL_BYTES: usize = 4096;
 
-/// The frames for one process.
+/// The frames for one process, until it is closed.
 pub(super) struct Queue {
-    frames: UnboundedReceiver<Frame>,
-    /// Those that are sent when there are no others, each with what `forgotten` was when it was queued.
-    idle: UnboundedReceiver<(u64, Frame)>,
-    /// How many times such frames were forgotten.
-    forgotten: Arc<AtomicU64>,
+    items: UnboundedReceiver<Item>,
+    /// Those that are sent when there are no others.
+    idle: VecDeque<Frame>,
+    /// What is to be sent of frames that were taken.
+    slices: VecDeque<Bytes>,
+    /// Whether a status follows, as after a response.
+    pub(super) has_trailers: bool,
 }
 
-/// Puts frames in a [`Queue`].
-pub(super) struct QueueSender {
-    frames: UnboundedSender<Frame>,
-    idle: UnboundedSender<(u64, Frame)>,
-    forgotten: Arc<AtomicU64>,
+enum Item {
+    Frame(Frame),
+    IdleFrame(Frame),
+    ForgetIdle,
 }
+
+/// Puts frames in a [`Queue`]. Does nothing after the queue was closed, as the queue of a rank that is lost.
+pub(super) struct QueueSender(UnboundedSender<Item>);
 
 impl Queue {
     pub(super) fn new() -> (QueueSender, Self) {
-        let (frames, of_frames) = unbounded_channel();
-        let (idle, of_idle) = unbounded_channel();
+        let (sender, items) = unbounded_channel();
         let queue = Self {
-            frames: of_frames,
-            idle: of_idle,
-            forgotten: Arc::default(),
+            items,
+            idle: VecDeque::new(),
+            slices: VecDeque::new(),
+            has_trailers: false,
         };
-        let sender = QueueSender {
-            frames,
-            idle,
-            forgotten: queue.forgotten.clone(),
-        };
-        (sender, queue)
+        (QueueSender(sender), queue)
     }
 
     /// The next frame; `None` after the last.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame>> {
-        let next = self.frames.poll_recv(context);
-        if next.is_ready() {
-            return next;
-        }
         loop {
-            match ready!(self.idle.poll_recv(context)) {
-                Some((forgotten, _)) if forgotten < self.forgotten.load(Relaxed) => {}
-                Some((_, frame)) => return Poll::Ready(Some(frame)),
-                // Both are closed together, and the other one is asked first.
-                None => return Poll::Pending,
+            match self.items.poll_recv(context) {
+                Poll::Ready(Some(Item::Frame(frame))) => return Poll::Ready(Some(frame)),
+                Poll::Ready(Some(Item::IdleFrame(frame))) => self.idle.push_back(frame),
+                Poll::Ready(Some(Item::ForgetIdle)) => self.idle.clear(),
+                Poll::Ready(None) => return Poll::Ready(None),
+                // A task that has run for long is also asked to wait while there is something.
+                Poll::Pending if !self.items.is_empty() => return Poll::Pending,
+                Poll::Pending => {
+                    let idle = self.idle.pop_front();
+                    return idle.map_or(Poll::Pending, |frame| Poll::Ready(Some(frame)));
+                }
             }
         }
     }
 }
 
 impl QueueSender {
-    /// Does nothing after the queue was closed, as the queue of a rank that is lost.
     pub(super) fn send(&self, frame: Frame) {
-        let _ = self.frames.send(frame);
+        let _ = self.0.send(Item::Frame(frame));
     }
 
     /// As [`send`](Self::send), for when there is nothing else to send.
     pub(super) fn send_when_idle(&self, frame: Frame) {
-        let _ = self.idle.send((self.forgotten.load(Relaxed), frame));
+        let _ = self.0.send(Item::IdleFrame(frame));
     }
 
     /// Leaves out what was queued so far for when there is nothing else to send.
     pub(super) fn forget_idle(&self) {
-        self.forgotten.fetch_add(1, Relaxed);
+        let _ = self.0.send(Item::ForgetIdle);
     }
 }
 
-/// The frames of a queue, until it is closed.
-pub(super) struct Outgoing {
-    queue: Queue,
-    /// What is to be sent of frames that were taken from the queue.
-    slices: VecDeque<Bytes>,
-    /// Whether a status follows, as after a response.
-    has_trailers: bool,
-}
-
-impl Outgoing {
-    pub(super) const fn request(queue: Queue) -> Self {
-        Self {
-            queue,
-            slices: VecDeque::new(),
-            has_trailers: false,
-        }
-    }
-
-    pub(super) const fn response(queue: Queue) -> Self {
-        Self {
-            queue,
-            slices: VecDeque::new(),
-            has_trailers: true,
-        }
-    }
-}
-
-impl Body for Outgoing {
+impl Body for Queue {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -129,10 +100,13 @@ impl Body for Outgoing {
             if let Some(slice) = self.slices.pop_front() {
                 return Poll::Ready(Some(Ok(http_body::Frame::data(slice))));
             }
-            match ready!(self.queue.poll_next(context)) {
+            match ready!(self.poll_next(context)) {
                 Some(frame) => self.slices.extend(messages(frame.into_slices())),
                 None if std::mem::take(&mut self.has_trailers) => {
-                    return Poll::Ready(Some(Ok(http_body::Frame::trailers(ok()))));
+                    // The status of a call that ended well.
+                    let status = HeaderName::from_static("grpc-status");
+                    let trailers = HeaderMap::from_iter([(status, HeaderValue::from_static("0"))]);
+                    return Poll::Ready(Some(Ok(http_body::Frame::trailers(trailers))));
                 }
                 None => return Poll::Ready(None),
             }
@@ -140,50 +114,33 @@ impl Body for Outgoing {
     }
 }
 
-/// The status of a call that ended well.
-pub(super) fn ok() -> HeaderMap {
-    HeaderMap::from_iter([(
-        http::HeaderName::from_static("grpc-status"),
-        HeaderValue::from_static("0"),
-    )])
-}
-
 /// Returns slices as gRPC messages.
 pub(super) fn messages(slices: impl Iterator<Item = Bytes>) -> Vec<Bytes> {
+    let mut slices: VecDeque<Bytes> = slices.filter(|slice| !slice.is_empty()).collect();
     let mut done = Vec::new();
-    let (mut message, mut length) = (Vec::new(), 0);
-    for mut slice in slices {
-        while !slice.is_empty() {
+    while !slices.is_empty() {
+        let (mut message, mut length) = (Vec::new(), 0);
+        while length < MESSAGE_BYTES
+            && let Some(mut slice) = slices.pop_front()
+        {
             let now = slice.split_to(slice.len().min(MESSAGE_BYTES - length));
             length += now.len();
             message.push(now);
-            if length == MESSAGE_BYTES {
-                finish(&mut message, &mut length, &mut done);
+            if !slice.is_empty() {
+                slices.push_front(slice);
             }
         }
-    }
-    if length > 0 {
-        finish(&mut message, &mut length, &mut done);
+        let mut start = BytesMut::with_capacity(PREFIX_BYTES);
+        start.put_u8(0);
+        // At most 1 MiB.
+        start.put_u32(length as u32);
+        if message[0].len() <= SMALL_BYTES {
+            start.put(message.remove(0));
+        }
+        done.push(start.freeze());
+        done.extend(message);
     }
     done
-}
-
-fn finish(message: &mut Vec<Bytes>, length: &mut usize, done: &mut Vec<Bytes>) {
-    let small = message.first().map_or(0, Bytes::len);
-    let small = if small <= SMALL_BYTES { small } else { 0 };
-    let mut start = BytesMut::with_capacity(PREFIX_BYTES + small);
-    start.put_u8(0);
-    // At most 1 MiB.
-    start.put_u32(*length as u32);
-    let mut slices = message.drain(..);
-    if small > 0
-        && let Some(first) = slices.next()
-    {
-        start.put(first);
-    }
-    done.push(start.freeze());
-    done.extend(slices);
-    *length = 0;
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Calls of other ranks.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
@@ -9,7 +9,7 @@ use tinderbox_schedule::RankIndex;
 use tokio::time::sleep;
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
-use tower_service::Service;
+use tower::ServiceExt;
 
 use super::tls::Tls;
 use crate::error::WorldError;
@@ -48,35 +48,33 @@ pub(super) async fn connect(
         reason,
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"));
-    let mut endpoint = endpoint
-        .map_err(|error| unreachable(with_causes(&error)))?
-        .connect_timeout(ATTEMPT)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .max_frame_size(HTTP_FRAME_BYTES)
-        .tcp_nodelay(true);
-    if let Some(tls) = tls {
-        endpoint = endpoint
-            .tls_config(tls.client())
-            .map_err(|error| unreachable(with_causes(&error)))?;
-    }
-    let began = Instant::now();
+    let endpoint = || {
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
+            .connect_timeout(ATTEMPT)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .max_frame_size(HTTP_FRAME_BYTES)
+            .tcp_nodelay(true);
+        match tls {
+            Some(tls) => endpoint.tls_config(tls.client()),
+            None => Ok(endpoint),
+        }
+    };
+    let endpoint = endpoint().map_err(|error| unreachable(with_causes(&error)))?;
     let mut pause = FIRST_PAUSE;
     let mut last = "no answer".to_owned();
-    loop {
-        let left = timeout.saturating_sub(began.elapsed());
-        match tokio::time::timeout(left, endpoint.connect()).await {
-            Ok(Ok(channel)) => return Ok(channel),
-            Ok(Err(error)) => last = with_causes(&error),
-            Err(_) => return Err(unreachable(last)),
+    let connected = tokio::time::timeout(timeout, async {
+        loop {
+            match endpoint.connect().await {
+                Ok(channel) => return channel,
+                Err(error) => last = with_causes(&error),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        if began.elapsed() + pause >= timeout {
-            return Err(unreachable(last));
-        }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
+    });
+    let connected = connected.await;
+    connected.map_err(|_| unreachable(last))
 }
 
 /// Calls a rank.
@@ -98,11 +96,7 @@ pub(super) async fn call(
         .body(body)
         .map_err(|error| refused(with_causes(&error)))?;
     request.headers_mut().extend(headers);
-    // A connected channel is ready after its first poll.
-    std::future::poll_fn(|context| channel.poll_ready(context))
-        .await
-        .map_err(|error| refused(with_causes(&error)))?;
-    let answer = channel.call(request).await;
+    let answer = channel.oneshot(request).await;
     let answer = answer.map_err(|error| refused(with_causes(&error)))?;
     match tonic::Status::from_header_map(answer.headers()) {
         Some(status) if status.code() != tonic::Code::Ok => {

@@ -1,12 +1,12 @@
 //! The engine.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
-use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tinderbox_schedule::RankIndex;
 use tokio::runtime::{Builder, Runtime};
@@ -16,17 +16,20 @@ use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
+use tower::service_fn;
 
-use super::body::{Outgoing, Queue, QueueSender};
+use super::body::{Queue, QueueSender};
 use super::call::{self, CARRY, HTTP_FRAME_BYTES, JOIN, RANK, RUN, WINDOW_BYTES};
 use super::join::{Hello, Lobby, Table, VERSION};
 use super::read::{read, read_one};
-use super::service::{Service, Shared};
+use super::service::Shared;
 use super::tls::Tls;
+use crate::clock::locked;
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::environment::{Environment, Meeting, machine};
 use crate::error::WorldError;
 use crate::frame::Frame;
+use crate::members::others;
 use crate::options::WorldOptions;
 
 const NAME: &str = "gRPC";
@@ -40,6 +43,7 @@ const TELL: Duration = Duration::from_millis(200);
 /// Carries frames over gRPC, between machines that have nothing but a network.
 ///
 /// Without a token and without TLS, it listens on the loopback address only.
+#[derive(derive_more::Debug)]
 pub struct Grpc {
     rank: RankIndex,
     size: usize,
@@ -47,17 +51,8 @@ pub struct Grpc {
     /// The address that this rank listens on.
     ip: IpAddr,
     options: WorldOptions,
+    #[debug(skip)]
     tls: Option<Tls>,
-}
-
-impl fmt::Debug for Grpc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Grpc")
-            .field("rank", &self.rank)
-            .field("size", &self.size)
-            .field("meeting", &self.meeting)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Grpc {
@@ -68,16 +63,10 @@ impl Grpc {
     /// When the environment has no meeting; when the meeting is not on the loopback address, and there is neither a token
     /// nor TLS; when the files for TLS can't be read.
     pub fn new(environment: &Environment, options: &WorldOptions) -> Result<Self, WorldError> {
-        let Environment {
-            launcher,
-            rank,
-            size,
-            meeting,
-            ..
-        } = environment.clone();
-        let Some(meeting) = meeting else {
+        let (rank, size) = (environment.rank, environment.size);
+        let Some(meeting) = environment.meeting.clone() else {
             return Err(WorldError::NoEngine {
-                launcher,
+                launcher: environment.launcher,
                 size,
                 hint: "set MASTER_ADDR and MASTER_PORT to the address of the first rank",
             });
@@ -128,7 +117,7 @@ impl Grpc {
         &self,
         shared: &Arc<Shared>,
         port: u16,
-        queues: Vec<(RankIndex, Queue)>,
+        queues: BTreeMap<RankIndex, Queue>,
         mut called: UnboundedReceiver<RankIndex>,
     ) -> Result<Arc<Table>, WorldError> {
         let patience = self.options.join_timeout;
@@ -136,7 +125,7 @@ impl Grpc {
         let mut first = None;
         let table = match &shared.lobby {
             Some(lobby) => {
-                lobby.open(machine);
+                lobby.enter(self.rank, self.meeting.to_string(), machine);
                 lobby.all(patience).await?
             }
             None => {
@@ -146,7 +135,6 @@ impl Grpc {
             }
         };
         shared.run.send_replace(Some(table.run));
-        let count = queues.len();
         for (to, queue) in queues {
             let channel = match first.take() {
                 Some(channel) if to.index() == 0 => channel,
@@ -154,23 +142,24 @@ impl Grpc {
             };
             self.carry(to, channel, &table, queue, shared).await?;
         }
-        let above = self.size - 1 - count;
-        let mut missing: Vec<RankIndex> = (count + 1..self.size).map(RankIndex::new).collect();
-        let began = Instant::now();
-        for _ in 0..above {
-            let left = patience.saturating_sub(began.elapsed());
-            match timeout(left, called.recv()).await {
-                Ok(Some(rank)) => missing.retain(|other| *other != rank),
-                _ => {
-                    return Err(WorldError::NotAllCame {
-                        missing,
-                        meeting: self.meeting.clone(),
-                        timeout: patience,
-                    });
-                }
+        let above = self.rank.index() + 1..self.size;
+        let mut missing: Vec<RankIndex> = above.map(RankIndex::new).collect();
+        let all = async {
+            while !missing.is_empty()
+                && let Some(rank) = called.recv().await
+            {
+                missing.retain(|other| *other != rank);
             }
+        };
+        let _ = timeout(patience, all).await;
+        match missing.is_empty() {
+            true => Ok(table),
+            false => Err(WorldError::NotAllCame {
+                missing,
+                meeting: self.meeting.clone(),
+                timeout: patience,
+            }),
         }
-        Ok(table)
     }
 
     async fn channel(&self, to: RankIndex, address: &str) -> Result<Channel, WorldError> {
@@ -187,11 +176,7 @@ impl Grpc {
             port,
             machine,
         };
-        let damaged = |source: postcard::Error| WorldError::Engine {
-            engine: NAME,
-            what: "the greeting",
-            source: source.into(),
-        };
+        let damaged = |error: postcard::Error| WorldError::engine(NAME, "the greeting", error);
         let hello = postcard::to_stdvec(&hello).map_err(damaged)?;
         let mut channel = self.channel(first, &self.meeting.to_string()).await?;
         let headers = call::headers(self.options.token.as_deref(), &[]);
@@ -225,8 +210,7 @@ impl Grpc {
             (RANK, self.rank.index().to_string()),
         ];
         let headers = call::headers(self.options.token.as_deref(), &more);
-        let body = Body::new(Outgoing::request(queue));
-        let answer = call::call(&mut channel, to, CARRY, headers, body).await?;
+        let answer = call::call(&mut channel, to, CARRY, headers, Body::new(queue)).await?;
         let events = shared.events.clone();
         let limits = self.options.limits;
         tokio::spawn(async move {
@@ -252,37 +236,23 @@ impl Engine for Grpc {
     }
 
     fn start(self: Box<Self>, events: Arc<dyn Events>) -> Result<Started, WorldError> {
-        let failed = |what| {
-            move |source: Box<dyn std::error::Error + Send + Sync>| WorldError::Engine {
-                engine: NAME,
-                what,
-                source,
-            }
-        };
         let listener = self.listen()?;
-        let port = listener
-            .local_addr()
-            .map_err(|error| failed("its port")(error.into()))?
-            .port();
+        let no_port = |error| WorldError::engine(NAME, "its port", error);
+        let port = listener.local_addr().map_err(no_port)?.port();
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("grpc")
             .enable_all()
             .build()
-            .map_err(|error| failed("its threads")(error.into()))?;
-        let mut senders = Vec::new();
-        // Ranks below are called with their queue; ranks above call and are given theirs.
-        let (mut below, mut above) = (Vec::new(), Vec::new());
-        for rank in 0..self.size {
+            .map_err(|error| WorldError::engine(NAME, "its threads", error))?;
+        let (mut senders, mut below) = (BTreeMap::new(), BTreeMap::new());
+        for other in others(self.rank, self.size) {
             let (sender, queue) = Queue::new();
-            let is_other = rank != self.rank.index();
-            senders.push(is_other.then_some(sender));
-            above.push(None);
-            match rank < self.rank.index() {
-                true => below.push((RankIndex::new(rank), queue)),
-                false => above[rank] = is_other.then_some(queue),
-            }
+            senders.insert(other, sender);
+            below.insert(other, queue);
         }
+        // Ranks below are called with their queue; ranks above call and are given theirs.
+        let above = below.split_off(&self.rank);
         let (called, calls) = unbounded_channel();
         let lobby = (self.rank.index() == 0).then(|| {
             let run = RandomState::new().build_hasher().finish();
@@ -305,13 +275,14 @@ impl Engine for Grpc {
         if let Some(tls) = &self.tls {
             server = server
                 .tls_config(tls.server())
-                .map_err(|error| failed("TLS")(error.into()))?;
+                .map_err(|error| WorldError::engine(NAME, "TLS", error))?;
         }
         let (stop, stopped) = oneshot::channel::<()>();
-        let service = Service(shared.clone());
+        let of_service = shared.clone();
+        let service = service_fn(move |request| of_service.clone().serve(request));
         let guard = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener);
-        let listener = listener.map_err(|error| failed("its port")(error.into()))?;
+        let listener = listener.map_err(no_port)?;
         drop(guard);
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         runtime.spawn(async move {
@@ -339,10 +310,7 @@ impl Engine for Grpc {
                 })
             })
         });
-        let outbox = GrpcOutbox {
-            senders: Mutex::new(senders),
-            runtime: Mutex::new(Some((runtime, stop))),
-        };
+        let outbox = GrpcOutbox(Mutex::new(Some((senders, stop, runtime))));
         match connected {
             Ok(table) => Ok(Started {
                 local: table.local(self.rank),
@@ -359,44 +327,35 @@ impl Engine for Grpc {
     }
 }
 
-/// Queues frames for the threads of the runtime.
-struct GrpcOutbox {
-    senders: Mutex<Vec<Option<QueueSender>>>,
-    runtime: Mutex<Option<(Runtime, oneshot::Sender<()>)>>,
-}
+/// The queues of all others.
+type Senders = BTreeMap<RankIndex, QueueSender>;
+
+/// The queues, and what sends their frames, until it is closed.
+struct GrpcOutbox(Mutex<Option<(Senders, oneshot::Sender<()>, Runtime)>>);
 
 impl Outbox for GrpcOutbox {
     fn send(&self, to: RankIndex, frame: Frame) {
-        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Some(sender)) = senders.get(to.index()) {
+        if let Some(sender) = locked(&self.0).as_ref().and_then(|open| open.0.get(&to)) {
             sender.send(frame);
         }
     }
 
     fn send_when_idle(&self, to: RankIndex, frame: Frame) {
-        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Some(sender)) = senders.get(to.index()) {
+        if let Some(sender) = locked(&self.0).as_ref().and_then(|open| open.0.get(&to)) {
             sender.send_when_idle(frame);
         }
     }
 
     fn forget_idle(&self) {
-        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
-        senders.iter().flatten().for_each(QueueSender::forget_idle);
+        for (senders, ..) in locked(&self.0).iter() {
+            senders.values().for_each(QueueSender::forget_idle);
+        }
     }
 
     fn close(&self, _: Close) {
-        self.senders
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
-        let runtime = self
-            .runtime
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some((runtime, stop)) = runtime {
-            drop(stop);
+        let open = locked(&self.0).take();
+        if let Some((senders, stop, runtime)) = open {
+            drop((senders, stop));
             runtime.shutdown_timeout(END);
         }
     }

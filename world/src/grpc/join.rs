@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_schedule::RankIndex;
 use tokio::sync::watch;
 
+use crate::clock::locked;
 use crate::environment::{Local, Meeting};
 use crate::error::{WorldError, ranks};
 
@@ -77,15 +78,6 @@ impl Lobby {
         }
     }
 
-    fn come(&self) -> MutexGuard<'_, BTreeMap<RankIndex, (String, String)>> {
-        self.come.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The first rank itself has come.
-    pub(super) fn open(&self, machine: String) {
-        self.enter(RankIndex::new(0), self.meeting.to_string(), machine);
-    }
-
     /// Checks who comes, and waits for all others.
     ///
     /// # Errors
@@ -126,7 +118,7 @@ impl Lobby {
             Some(from) => SocketAddr::new(from.ip(), hello.port).to_string(),
             None => return Err("its address is unknown".to_owned()),
         };
-        if let Some((other, _)) = self.come().get(&rank) {
+        if let Some((other, _)) = locked(&self.come).get(&rank) {
             return Err(format!(
                 "rank {rank} has come already, from {other}: does another run use {}?",
                 self.meeting
@@ -142,8 +134,9 @@ impl Lobby {
         answer.unwrap_or_else(|| Err("rank 0 has ended".to_owned()))
     }
 
-    fn enter(&self, rank: RankIndex, address: String, machine: String) {
-        let mut come = self.come();
+    /// A rank has come.
+    pub(super) fn enter(&self, rank: RankIndex, address: String, machine: String) {
+        let mut come = locked(&self.come);
         come.insert(rank, (address, machine));
         tracing::debug!(
             rank = rank.index(),
@@ -153,9 +146,8 @@ impl Lobby {
         );
         if come.len() == self.size {
             let (addresses, machines) = come.values().cloned().unzip();
-            let run = self.run;
             let table = Table {
-                run,
+                run: self.run,
                 addresses,
                 machines,
             };
@@ -172,7 +164,7 @@ impl Lobby {
         {
             return Ok(table.clone());
         }
-        let come = self.come();
+        let come = locked(&self.come);
         let missing = (0..self.size).map(RankIndex::new);
         let missing: Vec<RankIndex> = missing.filter(|rank| !come.contains_key(rank)).collect();
         drop(come);
@@ -194,7 +186,7 @@ struct Waits<'a> {
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.lobby.come().remove(&self.rank);
+        locked(&self.lobby.come).remove(&self.rank);
     }
 }
 

@@ -1,20 +1,20 @@
 //! Frames from the body of a request or a response.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use thiserror::Error;
 use tinderbox_path::with_causes;
 use tinderbox_schedule::RankIndex;
 use tonic::body::Body;
 
 use super::body::{MESSAGE_BYTES, PREFIX_BYTES};
 use crate::engine::Events;
-use crate::frame::{Decoder, FrameError, Limits};
+use crate::frame::{Decoder, FrameError, Limits, take};
 
 /// Bytes that are no stream of frames.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
     #[error("it sent {length} bytes as one message, the limit is {MESSAGE_BYTES}")]
     Long { length: u64 },
@@ -33,38 +33,28 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Gives the bytes of messages to `take`.
-    pub(super) fn read<E: From<ReadError>>(
-        &mut self,
-        mut bytes: &[u8],
-        mut take: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        while !bytes.is_empty() {
-            if self.left == 0 {
-                let (now, later) =
-                    bytes.split_at(bytes.len().min(PREFIX_BYTES - self.prefix.len()));
-                self.prefix.extend_from_slice(now);
-                bytes = later;
-                let [compressed, a, b, c, d] = self.prefix[..] else {
-                    continue;
-                };
-                let length = u32::from_be_bytes([a, b, c, d]);
-                self.prefix.clear();
-                if compressed != 0 {
-                    return Err(ReadError::Compressed.into());
-                }
-                if length as usize > MESSAGE_BYTES {
-                    let length = u64::from(length);
-                    return Err(ReadError::Long { length }.into());
-                }
-                self.left = length as usize;
+    /// Returns the next bytes of a message, and removes them from the front of what arrived; `None` if there are no others.
+    pub(super) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<&'a [u8]>, ReadError> {
+        while self.left == 0 {
+            let now = take(bytes, PREFIX_BYTES - self.prefix.len());
+            self.prefix.extend_from_slice(now);
+            let [compressed, a, b, c, d] = self.prefix[..] else {
+                return Ok(None);
+            };
+            let length = u32::from_be_bytes([a, b, c, d]);
+            self.prefix.clear();
+            if compressed != 0 {
+                return Err(ReadError::Compressed);
             }
-            let (now, later) = bytes.split_at(bytes.len().min(self.left));
-            self.left -= now.len();
-            bytes = later;
-            take(now)?;
+            if length as usize > MESSAGE_BYTES {
+                let length = u64::from(length);
+                return Err(ReadError::Long { length });
+            }
+            self.left = length as usize;
         }
-        Ok(())
+        let now = take(bytes, self.left);
+        self.left -= now.len();
+        Ok((!now.is_empty()).then_some(now))
     }
 }
 
@@ -85,17 +75,16 @@ async fn read_all(
 ) -> Result<(), String> {
     let mut messages = Messages::default();
     let mut decoder = Decoder::new(limits);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|status| broken(&status))?;
-        // Trailers have no data.
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
+    while let Some(data) = next_data(&mut body).await? {
         events.heard(from);
-        let push = |bytes: &[u8]| Ok::<(), ReadError>(decoder.push(bytes)?);
-        messages
-            .read(&data, push)
-            .map_err(|error| with_causes(&error))?;
+        let mut bytes = &data[..];
+        let mut push = || -> Result<(), ReadError> {
+            while let Some(now) = messages.next(&mut bytes)? {
+                decoder.push(now)?;
+            }
+            Ok(())
+        };
+        push().map_err(|error| with_causes(&error))?;
         while let Some(frame) = decoder.next_frame() {
             events.received(from, frame);
         }
@@ -103,38 +92,41 @@ async fn read_all(
     decoder.end().map_err(|error| with_causes(&error))
 }
 
+/// Returns what arrives next.
+async fn next_data(body: &mut Body) -> Result<Option<Bytes>, String> {
+    while let Some(frame) = body.frame().await {
+        // Trailers have no data.
+        if let Ok(data) = frame.map_err(|status| broken(&status))?.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
 /// Returns why a connection broke: the last cause, because those before only name layers.
 fn broken(status: &tonic::Status) -> String {
-    let mut last: &dyn std::error::Error = status;
-    while let Some(cause) = last.source() {
-        last = cause;
-    }
-    match std::ptr::eq(last, std::ptr::from_ref(status)) {
-        true => format!("its connection broke: {}", status.message()),
-        false => format!("its connection broke: {last}"),
-    }
+    let causes = std::iter::successors(status.source(), |&cause| cause.source());
+    let last = causes.last().map(ToString::to_string);
+    let reason = last.unwrap_or_else(|| status.message().to_owned());
+    format!("its connection broke: {reason}")
 }
 
 /// Reads the only message of a body, of at most 1 MiB.
 pub(super) async fn read_one(mut body: Body) -> Result<Bytes, String> {
     let mut messages = Messages::default();
     let mut message = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|status| broken(&status))?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        let take = |bytes: &[u8]| {
-            message.extend_from_slice(bytes);
+    while let Some(data) = next_data(&mut body).await? {
+        let mut bytes = &data[..];
+        while let Some(now) = messages
+            .next(&mut bytes)
+            .map_err(|error| error.to_string())?
+        {
+            message.extend_from_slice(now);
+        }
+        if message.len() > MESSAGE_BYTES {
             let length = message.len() as u64;
-            match message.len() > MESSAGE_BYTES {
-                true => Err(ReadError::Long { length }),
-                false => Ok(()),
-            }
-        };
-        messages
-            .read(&data, take)
-            .map_err(|error| error.to_string())?;
+            return Err(ReadError::Long { length }.to_string());
+        }
     }
     Ok(message.into())
 }
@@ -147,13 +139,10 @@ mod tests {
     fn read(slices: &[&[u8]]) -> Result<Vec<u8>, String> {
         let (mut reader, mut all) = (Messages::default(), Vec::new());
         for slice in slices {
-            let take = |bytes: &[u8]| {
-                all.extend_from_slice(bytes);
-                Ok::<(), ReadError>(())
-            };
-            reader
-                .read(slice, take)
-                .map_err(|error| error.to_string())?;
+            let mut bytes = *slice;
+            while let Some(now) = reader.next(&mut bytes).map_err(|error| error.to_string())? {
+                all.extend_from_slice(now);
+            }
         }
         Ok(all)
     }

@@ -1,11 +1,9 @@
 //! The side of a connection that is called.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex};
 
 use http::{HeaderMap, Request, Response};
 use tinderbox_schedule::RankIndex;
@@ -15,10 +13,11 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 
-use super::body::{Outgoing, Queue};
+use super::body::Queue;
 use super::call::{CARRY, JOIN, RANK, RUN, TOKEN, hex, one};
 use super::join::Lobby;
 use super::read::{read, read_one};
+use crate::clock::locked;
 use crate::engine::Events;
 use crate::frame::Limits;
 
@@ -33,41 +32,25 @@ pub(super) struct Shared {
     /// The number of the run, when it is known.
     pub(super) run: watch::Sender<Option<u64>>,
     /// What is to be sent to each rank that calls this one, until it has called.
-    pub(super) queues: Mutex<Vec<Option<Queue>>>,
+    pub(super) queues: Mutex<BTreeMap<RankIndex, Queue>>,
     /// Tells which ranks have called.
     pub(super) called: UnboundedSender<RankIndex>,
 }
 
-/// Serves the calls of other ranks.
-#[derive(Clone)]
-pub(super) struct Service(pub(super) Arc<Shared>);
-
-impl tower_service::Service<Request<Body>> for Service {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let shared = self.0.clone();
-        Box::pin(async move {
-            let answer = shared.answer(request).await;
-            Ok(answer.unwrap_or_else(|status| {
-                tracing::warn!(
-                    rank = shared.rank.index(),
-                    reason = status.message(),
-                    "refused"
-                );
-                status.into_http()
-            }))
-        })
-    }
-}
-
 impl Shared {
+    /// Serves a call of another rank.
+    pub(super) async fn serve(
+        self: Arc<Self>,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Infallible> {
+        let answer = self.answer(request).await;
+        Ok(answer.unwrap_or_else(|status| {
+            let (rank, reason) = (self.rank.index(), status.message());
+            tracing::warn!(rank, reason, "refused");
+            status.into_http()
+        }))
+    }
+
     async fn answer(&self, request: Request<Body>) -> Result<Response<Body>, Status> {
         self.check_token(request.headers())?;
         let from = remote(&request);
@@ -124,11 +107,9 @@ impl Shared {
         }
         let index = rank.and_then(|rank| usize::try_from(rank).ok());
         let index = index.ok_or_else(|| Status::invalid_argument("it does not say its rank"))?;
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = queues.get_mut(index).and_then(Option::take);
-        drop(queues);
         let rank = RankIndex::new(index);
-        let queue = queue.ok_or_else(|| {
+        let queue = locked(&self.queues).remove(&rank);
+        let mut queue = queue.ok_or_else(|| {
             Status::already_exists(format!(
                 "rank {rank} is connected already, or does not call this one"
             ))
@@ -136,7 +117,8 @@ impl Shared {
         tokio::spawn(read(rank, body, self.limits, self.events.clone()));
         // The engine waits for it.
         let _ = self.called.send(rank);
-        Ok(response(Body::new(Outgoing::response(queue))))
+        queue.has_trailers = true;
+        Ok(response(Body::new(queue)))
     }
 }
 

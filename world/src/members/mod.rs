@@ -63,6 +63,12 @@ impl Roster {
     }
 }
 
+/// Returns all ranks but one.
+pub(crate) fn others(own: RankIndex, size: usize) -> impl Iterator<Item = RankIndex> + use<> {
+    let ranks = (0..size).map(RankIndex::new);
+    ranks.filter(move |rank| *rank != own)
+}
+
 /// A message of the agreement.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Vote {
@@ -191,18 +197,16 @@ impl Members {
                 }
             }
             Vote::Accept(generation) => {
-                let Some((proposed, unaccepted)) = &mut self.proposed else {
-                    return Vec::new();
-                };
-                if proposed.generation == generation {
-                    unaccepted.remove(&from);
+                if let Some((proposed, unaccepted)) = &mut self.proposed {
+                    if proposed.generation == generation {
+                        unaccepted.remove(&from);
+                    }
+                    if unaccepted.is_empty() {
+                        let next = proposed.clone();
+                        return self.begin(next);
+                    }
                 }
-                let is_accepted = unaccepted.is_empty();
-                let proposed = proposed.clone();
-                match is_accepted {
-                    true => self.begin(proposed),
-                    false => Vec::new(),
-                }
+                Vec::new()
             }
             Vote::Begin(generation) => match self.accepted.clone() {
                 Some(accepted) if is_member && accepted.generation == generation => {

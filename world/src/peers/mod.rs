@@ -7,9 +7,11 @@ use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use tinderbox_schedule::RankIndex;
 
+use crate::error::if_known;
+
 /// The failure of a rank, as all ranks report it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, Display)]
-#[display("rank {rank} {how}{}", self.doing_text())]
+#[display("rank {rank} {how}{}", if_known("; it was last in ", doing, ""))]
 pub struct Failure {
     /// The rank.
     pub rank: RankIndex,
@@ -20,16 +22,6 @@ pub struct Failure {
 }
 
 impl std::error::Error for Failure {}
-
-impl Failure {
-    fn doing_text(&self) -> String {
-        let text = self
-            .doing
-            .as_ref()
-            .map(|doing| format!("; it was last in {doing}"));
-        text.unwrap_or_default()
-    }
-}
 
 /// What happened to a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, Display)]
@@ -137,23 +129,17 @@ impl Peers {
         let Some(peer) = self.peers.get_mut(from.index()) else {
             return Vec::new();
         };
-        match word {
-            Word::Confirm => {
-                peer.unconfirmed = peer.unconfirmed.saturating_sub(1);
-                Vec::new()
-            }
-            Word::Goodbye => {
-                peer.has_left = true;
-                vec![(from, Word::Confirm)]
-            }
-            Word::Abort(failure) => {
-                // It sends nothing more but confirmations, and its end is no failure of its own.
-                peer.has_left = true;
-                let mut words = vec![(from, Word::Confirm)];
-                words.extend(self.fail(failure));
-                words
-            }
+        if let Word::Confirm = word {
+            peer.unconfirmed = peer.unconfirmed.saturating_sub(1);
+            return Vec::new();
         }
+        // After an abort, it sends nothing more but confirmations, and its end is no failure of its own.
+        peer.has_left = true;
+        let mut words = vec![(from, Word::Confirm)];
+        if let Word::Abort(failure) = word {
+            words.extend(self.fail(failure));
+        }
+        words
     }
 
     /// A process can't be heard of any more.
@@ -163,11 +149,10 @@ impl Peers {
         reason: String,
         doing: Option<String>,
     ) -> Vec<(RankIndex, Word)> {
-        let Some(peer) = self.peers.get_mut(rank.index()) else {
-            return Vec::new();
-        };
-        let was_open = !peer.is_lost && !peer.has_left;
-        peer.is_lost = true;
+        let was_open = self.is_open(rank);
+        if let Some(peer) = self.peers.get_mut(rank.index()) {
+            peer.is_lost = true;
+        }
         match was_open {
             true => self.fail(Failure {
                 rank,

@@ -2,7 +2,7 @@
 
 /// A sequence of random numbers that a seed decides: SplitMix64 (Steele, Lea and Flood, Fast Splittable Pseudorandom
 /// Number Generators, OOPSLA 2014). Not for secrets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Random(u64);
 
 impl Random {

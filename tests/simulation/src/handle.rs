@@ -1,7 +1,6 @@
 //! What fibers do: wait, notify, and start others.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,10 +18,12 @@ pub fn current() -> Option<Handle> {
 }
 
 /// A simulation, as its fibers use it. Clones are the same simulation.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct Handle {
+    #[debug("now: {:?}", self.now())]
     state: Arc<Mutex<State>>,
     /// The virtual time 0 as a point of the system's clock.
+    #[debug(skip)]
     start: Instant,
 }
 
@@ -41,7 +42,7 @@ impl Handle {
     /// Returns the virtual time since the start.
     #[must_use]
     pub fn now(&self) -> Duration {
-        self.state().now
+        self.state().now()
     }
 
     /// Returns the virtual time for code that counts with [`Instant`]s. Only differences of them are deterministic.
@@ -97,7 +98,7 @@ impl Handle {
     /// Returns the process of the fiber or action that runs.
     #[must_use]
     pub fn process(&self) -> Option<Process> {
-        self.state().process()
+        self.state().process
     }
 
     /// Starts a fiber in the process of what runs.
@@ -106,7 +107,7 @@ impl Handle {
     ///
     /// When nothing of this simulation runs.
     pub fn spawn(&self, name: impl Into<String>, body: impl FnOnce() + Send + 'static) -> Fiber {
-        let process = self.state().process();
+        let process = self.state().process;
         self.spawn_in(process.expect("a fiber or an action runs"), name, body)
     }
 
@@ -150,14 +151,6 @@ impl Handle {
     pub fn random_time(&self, most: Duration) -> Duration {
         let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(self.random(most.saturating_add(1)))
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
-            .field("now", &self.now())
-            .finish_non_exhaustive()
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use generator::{Generator, Gn};
+use generator::Gn;
 
 use crate::error::SimulationError;
 use crate::handle::{Entered, Handle};
-use crate::state::{Body, FiberId, Process, Step};
+use crate::state::{Body, FiberId, Process, Report, Step};
 
 /// The stack of a fiber. Pages that it does not touch use no memory.
 const STACK_BYTES: usize = 1 << 20;
@@ -22,23 +22,17 @@ const TIME_LIMIT: Duration = Duration::from_secs(60 * 60);
 const STEP_LIMIT: u64 = 10_000_000;
 
 /// Fibers that are about to run.
+#[derive(derive_more::Debug)]
 pub struct Simulation<'a> {
     seed: u64,
+    #[debug(skip)]
     handle: Handle,
+    #[debug(skip)]
     stack_bytes: usize,
+    #[debug(skip)]
     time_limit: Duration,
+    #[debug("{} fibers", bodies.len())]
     bodies: Vec<(FiberId, Body<'a>)>,
-}
-
-/// What a simulation did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// A hash of all steps: which fiber or action ran, and at which virtual time.
-    pub digest: u64,
-    /// How many times a fiber or an action has run.
-    pub steps: u64,
-    /// The virtual time when the last fiber ended.
-    pub elapsed: Duration,
 }
 
 impl<'a> Simulation<'a> {
@@ -104,32 +98,41 @@ impl<'a> Simulation<'a> {
     }
 
     fn run_all(&mut self) -> Result<Report, SimulationError> {
-        let mut stacks = BTreeMap::new();
+        // An even number: an odd one makes the crate fill the stack, to measure how much of it is used.
+        let words = self.stack_bytes.div_ceil(2 * size_of::<usize>()) * 2;
+        // One that is dropped while it is suspended unwinds by a panic, in destructors that may wait.
+        let mut stacks = ManuallyDrop::new(BTreeMap::new());
         loop {
-            let spawned = std::mem::take(&mut self.handle.state().spawned);
-            let spawned = spawned
-                .into_iter()
-                .map(|(fiber, body)| (fiber, body as Body<'a>));
+            let spawned = std::mem::take(&mut self.handle.state().spawned).into_iter();
+            let spawned = spawned.map(|(fiber, body)| (fiber, body as Body<'a>));
             for (fiber, body) in self.bodies.drain(..).chain(spawned) {
-                let body = guarded(&self.handle, body);
-                stacks.insert(fiber, Stack::new(self.stack_bytes, body));
+                let stack = Gn::<()>::new_opt(words, guarded(&self.handle, body));
+                stacks.insert(fiber, stack);
             }
             match self.step()? {
                 Step::Fiber(fiber) => {
                     let stack = stacks.get_mut(&fiber);
-                    if stack.is_none_or(|stack| stack.run(&self.handle)) {
-                        stacks.remove(&fiber);
-                        self.handle.state().end(fiber);
+                    let stack = stack.expect("a fiber that has not ended has a stack");
+                    let resumed = catch_unwind(AssertUnwindSafe(|| {
+                        stack.resume();
+                        stack.is_done()
+                    }));
+                    match resumed {
+                        Ok(false) => continue,
+                        Ok(true) => drop(stacks.remove(&fiber)),
+                        Err(_) => {
+                            // The body catches all panics: this one is the guard page's. What is on the stack is left alone.
+                            std::mem::forget(stacks.remove(&fiber));
+                            let message = "it needs a larger stack".to_owned();
+                            self.handle.state().fail(message);
+                        }
                     }
+                    self.handle.state().end(fiber);
                 }
                 Step::Action(action) => guarded(&self.handle, action)(),
                 Step::Ended => {
-                    let state = self.handle.state();
-                    return Ok(Report {
-                        digest: state.digest,
-                        steps: state.steps,
-                        elapsed: state.now,
-                    });
+                    drop(ManuallyDrop::into_inner(stacks));
+                    return Ok(self.handle.state().report);
                 }
             }
         }
@@ -139,22 +142,21 @@ impl<'a> Simulation<'a> {
     fn step(&self) -> Result<Step, SimulationError> {
         let (seed, mut state) = (self.seed, self.handle.state());
         if let Some((fiber, message)) = state.panic.take() {
-            let now = state.now;
             return Err(SimulationError::Panicked {
                 seed,
-                now,
+                now: state.now(),
                 fiber,
                 message,
             });
         }
-        let step = match state.steps < STEP_LIMIT {
+        let step = match state.report.steps < STEP_LIMIT {
             true => state.step(self.time_limit),
             false => None,
         };
         step.ok_or_else(|| SimulationError::Endless {
             seed,
-            now: state.now,
-            steps: state.steps,
+            now: state.now(),
+            steps: state.report.steps,
             fibers: state.left(),
         })
     }
@@ -175,49 +177,4 @@ fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
     text.unwrap_or_else(|| "a panic without a message".to_owned())
-}
-
-/// The stack of a fiber, suspended where the fiber waits.
-struct Stack<'a>(Option<Generator<'a, (), ()>>);
-
-impl<'a> Stack<'a> {
-    fn new(bytes: usize, body: Body<'a>) -> Self {
-        // An even number: an odd one makes the crate fill the stack, to measure how much of it is used.
-        let words = bytes.div_ceil(2 * size_of::<usize>()) * 2;
-        Self(Some(Gn::new_opt(words, body)))
-    }
-
-    /// Runs until the fiber waits or ends. Returns whether it has ended.
-    fn run(&mut self, handle: &Handle) -> bool {
-        let resumed = catch_unwind(AssertUnwindSafe(|| {
-            self.0.as_mut().is_none_or(|stack| {
-                stack.resume();
-                stack.is_done()
-            })
-        }));
-        resumed.unwrap_or_else(|_| {
-            // The body catches all panics: this one is the guard page's. What is on the stack is left alone.
-            std::mem::forget(self.0.take());
-            handle.state().fail("it needs a larger stack".to_owned());
-            true
-        })
-    }
-}
-
-impl Drop for Stack<'_> {
-    fn drop(&mut self) {
-        // One that is dropped while it is suspended unwinds by a panic, in destructors that may wait.
-        if let Some(stack) = self.0.take_if(|stack| !stack.is_done()) {
-            std::mem::forget(stack);
-        }
-    }
-}
-
-impl fmt::Debug for Simulation<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Simulation")
-            .field("seed", &self.seed)
-            .field("fibers", &self.bodies.len())
-            .finish_non_exhaustive()
-    }
 }

@@ -35,7 +35,8 @@ pub(crate) type Body<'a> = Box<dyn FnOnce() + Send + 'a>;
 /// The number of a fiber, which is also the number of the event of its end.
 pub(crate) type FiberId = u64;
 
-#[derive(Debug)]
+#[derive(Debug, Display)]
+#[display("`{name}` of process {process}")]
 struct Member {
     name: String,
     process: Process,
@@ -57,6 +58,17 @@ enum Runnable {
     Action((Duration, u64)),
 }
 
+/// What a simulation did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// A hash of all steps: which fiber or action ran, and at which virtual time.
+    pub digest: u64,
+    /// How many times a fiber or an action has run.
+    pub steps: u64,
+    /// The virtual time when the last fiber ended.
+    pub elapsed: Duration,
+}
+
 /// What runs next.
 pub(crate) enum Step {
     /// A fiber.
@@ -67,12 +79,11 @@ pub(crate) enum Step {
     Ended,
 }
 
+#[derive(Default)]
 pub(crate) struct State {
-    pub(crate) now: Duration,
+    /// What was done so far.
+    pub(crate) report: Report,
     pub(crate) random: Random,
-    /// A hash of all steps.
-    pub(crate) digest: u64,
-    pub(crate) steps: u64,
     fibers: BTreeMap<FiberId, Member>,
     /// Fibers that were spawned and have no stack yet.
     pub(crate) spawned: Vec<(FiberId, Body<'static>)>,
@@ -82,7 +93,7 @@ pub(crate) struct State {
     paused: BTreeMap<Process, Duration>,
     /// The fiber that runs, and the process of what runs.
     fiber: Option<FiberId>,
-    process: Option<Process>,
+    pub(crate) process: Option<Process>,
     /// The fiber that panicked first, and the message.
     pub(crate) panic: Option<(String, String)>,
     /// Numbers of fibers, events and actions.
@@ -90,21 +101,19 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) const fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
-            now: Duration::ZERO,
+            report: Report {
+                digest: mixed(seed),
+                ..Report::default()
+            },
             random: Random::new(seed),
-            digest: mixed(seed),
-            steps: 0,
-            fibers: BTreeMap::new(),
-            spawned: Vec::new(),
-            actions: BTreeMap::new(),
-            paused: BTreeMap::new(),
-            fiber: None,
-            process: None,
-            panic: None,
-            next: 0,
+            ..Self::default()
         }
+    }
+
+    pub(crate) const fn now(&self) -> Duration {
+        self.report.elapsed
     }
 
     const fn number(&mut self) -> u64 {
@@ -120,10 +129,6 @@ impl State {
         Event(fiber)
     }
 
-    pub(crate) const fn process(&self) -> Option<Process> {
-        self.process
-    }
-
     pub(crate) fn is_alive(&self, fiber: FiberId) -> bool {
         self.fibers.contains_key(&fiber)
     }
@@ -133,7 +138,7 @@ impl State {
         let member = Member {
             name,
             process,
-            due: Some(self.now),
+            due: Some(self.now()),
             waits_for: Vec::new(),
             is_notified: false,
         };
@@ -147,7 +152,7 @@ impl State {
     }
 
     pub(crate) fn pause(&mut self, process: Process, duration: Duration) {
-        let until = self.now.saturating_add(duration);
+        let until = self.now().saturating_add(duration);
         let paused = self.paused.entry(process).or_default();
         *paused = until.max(*paused);
     }
@@ -157,9 +162,10 @@ impl State {
     }
 
     pub(crate) fn notify(&mut self, event: Event) {
+        let now = self.now();
         let waiting = self.fibers.values_mut();
         for member in waiting.filter(|member| member.waits_for.contains(&event)) {
-            member.due = Some(self.now);
+            member.due = Some(now);
             member.is_notified = true;
             member.waits_for.clear();
         }
@@ -171,9 +177,9 @@ impl State {
         events: &[Event],
         timeout: Option<Duration>,
     ) -> Option<FiberId> {
-        let fiber = self.fiber?;
+        let (fiber, now) = (self.fiber?, self.now());
         let member = self.fibers.get_mut(&fiber)?;
-        member.due = timeout.and_then(|timeout| self.now.checked_add(timeout));
+        member.due = timeout.and_then(|timeout| now.checked_add(timeout));
         member.waits_for.clear();
         member.waits_for.extend_from_slice(events);
         member.is_notified = false;
@@ -194,12 +200,9 @@ impl State {
     /// What runs panicked. The first panic is kept.
     pub(crate) fn fail(&mut self, message: String) {
         let member = self.fiber.and_then(|fiber| self.fibers.get(&fiber));
-        let name = match (member, self.process) {
-            (Some(member), _) => member.to_string(),
-            (None, process) => {
-                format!("an action of process {}", process.map_or(0, Process::index))
-            }
-        };
+        let process = self.process.map_or(0, Process::index);
+        let action = || format!("an action of process {process}");
+        let name = member.map_or_else(action, ToString::to_string);
         self.panic.get_or_insert((name, message));
     }
 
@@ -212,24 +215,24 @@ impl State {
             }
             self.postpone();
             let count = self.runnable().count();
-            let chosen = match count {
-                0 | 1 => 0,
-                count => self.random.below(count as u64) as usize,
-            };
-            let chosen = self.runnable().nth(chosen);
-            if let Some(chosen) = chosen {
+            if count > 0 {
+                let chosen = match count {
+                    1 => 0,
+                    _ => self.random.below(count as u64) as usize,
+                };
+                let chosen = self.runnable().nth(chosen)?;
                 return self.begin(chosen);
             }
-            self.now = self.next_time().filter(|next| *next <= limit)?;
+            self.report.elapsed = self.next_time().filter(|next| *next <= limit)?;
         }
     }
 
     /// Actions of paused processes wait until these continue, in their order.
     fn postpone(&mut self) {
-        let due = self.actions.range(..=(self.now, u64::MAX));
+        let due = self.actions.range(..=(self.now(), u64::MAX));
         let late = due.filter_map(|(key, action)| {
             let until = self.paused_until(action.process);
-            (until > self.now).then_some((*key, until))
+            (until > self.now()).then_some((*key, until))
         });
         for (key, until) in late.collect::<Vec<_>>() {
             if let Some(action) = self.actions.remove(&key) {
@@ -240,10 +243,10 @@ impl State {
 
     /// All fibers and actions that can run now.
     fn runnable(&self) -> impl Iterator<Item = Runnable> {
-        let is_due = |member: &Member| self.due(member).is_some_and(|due| due <= self.now);
+        let is_due = |member: &Member| self.due(member).is_some_and(|due| due <= self.now());
         let fibers = self.fibers.iter().filter(move |(_, member)| is_due(member));
         let fibers = fibers.map(|(fiber, _)| Runnable::Fiber(*fiber));
-        let actions = self.actions.range(..=(self.now, u64::MAX));
+        let actions = self.actions.range(..=(self.now(), u64::MAX));
         fibers.chain(actions.map(|(key, _)| Runnable::Action(*key)))
     }
 
@@ -260,9 +263,9 @@ impl State {
 
     fn begin(&mut self, chosen: Runnable) -> Option<Step> {
         let (Runnable::Fiber(number) | Runnable::Action((_, number))) = chosen;
-        self.steps += 1;
-        for value in [number, self.now.as_nanos() as u64] {
-            self.digest = mixed(self.digest ^ value);
+        self.report.steps += 1;
+        for value in [number, self.now().as_nanos() as u64] {
+            self.report.digest = mixed(self.report.digest ^ value);
         }
         match chosen {
             Runnable::Fiber(fiber) => {
@@ -291,15 +294,9 @@ impl State {
     pub(crate) fn left(&self) -> Vec<String> {
         let waits = |member: &Member| match self.due(member) {
             None => format!("{member} waits forever"),
-            Some(due) if due > self.now => format!("{member} waits until {due:?}"),
+            Some(due) if due > self.now() => format!("{member} waits until {due:?}"),
             Some(_) => format!("{member} can run"),
         };
         self.fibers.values().map(waits).collect()
-    }
-}
-
-impl std::fmt::Display for Member {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}` of process {}", self.name, self.process)
     }
 }

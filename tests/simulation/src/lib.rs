@@ -72,5 +72,5 @@ mod state;
 pub use error::SimulationError;
 pub use handle::{Fiber, Handle, current};
 pub use random::Random;
-pub use simulation::{Report, Simulation};
-pub use state::{Event, Process};
+pub use simulation::Simulation;
+pub use state::{Event, Process, Report};
