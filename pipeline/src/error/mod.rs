@@ -1,45 +1,38 @@
 //! Errors of this crate.
 
-mod acting;
 mod calibrating;
-mod carrying;
+
 mod certifying;
-mod damage;
-mod grouping;
+
 mod listing;
-mod outputs;
+
 mod planning;
-mod processes;
+
 mod profiling;
 mod ranks;
-mod recovering;
-mod restoring;
+
 mod running;
 mod starting;
 mod state;
 mod stepping;
-mod streaming;
+
 mod texts;
 mod tracing;
 
-pub use acting::{ActionError, LinkError};
 pub use calibrating::CalibrateError;
-pub use carrying::CarryError;
+
 pub use certifying::{CertifyError, CertifySite};
-pub use damage::DamageError;
-pub use grouping::GroupError;
+
 pub use listing::ListsError;
-pub use outputs::OutputError;
+
 pub use planning::{NotHeld, PlanError};
-pub use processes::ProcessError;
+
 pub use profiling::ProfileError;
-pub use ranks::RankError;
-pub use recovering::RecoveryError;
-pub use restoring::RestoreError;
+pub use ranks::{ActionError, DamageError, LinkError, ProcessError, RankError};
 pub use running::PipelineError;
-pub use starting::StartError;
-pub use state::StateError;
-pub use stepping::StepError;
-pub use streaming::StreamedError;
+pub(crate) use running::Result;
+pub use starting::{GroupError, StartError, StreamedError};
+pub use state::{RecoveryError, RestoreError, StateError};
+pub use stepping::{CarryError, OutputError, StepError};
 pub(crate) use texts::numbered;
 pub use tracing::{BatchError, CarriedFault, StateFault, TraceError};

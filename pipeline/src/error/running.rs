@@ -2,16 +2,12 @@
 
 use tinderbox_world::WorldError;
 
-use super::damage::DamageError;
 use super::listing::ListsError;
 use super::planning::PlanError;
-use super::processes::ProcessError;
-use super::ranks::RankError;
-use super::recovering::RecoveryError;
-use super::starting::StartError;
-use super::state::StateError;
+use super::ranks::{DamageError, ProcessError, RankError};
+use super::starting::{StartError, StreamedError};
+use super::state::{RecoveryError, StateError};
 use super::stepping::StepError;
-use super::streaming::StreamedError;
 use super::tracing::{BatchError, TraceError};
 
 /// Errors of starting and running a pipeline, by what was being done.
@@ -55,6 +51,9 @@ pub enum PipelineError {
     #[error("the pipeline has stopped after an earlier error: start a new one")]
     Stopped,
 }
+
+/// The result of what a pipeline does.
+pub(crate) type Result<T, E = PipelineError> = std::result::Result<T, E>;
 
 impl From<BatchError> for PipelineError {
     fn from(error: BatchError) -> Self {

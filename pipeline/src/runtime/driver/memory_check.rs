@@ -9,15 +9,16 @@ use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::DynTensor;
 use twox_hash::XxHash3_64;
 
-use super::driver::Driver;
-use super::repaired::Repaired;
-use super::state::Condition;
+use super::driver::{Condition, Driver, Repaired};
+use crate::error::Result;
 use crate::runtime::digest::{ReadError, of_value};
 use crate::runtime::ranks::To;
-use crate::runtime::snapshots::Snapshot;
-use crate::runtime::stage::{Recorded, Stage};
+use crate::runtime::stage::{Recorded, Stage, set_all};
 use crate::schedule::RankIndex;
-use crate::{DamageError, PipelineError, RankError};
+use crate::{DamageError, PipelineError};
+
+/// What can't be read if a check fails.
+const CHECKED: &str = "a value to check";
 
 impl Stage {
     /// Records the digests of what it holds, until the next change by the program.
@@ -28,7 +29,7 @@ impl Stage {
 
     fn digests(&self) -> Result<Recorded, ReadError> {
         let mut parameters = Vec::new();
-        for (position, value) in self.held() {
+        for (position, value) in self.held.values() {
             parameters.push((position, of_value(&value)?));
         }
         let saved = self.optimizer_snapshot().to_host()?;
@@ -76,16 +77,15 @@ struct Found {
 
 impl Driver {
     /// Records what the ranks hold after a step, if the next one is checked.
-    pub(super) fn record_memory(&mut self) -> Result<(), PipelineError> {
+    pub(super) fn record_memory(&mut self) -> Result<()> {
         if !self.checks_memory() {
             return Ok(());
         }
-        let recorded = self.on_ranks(|_, stages| {
+        let recorded = self.read_on_ranks(CHECKED, |_, stages| {
             let mut stages = stages.iter_mut();
             stages.try_for_each(Stage::record)
-        })?;
-        let recorded = recorded.into_iter().collect::<Result<(), ReadError>>();
-        recorded.map_err(|source| self.ranks.notified(unreadable(source)))
+        });
+        recorded.map(drop)
     }
 
     fn checks_memory(&self) -> bool {
@@ -95,12 +95,12 @@ impl Driver {
 
     /// Compares what the ranks hold with what they recorded, and with the other replicas, and repairs what a replica still
     /// has.
-    pub(super) fn check_unchanged(&mut self) -> Result<(), PipelineError> {
+    pub(super) fn check_unchanged(&mut self) -> Result<()> {
         if !self.checks_memory() {
             return Ok(());
         }
         let table = self.table.clone();
-        let found = self.on_ranks(move |rank, stages| {
+        let found = self.read_on_ranks(CHECKED, move |rank, stages| {
             let mut found = Found {
                 rank: rank.index(),
                 ..Found::default()
@@ -109,8 +109,7 @@ impl Driver {
             stages.try_for_each(|stage| stage.compare(&table, &mut found))?;
             Ok(found)
         })?;
-        let found = found.into_iter().collect::<Result<Vec<Found>, ReadError>>();
-        let found = found.map_err(|source| self.ranks.notified(unreadable(source)))?;
+
         let all = self.ranks.exchange(To::All, found, Vec::new())?;
         let found: Vec<Found> = all.into_iter().flat_map(|(found, _)| found).collect();
         let bad = found.iter().flat_map(|one| {
@@ -118,8 +117,8 @@ impl Driver {
             positions.map(|position| (one.rank, *position))
         });
         let mut bad: BTreeSet<(usize, usize)> = bad.collect();
-        if let Some(rank) = found.iter().find(|one| one.state).map(|one| one.rank) {
-            return Err(self.damaged(rank, None));
+        if let Some(one) = found.iter().find(|one| one.state) {
+            return Err(self.damaged(one.rank, None));
         }
         let mut digests: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
         for one in found {
@@ -136,15 +135,12 @@ impl Driver {
     }
 
     /// The ranks and positions of parameters that were recorded with another value than in most replicas.
-    fn minority(&mut self) -> Result<BTreeSet<(usize, usize)>, PipelineError> {
+    fn minority(&mut self) -> Result<BTreeSet<(usize, usize)>> {
         let table = self.table.clone();
         let recorded = self.on_ranks(move |rank, stages| {
             let stages = stages.iter().filter_map(|stage| stage.recorded.as_ref());
-            let trained = stages.flat_map(|recorded| recorded.trained(&table));
-            (
-                rank.index(),
-                trained.copied().collect::<Vec<(usize, u64)>>(),
-            )
+            let trained = stages.flat_map(|recorded| recorded.trained(&table).copied());
+            (rank.index(), trained.collect::<Vec<(usize, u64)>>())
         })?;
         let all = self.ranks.exchange(To::All, recorded, Vec::new())?;
         let ranks = self.ranks_of_replica();
@@ -171,7 +167,7 @@ impl Driver {
 
     /// Replaces parameters of ranks, by position in the table, by the parameters of ranks at the same place of other
     /// replicas.
-    fn repair(&mut self, bad: &BTreeSet<(usize, usize)>) -> Result<(), PipelineError> {
+    fn repair(&mut self, bad: &BTreeSet<(usize, usize)>) -> Result<()> {
         let ranks = self.ranks_of_replica();
         let mut donors = BTreeSet::new();
         for (rank, position) in bad {
@@ -183,36 +179,21 @@ impl Driver {
         let given = self.on_ranks(move |rank, stages| {
             let of_rank = donors.iter().filter(|(donor, _)| *donor == rank.index());
             let values = of_rank.filter_map(|(_, position)| {
-                let mut held = stages.iter().flat_map(Stage::held);
+                let mut held = stages.iter().flat_map(|stage| stage.held.values());
                 held.find(|(held, _)| held == position)
             });
             values.collect::<Vec<(usize, DynTensor)>>()
         })?;
-        let (positions, values): (Vec<usize>, Vec<DynTensor>) = given.into_iter().flatten().unzip();
-        let all = self.ranks.exchange(To::All, positions, values)?;
-        let values = all
-            .into_iter()
-            .flat_map(|(positions, values)| positions.into_iter().zip(values));
+        let values = self.ranks.exchange_named(To::All, given)?;
         let values: Vec<(usize, DynTensor)> = values.collect();
         let wanted = bad.clone();
-        let set = self.on_ranks(move |rank, stages| {
-            for stage in stages {
-                for (position, value) in &values {
-                    if wanted.contains(&(rank.index(), *position)) {
-                        stage.set(*position, value.clone())?;
-                    }
-                }
-            }
-            Ok::<(), crate::ActionError>(())
+        self.read_on_ranks(CHECKED, move |rank, stages| {
+            let wanted = |(position, _): &&_| wanted.contains(&(rank.index(), *position));
+            Ok(set_all(stages, values.iter().filter(wanted))?)
         })?;
-        for result in set {
-            result.map_err(|source| self.ranks.notified(unreadable(Box::new(source))))?;
-        }
-        if let Some(kept) = &mut self.kept {
-            let taken = self
-                .ranks
-                .ask("take a snapshot", |_, stages| Snapshot::of(stages))?;
-            kept.renewed = taken.into_iter().next();
+        if self.kept.is_some() {
+            let taken = self.take_snapshot()?;
+            self.kept.as_mut().expect("it was there").renewed = taken;
         }
         for (rank, position) in bad {
             let path = self.path_of(*position);
@@ -234,29 +215,22 @@ impl Driver {
     /// The error of a change that can't be repaired. The values are wrong, so nothing continues with them.
     fn damaged(&mut self, rank: usize, position: Option<usize>) -> PipelineError {
         self.condition = Condition::Stopped;
-        let changed = DamageError::Changed {
+        DamageError::Changed {
             rank: RankIndex::new(rank),
             step: self.state.step,
             path: position.map(|position| self.path_of(position)),
-        };
-        changed.into()
+        }
+        .into()
     }
 
     /// The error of replicas that hold different values, none of which most of them hold.
     fn differs(&mut self, ranks: BTreeSet<usize>, position: usize) -> PipelineError {
         self.condition = Condition::Stopped;
-        let differs = DamageError::Differs {
+        DamageError::Differs {
             ranks: ranks.into_iter().map(RankIndex::new).collect(),
             step: self.state.step,
             path: self.path_of(position),
-        };
-        differs.into()
-    }
-}
-
-fn unreadable(source: ReadError) -> RankError {
-    RankError::Unreadable {
-        what: "a value to check",
-        source,
+        }
+        .into()
     }
 }

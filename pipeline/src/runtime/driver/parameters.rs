@@ -1,6 +1,5 @@
 //! Reads and replaces parameters between steps.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 
@@ -8,12 +7,14 @@ use tinderbox_deferred::{ParameterPath, Values};
 use tinderbox_fake::{DynTensor, FakeError};
 use twox_hash::XxHash3_64;
 
-use super::driver::Driver;
-use super::state::Condition;
-use crate::runtime::ranks::{RankCall, To};
-use crate::runtime::stage::Stage;
+use super::driver::{Condition, Driver};
+use crate::RankError;
+use crate::error::Result;
+use crate::runtime::caught::action_error;
+use crate::runtime::digest::joined;
+use crate::runtime::ranks::To;
+use crate::runtime::stage::{set_all, set_trains};
 use crate::schedule::RankIndex;
-use crate::{ActionError, PipelineError, RankError};
 
 /// What a call changes, in the digest that processes compare in each step.
 #[derive(Clone, Copy)]
@@ -24,26 +25,8 @@ enum Change {
 }
 
 impl Driver {
-    /// Runs code on every rank's thread, with its stages, and returns the results in the order of the ranks.
-    pub(crate) fn on_ranks<R: Send + 'static>(
-        &mut self,
-        call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
-    ) -> Result<Vec<R>, PipelineError> {
-        self.check_condition()?;
-        self.ranks.ask("run a call", call)
-    }
-
-    /// As [`on_ranks`](Self::on_ranks), for results of any type.
-    pub(super) fn call(
-        &mut self,
-        call: &RankCall,
-    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError> {
-        self.check_condition()?;
-        self.ranks.call("run a call", call.clone())
-    }
-
     /// Returns the parameters of all ranks.
-    pub(super) fn values(&mut self, to: To) -> Result<Values, PipelineError> {
+    pub(super) fn values(&mut self, to: To) -> Result<Values> {
         let held = self.on_ranks(|_, stages| {
             // All replicas have the same values.
             let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
@@ -51,21 +34,16 @@ impl Driver {
             let values = values.map(|(path, value)| (path.clone(), value));
             values.collect::<Vec<_>>()
         })?;
-        let (paths, values): (Vec<ParameterPath>, Vec<DynTensor>) =
-            held.into_iter().flatten().unzip();
-        let all = self.ranks.exchange(to, paths, values)?;
+        let all = self.ranks.exchange_named(to, held)?;
         if self.kept.is_some() {
             // So that nobody is a call ahead of more than one other.
             self.ranks.wait_for_all()?;
         }
-        let pairs = all
-            .into_iter()
-            .flat_map(|(paths, values)| paths.into_iter().zip(values));
-        Ok(pairs.collect())
+        Ok(all.collect())
     }
 
     /// Returns the value of a parameter that is no clone, from the rank that owns it.
-    pub(super) fn value_of(&mut self, path: ParameterPath) -> Result<DynTensor, PipelineError> {
+    pub(super) fn value_of(&mut self, path: ParameterPath) -> Result<DynTensor> {
         let found = self.on_ranks(move |_, stages| {
             let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
             let owned = stages.map(|stage| stage.parameters());
@@ -79,35 +57,23 @@ impl Driver {
     }
 
     /// Replaces values of parameters by position in the table, on every rank that holds them.
-    pub(super) fn set(&mut self, values: Vec<(usize, DynTensor)>) -> Result<(), PipelineError> {
+    pub(super) fn set(&mut self, values: Vec<(usize, DynTensor)>) -> Result<()> {
         self.note_change(Change::Set, values.iter().map(|(position, _)| *position));
-        let set = self.on_ranks(move |_, stages| {
-            for stage in stages {
-                for (position, value) in &values {
-                    stage.set(*position, value.clone())?;
-                }
-            }
-            Ok::<(), ActionError>(())
-        })?;
+        let set = self.on_ranks(move |_, stages| set_all(stages, values.iter()))?;
         let mut results = set.into_iter().zip(self.ranks.first().index()..);
         match results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?))) {
             None => Ok(()),
             // Some ranks may have the new values, and others not.
             Some((rank, source)) => {
                 self.condition = Condition::Stopped;
-                Err(self.ranks.notified(RankError::Action {
-                    rank,
-                    stage: None,
-                    micro_batch: None,
-                    action: "SET PARAMETERS".into(),
-                    source: Box::new(source),
-                }))
+                let failed = action_error(rank, (None, None), "SET PARAMETERS", source);
+                Err(self.ranks.notified(failed))
             }
         }
     }
 
     /// Replaces the parameters by their averages, or the averages by the parameters.
-    pub(super) fn exchange_averages(&mut self, is_averaged: bool) -> Result<(), PipelineError> {
+    pub(super) fn exchange_averages(&mut self, is_averaged: bool) -> Result<()> {
         let values = self.on_ranks(move |_, stages| {
             let values = stages.iter_mut().map(|stage| match is_averaged {
                 true => stage.averages(),
@@ -115,24 +81,14 @@ impl Driver {
             });
             values.flatten().collect::<Vec<_>>()
         })?;
-        let (positions, values): (Vec<usize>, Vec<DynTensor>) =
-            values.into_iter().flatten().unzip();
-        // Parameters that ranks of several processes hold are replaced on all of them.
-        let all = self.ranks.exchange(To::All, positions, values)?;
-        let pairs = all
-            .into_iter()
-            .flat_map(|(positions, values)| positions.into_iter().zip(values));
         // Replicas have the rows of a divided parameter, in their order.
         let mut parts: BTreeMap<usize, Vec<DynTensor>> = BTreeMap::new();
-        for (position, value) in pairs {
+        // Parameters that ranks of several processes hold are replaced on all of them.
+        for (position, value) in self.ranks.exchange_named(To::All, values)? {
             parts.entry(position).or_default().push(value);
         }
-        let whole = parts.into_iter().map(|(position, parts)| {
-            let device = parts[0].device();
-            let parts = parts.into_iter().map(|part| part.to_device(&device));
-            let parts = parts.collect::<Result<_, FakeError>>()?;
-            Ok((position, DynTensor::joined(parts)))
-        });
+        let whole = parts.into_iter();
+        let whole = whole.map(|(position, parts)| Ok((position, joined(parts)?)));
         let whole = whole.collect::<Result<Vec<_>, FakeError>>();
         let whole = whole.map_err(|source| {
             self.ranks.notified(RankError::Unreadable {
@@ -145,11 +101,7 @@ impl Driver {
     }
 
     /// Sets whether parameters train, by position in the table.
-    pub(super) fn set_trains(
-        &mut self,
-        positions: &[usize],
-        trains: bool,
-    ) -> Result<(), PipelineError> {
+    pub(super) fn set_trains(&mut self, positions: &[usize], trains: bool) -> Result<()> {
         let change = if trains {
             Change::Unfreeze
         } else {
@@ -163,11 +115,8 @@ impl Driver {
             };
         }
         let positions = positions.to_vec();
-        let set = self.on_ranks(move |_, stages| {
-            let stages = stages.iter_mut();
-            stages.for_each(|stage| stage.set_trains(&positions, trains));
-        });
-        set.map(drop)
+        self.on_ranks(move |_, stages| set_trains(stages, &positions, trains))
+            .map(drop)
     }
 
     /// Adds a change of parameters to the digest that processes compare in each step.

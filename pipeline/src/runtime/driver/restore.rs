@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tinderbox_deferred::{Parameter, ParameterPath, Source};
 use tinderbox_world::with_causes;
 
-use super::driver::Driver;
-use super::state::Condition;
+use super::driver::{Condition, Driver};
+use crate::error::Result;
 use crate::runtime::optimizer::{SavedOptimizer, keeps_state};
 use crate::runtime::stage::StatesFound;
 use crate::schedule::RankIndex;
@@ -22,7 +22,7 @@ impl Driver {
         &mut self,
         source: &Arc<dyn Source>,
         state: &Arc<dyn SavedOptimizer>,
-    ) -> Result<(), PipelineError> {
+    ) -> Result<()> {
         if self.condition == Condition::Stopped {
             return Err(PipelineError::Stopped);
         }
@@ -101,7 +101,7 @@ impl Driver {
     fn agreed(
         &mut self,
         results: Vec<Result<(), RestoreError>>,
-    ) -> Result<Option<(RankIndex, RestoreError)>, PipelineError> {
+    ) -> Result<Option<(RankIndex, RestoreError)>> {
         let first = self.ranks.first().index();
         let mut results = results.into_iter().zip(first..);
         let own = results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?)));

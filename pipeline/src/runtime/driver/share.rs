@@ -9,9 +9,10 @@ use tinderbox_world::with_causes;
 use super::batches::Batches;
 use super::driver::Driver;
 use super::output::Evaluation;
-use super::training::{Call, Work};
+use super::training::Call;
+use crate::error::Result;
 use crate::runtime::ranks::{To, digest_of};
-use crate::runtime::round::MicroInput;
+use crate::runtime::round::{MicroBatches, MicroInput};
 use crate::schedule::RankIndex;
 use crate::trace::LossOver;
 use crate::{BatchError, PipelineError, StepError};
@@ -32,17 +33,13 @@ impl Driver {
 
     /// The micro-batches of this process.
     fn own_micro_batches(&self, count: usize) -> Range<usize> {
-        match self.ranks.own() {
+        let replicas = self.settings.replicas;
+        let rank = self.ranks.own();
+        match rank.map(|rank| rank.index() / self.ranks_of_replica()) {
             None => 0..count,
-            Some(rank) => {
-                let replica = rank.index() / self.ranks_of_replica();
-                if replica >= self.settings.replicas {
-                    // It waits until another process is lost.
-                    return 0..0;
-                }
-                let groups = self.programs.groups(count);
-                groups.of_replica(replica, self.settings.replicas)
-            }
+            // It waits until another process is lost.
+            Some(replica) if replica >= replicas => 0..0,
+            Some(replica) => self.programs.groups(count).of_replica(replica, replicas),
         }
     }
 
@@ -52,7 +49,7 @@ impl Driver {
         call: &Call<'_>,
         share: &dyn Batches,
         samples: usize,
-    ) -> Result<Evaluation, PipelineError> {
+    ) -> Result<Evaluation> {
         if samples == 0 {
             return Err(PipelineError::from(BatchError::Empty));
         }
@@ -67,8 +64,7 @@ impl Driver {
             count => self.prepare_share(call, share, samples, count, first),
         };
         let (own, counts) = self.counts_of_all(own, first, count)?;
-        let work = Work { own, first, counts };
-        self.run(call, work, false, None)
+        self.run(call, (MicroBatches { own, first }, counts), false, None)
     }
 
     /// Splits a share into the micro-batches of this process, and loads their programs.
@@ -79,7 +75,7 @@ impl Driver {
         samples: usize,
         count: usize,
         first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
         let (expected, found) = (self.share(samples).len(), share.samples()?[0]);
         if expected != found {
             return Err(PipelineError::from(BatchError::Share { expected, found }));
@@ -92,29 +88,25 @@ impl Driver {
     /// all count.
     fn counts_of_all(
         &mut self,
-        own: Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError>,
+        own: Result<(Vec<MicroInput>, Vec<Option<f64>>)>,
         first: usize,
         count: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
         let values = self.options.checks_batches;
         let own = own.and_then(|(micro_batches, counts)| {
             let digest = digest_of(&micro_batches, values);
             let digest = digest.map_err(|source| BatchError::Unread { source })?;
-            let over = micro_batches
-                .first()
-                .map(|micro| kind(&micro.cut.loss_over));
+            let over = micro_batches.first();
             let report = ShareReport {
                 first,
                 counts,
-                over,
+                over: over.map(|micro| kind(&micro.cut.loss_over)),
                 digest,
             };
             Ok((micro_batches, report))
         });
-        let report = match &own {
-            Ok((_, report)) => Ok(report.clone()),
-            Err(error) => Err(with_causes(error)),
-        };
+        let report = own.as_ref().map(|(_, report)| report.clone());
+        let report = report.map_err(|error| with_causes(error));
         let all = self.ranks.exchange(To::All, report, Vec::new())?;
         let (micro_batches, own) = own?;
         let mut known: BTreeMap<usize, u64> = BTreeMap::new();

@@ -9,11 +9,11 @@ use tinderbox_fake::{DynTensor, FakeError, dtype_name};
 use twox_hash::XxHash3_64;
 
 use super::driver::Driver;
+use crate::error::Result;
 use crate::runtime::clip::rows_per_sum;
-use crate::runtime::digest::ReadError;
+use crate::runtime::digest::{ReadError, with_bytes};
 use crate::runtime::ranks::To;
 use crate::runtime::stage::Stage;
-use crate::{PipelineError, RankError};
 
 /// Digests of every parameter and of the optimizer's state: 64 bits each, of the bytes of the values.
 ///
@@ -37,12 +37,8 @@ impl StateDigest {
     /// Returns a digest of all.
     pub fn value(&self) -> u64 {
         let mut hasher = XxHash3_64::with_seed(self.step);
-        for (_, digest) in &self.parameters {
-            hasher.write_u64(*digest);
-        }
-        for (_, digest) in &self.state {
-            hasher.write_u64(*digest);
-        }
+        let digests = self.all().into_iter();
+        digests.for_each(|(_, digest)| hasher.write_u64(digest));
         hasher.finish()
     }
 
@@ -91,10 +87,7 @@ impl Rows {
     fn of(name: String, value: &DynTensor) -> Result<Self, FakeError> {
         let shape: Vec<u64> = value.shape().iter().map(|size| *size as u64).collect();
         let rows = shape.first().copied().unwrap_or(1);
-        let digests = match value.host_bytes() {
-            Some(bytes) => of_rows(bytes, rows, &shape),
-            None => of_rows(value.to_data()?.as_bytes(), rows, &shape),
-        };
+        let digests = with_bytes(value, |bytes| of_rows(bytes, rows, &shape))?;
         Ok(Self {
             name,
             first_row: 0,
@@ -165,26 +158,14 @@ fn joined(all: impl Iterator<Item = Rows>) -> BTreeMap<String, u64> {
 
 impl Driver {
     /// Returns digests of all parameters and of the optimizer's state.
-    pub(super) fn digest(&mut self) -> Result<StateDigest, PipelineError> {
-        let of_ranks = self.on_ranks(|_, stages| {
+    pub(super) fn digest(&mut self) -> Result<StateDigest> {
+        let own = self.read_on_ranks("a value to digest", |_, stages| {
             let stages = stages.iter().map(Rows::of_stage);
             stages.collect::<Result<Vec<_>, ReadError>>()
         })?;
-        let mut own: (Vec<Rows>, Vec<Rows>) = (Vec::new(), Vec::new());
-        for stages in of_ranks {
-            let stages = stages.map_err(|source| {
-                self.ranks.notified(RankError::Unreadable {
-                    what: "a value to digest",
-                    source,
-                })
-            })?;
-            for (parameters, state) in stages {
-                own.0.extend(parameters);
-                own.1.extend(state);
-            }
-        }
         let all = self.ranks.exchange(To::All, own, Vec::new())?;
-        let (parameters, state): (Vec<_>, Vec<_>) = all.into_iter().map(|(rows, _)| rows).unzip();
+        let of_stages = all.into_iter().flat_map(|(of_ranks, _)| of_ranks).flatten();
+        let (parameters, state): (Vec<_>, Vec<_>) = of_stages.unzip();
         let of_paths = joined(parameters.into_iter().flatten());
         let parameters = self.table.distinct().filter_map(|parameter| {
             let digest = of_paths.get(parameter.path.as_str())?;

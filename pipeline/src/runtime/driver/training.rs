@@ -7,20 +7,19 @@ use std::time::Instant;
 use tinderbox_fake::Mode;
 use twox_hash::XxHash3_64;
 
-use super::batches::{Batches, MicroBatch, splits};
+use super::batches::{Batches, MicroBatch, split_and_run, weights};
 use super::carry::Carry;
-use super::driver::Driver;
-use super::output::{Evaluation, StepOutput};
-use super::reports::collect;
-use super::state::Condition;
-use super::weights::weights;
+use super::driver::{Condition, Driver};
+use super::output::{Evaluation, StepOutput, collect};
+
+use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::runtime::learning_rates::{LastRates, LearningRates};
 use crate::runtime::program::CutProgram;
 use crate::runtime::ranks::Notice;
 use crate::runtime::round::{MicroBatches, MicroInput, Round, RoundCarries};
 use crate::trace::LossOver;
-use crate::{ActionError, BatchError, ListsError, PipelineError, StepError};
+use crate::{ActionError, BatchError, PipelineError, StepError};
 
 /// A round that is about to run.
 pub(super) struct Call<'a> {
@@ -31,15 +30,8 @@ pub(super) struct Call<'a> {
     pub(super) loss_scale: Option<f64>,
 }
 
-/// The micro-batches of a round.
-pub(super) struct Work {
-    /// Those that this process has.
-    pub(super) own: Vec<MicroInput>,
-    /// The index of the first of them among the micro-batches of all replicas.
-    pub(super) first: usize,
-    /// What each micro-batch of all replicas counts.
-    pub(super) counts: Vec<Option<f64>>,
-}
+/// The micro-batches of a round that this process has, and what each micro-batch of all replicas counts.
+pub(super) type Work = (MicroBatches, Vec<Option<f64>>);
 
 impl Driver {
     /// Runs a training step. With a share, each process has only its own part of the samples of the batch, so many.
@@ -48,7 +40,7 @@ impl Driver {
         rates: &LearningRates,
         batches: &dyn Batches,
         share: Option<usize>,
-    ) -> Result<StepOutput, PipelineError> {
+    ) -> Result<StepOutput> {
         // First, so that a call that only this process refuses is noticed by the others.
         self.counts.calls += 1;
         if self.settings.optimizers.is_none() {
@@ -105,31 +97,14 @@ impl Driver {
 
     /// Splits each batch into the micro-batches of the pipeline, or into fewer if it has fewer samples
     /// and the schedule is not for a fixed number, and runs them.
-    fn run_batches(
-        &mut self,
-        call: &Call<'_>,
-        batches: &dyn Batches,
-    ) -> Result<Evaluation, PipelineError> {
-        let samples = batches.samples()?;
+    fn run_batches(&mut self, call: &Call<'_>, batches: &dyn Batches) -> Result<Evaluation> {
         let is_written = matches!(self.programs.choice(), ScheduleChoice::Written(_));
-        let mut first = None;
-        for counts in splits(&samples, self.options.micro_batches, is_written)? {
-            let parts = batches.split(call.mode, &counts)?;
-            match self.run_whole(call, parts, None) {
-                // Detected before anything ran.
-                Err(
-                    error @ PipelineError::Lists(ListsError::Generate(_) | ListsError::Lists(_)),
-                ) => {
-                    first.get_or_insert(error);
-                }
-                Ok(mut output) => {
-                    output.batches = counts;
-                    return Ok(output);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Err(first.unwrap_or(BatchError::NoBatches.into()))
+        let most = (self.options.micro_batches, is_written);
+        split_and_run(batches, most, |parts, counts| {
+            let mut output = self.run_whole(call, parts, None)?;
+            output.batches = counts;
+            Ok(output)
+        })
     }
 
     /// Runs the forward of a batch alone, with a carry if there is one.
@@ -137,7 +112,7 @@ impl Driver {
         &mut self,
         batch: &dyn Batches,
         carry: Option<&mut Carry>,
-    ) -> Result<Evaluation, PipelineError> {
+    ) -> Result<Evaluation> {
         self.counts.calls += 1;
         let samples = batch.samples()?.into_iter();
         let counts: Vec<usize> = samples
@@ -158,19 +133,14 @@ impl Driver {
         call: &Call<'_>,
         parts: Vec<MicroBatch<'_>>,
         carry: Option<&mut Carry>,
-    ) -> Result<Evaluation, PipelineError> {
+    ) -> Result<Evaluation> {
         self.random_step()?;
         let (own, counts) = self.prepare(parts, 0)?;
-        let work = Work {
-            own,
-            first: 0,
-            counts,
-        };
-        self.run(call, work, true, carry)
+        self.run(call, (MicroBatches { own, first: 0 }, counts), true, carry)
     }
 
     /// Checks that a round can run, and returns the step of its random values.
-    pub(super) fn random_step(&self) -> Result<u32, PipelineError> {
+    pub(super) fn random_step(&self) -> Result<u32> {
         self.check_condition()?;
         let step = self.state.step;
         Ok(u32::try_from(step).map_err(|_| StepError::StepOverflow { step })?)
@@ -181,7 +151,7 @@ impl Driver {
         &mut self,
         parts: Vec<MicroBatch<'_>>,
         first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
         let context = (self.settings.seed, self.random_step()?);
         let prepared = self.programs.prepare(context, parts, first);
         prepared.inspect_err(|error| {
@@ -201,9 +171,9 @@ impl Driver {
         work: Work,
         announces: bool,
         carry: Option<&mut Carry>,
-    ) -> Result<Evaluation, PipelineError> {
+    ) -> Result<Evaluation> {
         let step = self.random_step()?;
-        let used = carry.as_ref().map(|carry| carry.check(&work.own));
+        let used = carry.as_ref().map(|carry| carry.check(&work.0.own));
         let used = used.transpose().map_err(StepError::from)?;
         let (round, weights) = self.round(call, work, step)?;
         if announces {
@@ -230,7 +200,7 @@ impl Driver {
         let reports = self.ranks.run(&round, request)?;
         let reports = self.reports_of_all(reports)?;
         if let Some(carry) = carry {
-            self.carries.advance(carry, &round.micro_batches.own);
+            carry.advance(&round.micro_batches.own);
         }
         let output = collect(&round, reports, &weights, self.programs.norm_order());
         if !output.is_finite() {
@@ -249,16 +219,12 @@ impl Driver {
     fn round(
         &mut self,
         call: &Call<'_>,
-        work: Work,
+        (mut micro_batches, counts): Work,
         step: u32,
-    ) -> Result<(Round, Vec<f64>), PipelineError> {
-        let Work {
-            mut own,
-            first,
-            counts,
-        } = work;
+    ) -> Result<(Round, Vec<f64>)> {
         let weights = weights(counts)?;
-        for (micro, weight) in own.iter_mut().zip(&weights[first..]) {
+        let MicroBatches { own, first } = &mut micro_batches;
+        for (micro, weight) in own.iter_mut().zip(&weights[*first..]) {
             micro.weight = weight * call.loss_scale.unwrap_or(1.0);
         }
         // This process has no programs of other shares and runs none of their lists: its own stand in for them. Each process
@@ -268,7 +234,7 @@ impl Driver {
             None => self.programs.example()?,
         };
         let cuts = (0..weights.len()).map(|k| {
-            let own = k.checked_sub(first).and_then(|at| own.get(at));
+            let own = k.checked_sub(*first).and_then(|at| own.get(at));
             own.map_or(&*stand_in, |micro| &*micro.cut)
         });
         let cuts: Vec<&CutProgram> = cuts.collect();
@@ -281,7 +247,7 @@ impl Driver {
             parts,
             groups: self.programs.groups(weights.len()),
             is_sum: matches!(stand_in.loss_over, LossOver::Sum),
-            micro_batches: MicroBatches { own, first },
+            micro_batches,
             kept: self.programs.kept(),
             carries: RoundCarries::default(),
             epoch: None,
@@ -295,7 +261,7 @@ impl Driver {
         call: &Call<'_>,
         micro_batches: &[MicroInput],
         of_share: Option<usize>,
-    ) -> Result<(), PipelineError> {
+    ) -> Result<()> {
         if self.ranks.own().is_none() {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use super::rank::Rank;
 use crate::runtime::caught::{action_error, caught};
 use crate::runtime::executor::{Executor, Step};
 use crate::runtime::link::Link;
-use crate::runtime::pass::Pass;
+use crate::runtime::pass::{Pass, Streaming};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::Stage;
@@ -47,8 +47,11 @@ pub(super) fn run_list(
             executor.host.announce(action)
         })?;
     }
-    if let Some(first) = actions.first() {
-        named(&mut executor, first, |executor| executor.host.begin(pass))?;
+    if let (Some(first), Some(pass)) = (actions.first(), pass) {
+        named(&mut executor, first, |executor| {
+            let begin = |streaming: &mut Streaming, _: &mut _, _: &_| streaming.begin(pass);
+            executor.host.stream(begin)
+        })?;
     }
     for action in actions {
         let start = round.epoch.map(since);
@@ -57,7 +60,10 @@ pub(super) fn run_list(
             reach(Point::Action(*action));
             let rank = setup.rank.index();
             let _span = tracing::trace_span!("action", rank, %action).entered();
-            executor.host.enter(action.stage(), &mut executor.values)?;
+            let values = &mut executor.values;
+            executor.host.stream(|streaming, stages, round| {
+                streaming.enter((stages, action.stage()), round, values)
+            })?;
             executor.act(action)
         })?;
         setup.progress.report();
@@ -67,7 +73,11 @@ pub(super) fn run_list(
     }
     if let Some(last) = actions.last() {
         named(&mut executor, last, |executor| {
-            executor.host.leave(&mut executor.values)
+            let values = &mut executor.values;
+            let leave = |streaming: &mut Streaming, stages: &mut _, round: &_| {
+                streaming.leave(stages, round, values)
+            };
+            executor.host.stream(leave)
         })?;
     }
     let left = executor.values.left();
@@ -133,8 +143,9 @@ impl Measured {
 
 /// Bytes of what the stages of a rank hold beside parameters.
 fn held(rank: &Rank) -> u64 {
-    let held = rank.stages.iter();
-    let held =
-        held.map(|stage| stage.gradient_bytes() + stage.cast_bytes() + stage.carried_bytes());
+    let held = rank.stages.iter().map(|stage| {
+        let gradients = stage.gradients.bytes();
+        gradients + stage.cast_bytes() + stage.carried_bytes()
+    });
     held.sum()
 }

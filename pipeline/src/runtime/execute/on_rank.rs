@@ -6,19 +6,19 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Device};
 use tinderbox_deferred::{Executable, ProgramError, ProgramInput, RunContext};
-use tinderbox_fake::{DeviceLabel, DynTensor, FakeError, ValueId, is_host};
+use tinderbox_fake::{DynTensor, FakeError, ValueId, is_host};
 
 use super::rank::Rank;
 use crate::cut::{Binding, Phase};
-use crate::kept::{Kept, Location};
-use crate::runtime::caught::{action_error, caught};
-use crate::runtime::clip::{Change, Clipping, Norms, SquareSums, each, scaled};
+use crate::kept::Location;
+use crate::runtime::caught::{action_error, caught, device_failed};
+use crate::runtime::clip::{Change, Norms, SquareSums, each, scaled};
 use crate::runtime::executor::{Host, Job};
 use crate::runtime::link::{Abort, Link, LinkMessage, Tag};
-use crate::runtime::pass::Pass;
+use crate::runtime::pass::Streaming;
 use crate::runtime::program::CutProgram;
 use crate::runtime::round::{MicroInput, Part, RankReport, Reported, Round};
-use crate::runtime::stage::check_length;
+use crate::runtime::stage::{Stage, check_length};
 use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::Given;
 use crate::{ActionError, LinkError, RankError};
@@ -91,38 +91,16 @@ impl<'a> OnRank<'a> {
         Ok((self.report, self.unread.outputs))
     }
 
-    /// Prepares a pass over streamed stages.
-    pub(super) fn begin(&mut self, pass: Option<&Arc<Pass>>) -> Result<(), ActionError> {
-        match (&mut self.rank.streaming, pass) {
-            (Some(streaming), Some(pass)) => streaming.begin(pass),
-            _ => Ok(()),
-        }
-    }
-
-    /// Gives a streamed stage its values.
-    pub(super) fn enter(
+    /// Runs code that gives streamed stages their values, or takes them back.
+    pub(super) fn stream(
         &mut self,
-        stage: StageIndex,
-        values: &mut Kept<DynTensor>,
+        run: impl FnOnce(&mut Streaming, &mut [Stage], &Round) -> Result<(), ActionError>,
     ) -> Result<(), ActionError> {
         let Rank {
             streaming, stages, ..
         } = &mut *self.rank;
-        match streaming {
-            Some(streaming) => streaming.enter((stages, stage), self.round, values),
-            None => Ok(()),
-        }
-    }
-
-    /// Takes back the values of the last streamed stage.
-    pub(super) fn leave(&mut self, values: &mut Kept<DynTensor>) -> Result<(), ActionError> {
-        let Rank {
-            streaming, stages, ..
-        } = &mut *self.rank;
-        match streaming {
-            Some(streaming) => streaming.leave(stages, self.round, values),
-            None => Ok(()),
-        }
+        let streaming = streaming.as_mut();
+        streaming.map_or(Ok(()), |streaming| run(streaming, stages, self.round))
     }
 
     /// Loads a program, with its inputs.
@@ -198,7 +176,7 @@ impl<'a> OnRank<'a> {
             }
         }
         for (position, value) in phase.updates.iter().zip(&mut outputs) {
-            stage.update_state(*position, value);
+            stage.held.update_state(*position, value);
         }
         if let Some(carry) = round.carries.used {
             for (position, value) in phase.carried.iter().zip(outputs) {
@@ -217,17 +195,17 @@ impl<'a> OnRank<'a> {
         // Reading the norms on the driver would make devices other than the CPU wait after each step.
         if is_host(&setup.device) && self.report.gradient_norm.is_none() {
             let places = stage.own_pieces().iter().map(|piece| piece.place);
-            let sums = (index, places.collect(), stage.square_sums());
+            let sums = (
+                index,
+                places.collect(),
+                SquareSums::of(&stage.gradients.complete),
+            );
             self.unread.squares.push(sums);
         }
         let updated = if let Change::Skip = change {
             stage.drop_gradients();
             vec![None; stage.own_pieces().len()]
         } else {
-            let each_by_itself = match &setup.settings.clipping {
-                Some(Clipping::Each(config)) => Some(config),
-                Some(Clipping::GlobalNorm(_)) | None => None,
-            };
             stage.update(&self.round.rates, |gradient| {
                 if setup.abort.is_triggered() {
                     return Err(LinkError::Aborted.into());
@@ -236,7 +214,7 @@ impl<'a> OnRank<'a> {
                     Change::Scale(factor) => scaled(gradient, factor),
                     Change::Keep | Change::Skip => gradient,
                 };
-                match each_by_itself {
+                match setup.settings.each() {
                     Some(config) => each(config, gradient),
                     None => Ok(gradient),
                 }
@@ -261,15 +239,6 @@ impl<'a> OnRank<'a> {
             copy.replace_shared(index, values)?;
         }
         Ok(())
-    }
-
-    pub(super) fn send_to(
-        &mut self,
-        to: RankIndex,
-        tag: Tag,
-        values: Vec<DynTensor>,
-    ) -> Result<(), ActionError> {
-        Ok(self.link.send(to, tag, values)?)
     }
 
     /// Waits for a message.
@@ -315,9 +284,7 @@ impl<'a> OnRank<'a> {
                 copy.replace_shared(tie.owner, values)?;
             }
             Message::Norm { from, .. } => {
-                check_length(1, values.len())?;
-                let data = values[0].to_data()?;
-                self.norms.insert(from, Norms::from_message(&data));
+                self.norms.insert(from, read_norms(&values)?);
             }
             Message::Values { .. } => unreachable!("the executor keeps the values"),
         }
@@ -392,7 +359,8 @@ impl Host for OnRank<'_> {
 
     fn send(&mut self, message: Message, values: Vec<DynTensor>) -> Result<(), ActionError> {
         let to = self.rank_of(message.receiver());
-        self.send_to(to, self.tag(LinkMessage::Schedule(message)), values)
+        let tag = self.tag(LinkMessage::Schedule(message));
+        Ok(self.link.send(to, tag, values)?)
     }
 
     fn receive(&mut self, message: Message, count: usize) -> Result<Vec<DynTensor>, ActionError> {
@@ -483,6 +451,12 @@ fn run_all(loaded: Vec<Loaded>, device: &Device) -> Result<Vec<Vec<DynTensor>>, 
     }
 }
 
+/// Reads norms from a message.
+pub(super) fn read_norms(values: &[DynTensor]) -> Result<Norms, ActionError> {
+    check_length(1, values.len())?;
+    Ok(Norms::from_message(&values[0].to_data()?))
+}
+
 /// Nanoseconds since the beginning of a round.
 pub(super) fn since(epoch: Instant) -> u64 {
     u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
@@ -497,9 +471,6 @@ fn flush_device<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionE
     };
     match flushed {
         Ok(()) => Ok(made),
-        Err(source) => Err(ActionError::Device {
-            device: DeviceLabel::of(device),
-            source: Box::new(source),
-        }),
+        Err(error) => Err(device_failed(device, error)),
     }
 }

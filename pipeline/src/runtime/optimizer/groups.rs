@@ -1,6 +1,5 @@
 //! Which optimizer updates which parameter.
 
-use std::fmt;
 use std::sync::Arc;
 
 use burn::module::{ParamGroup, ParamId};
@@ -17,7 +16,8 @@ use crate::GroupError;
 const GROUPS_IN_TEXT: usize = 16;
 
 /// How a parameter is updated.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Rule {{ description: {description:?}, clipping: {clipping:?}, .. }}")]
 pub(crate) struct Rule {
     pub(crate) optimizer: Arc<dyn DynOptimizer>,
     /// The clipping of the optimizer's configuration.
@@ -54,10 +54,8 @@ pub(crate) fn contains(group: &ParamGroup, path: &ParameterPath) -> bool {
 /// Refuses a group that has ids, by itself or in what it excludes; with its number among the groups with an optimizer.
 pub(crate) fn check_group(group: &ParamGroup, number: Option<usize>) -> Result<(), GroupError> {
     // Burn shows what a group matches in its debug text alone.
-    match format!("{group:?}").contains("Explicit([") {
-        true => Err(GroupError::Ids { number }),
-        false => Ok(()),
-    }
+    let has_ids = format!("{group:?}").contains("Explicit([");
+    (!has_ids).then_some(()).ok_or(GroupError::Ids { number })
 }
 
 impl Optimizers {
@@ -88,23 +86,15 @@ impl Optimizers {
     /// Creates the optimizers: one for all parameters, and the optimizers of groups, of which the last that contains a
     /// parameter updates it. With a decay, all of them keep averages.
     pub(crate) fn new(base: Rule, groups: Vec<(ParamGroup, Rule)>, decay: Option<f64>) -> Self {
-        let rule = |rule: Rule| match decay {
-            None => rule,
-            Some(decay) => Rule {
-                optimizer: Arc::new(Averaging {
-                    inner: rule.optimizer,
-                    decay,
-                }),
-                ..rule
-            },
-        };
-        let groups = groups.into_iter();
-        Self {
-            base: rule(base),
-            groups: groups
-                .map(|(group, of_group)| (group, rule(of_group)))
-                .collect(),
+        let mut all = Self { base, groups };
+        if let Some(decay) = decay {
+            let rules = all.groups.iter_mut().map(|(_, rule)| rule);
+            for rule in rules.chain([&mut all.base]) {
+                let inner = rule.optimizer.clone();
+                rule.optimizer = Arc::new(Averaging { inner, decay });
+            }
         }
+        all
     }
 
     /// Returns how a parameter is updated.
@@ -130,14 +120,5 @@ impl Optimizers {
             }
         }
         Ok(())
-    }
-}
-
-impl fmt::Debug for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rule")
-            .field("description", &self.description)
-            .field("clipping", &self.clipping)
-            .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::fmt;
 
 use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::optim::{DynState, StateSink, StateSource};
@@ -15,14 +14,15 @@ use tinderbox_fake::{DynTensor, dtype_name, read_now};
 
 use super::average::{average_of, with_value};
 use super::groups::Rule;
-use super::saved::{PREFIX, SavedOptimizer, StateFields, StateTensor};
+use super::saved::{PREFIX, SavedOptimizer, SavedState, StateFields, StatePart, StateTensor};
 use crate::RestoreError;
 use crate::runtime::caught::guarded;
 use crate::runtime::clip::any_rank;
 use crate::runtime::pieces::Piece;
 
 /// The optimizers and their states for the parameters of one stage, by position.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("OptimizerState {{ parameters: {}, stepped: {}, .. }}", states.len(), states.iter().flatten().count())]
 pub(in crate::runtime) struct OptimizerState {
     rules: Vec<Rule>,
     states: Vec<Option<DynState>>,
@@ -288,12 +288,67 @@ pub(in crate::runtime) struct PieceState<'a> {
     pub(in crate::runtime) scalars: Vec<(String, Scalar)>,
 }
 
-impl fmt::Debug for OptimizerState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stepped = self.states.iter().filter(|state| state.is_some()).count();
-        f.debug_struct("OptimizerState")
-            .field("parameters", &self.states.len())
-            .field("stepped", &stepped)
-            .finish_non_exhaustive()
+/// The state of a stage's optimizer at one point in time.
+#[derive(Clone, Debug)]
+pub struct OptimizerSnapshot {
+    optimizer: Option<OptimizerState>,
+    pieces: Vec<(ParameterPath, Piece)>,
+}
+
+impl OptimizerSnapshot {
+    pub(in crate::runtime) fn new(
+        optimizer: Option<OptimizerState>,
+        pieces: Vec<(ParameterPath, Piece)>,
+    ) -> Self {
+        Self { optimizer, pieces }
+    }
+
+    /// Returns the state, copied to the host; empty without an optimizer.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn to_host(&self) -> Result<SavedState, ExecutionError> {
+        let mut saved = SavedState::default();
+        for PieceState {
+            piece,
+            tensors,
+            scalars,
+            ..
+        } in self.of_pieces(|_, _| true)?
+        {
+            for (name, _) in tensors.iter().filter(|_| !piece.is_whole()) {
+                let part = StatePart {
+                    shape: piece.shape.clone(),
+                    first_row: piece.rows.start,
+                };
+                saved.parts.insert(name.clone(), part);
+            }
+            saved.tensors.extend(tensors);
+            if piece.rows.start == 0 {
+                saved.scalars.extend(scalars);
+            }
+        }
+        Ok(saved)
+    }
+
+    /// Returns the state of each piece that has one, and that is selected, copied to the host.
+    pub(in crate::runtime) fn of_pieces(
+        &self,
+        is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
+    ) -> Result<Vec<PieceState<'_>>, ExecutionError> {
+        match &self.optimizer {
+            Some(optimizer) => optimizer.save(&self.pieces, is_selected),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the state of each piece that has one, as it is.
+    pub(in crate::runtime) fn states(
+        &self,
+    ) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
+        let states = self.optimizer.iter().flat_map(OptimizerState::states);
+        let pieces = self.pieces.iter().zip(states);
+        pieces.filter_map(|((path, piece), state)| Some((path, piece, state.as_ref()?)))
     }
 }

@@ -4,17 +4,19 @@ use std::collections::HashMap;
 use std::fs::{File, create_dir_all};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use burn::tensor::Device;
 use tinderbox_deferred::SourceError;
-use tinderbox_fake::{DeviceLabel, DynTensor};
+use tinderbox_fake::DynTensor;
 use tinderbox_world::Buffer;
 
 use crate::ActionError;
 use crate::kept::Holders;
+use crate::runtime::caught::device_failed;
+use crate::runtime::locked::locked;
 use crate::runtime::streamed::Activation;
-use crate::runtime::wire::{self, TensorType};
+use crate::runtime::wire::{TensorType, lend_compact};
 
 /// The activations of a step that do not stay in memory, in a file without a name, which ends with the process.
 #[derive(Debug)]
@@ -47,14 +49,9 @@ impl Spill {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Written> {
-        // A write that panics ends the step.
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Forgets what a step has written. The file and its blocks are gone then.
     pub(crate) fn clear(&self) {
-        *self.lock() = Written::default();
+        *locked(&self.written) = Written::default();
     }
 
     /// Writes an activation, if it is not there already, and drops it.
@@ -64,29 +61,25 @@ impl Spill {
         value: DynTensor,
         holders: Holders,
     ) -> Result<(), ActionError> {
-        let mut written = self.lock();
+        // A write that panics ends the step.
+        let mut written = locked(&self.written);
         if let Some(place) = written.values.get_mut(&activation) {
             place.holders = holders;
             return Ok(());
         }
         let device = value.device();
-        let lent = wire::lend_compact(vec![value]);
-        let (kinds, pieces) = lent.map_err(|source| ActionError::Device {
-            device: DeviceLabel::of(&device),
-            source: Box::new(source),
+        let (kind, piece) = lend_compact(value).map_err(|error| device_failed(&device, error))?;
+        let start = self.append(&mut written, &piece);
+        let start = start.map_err(|source| ActionError::Spill {
+            path: self.dir.clone(),
+            source,
         })?;
-        for (kind, piece) in kinds.into_iter().zip(pieces) {
-            let start = self.append(&mut written, &piece);
-            let place = Place {
-                start: start.map_err(|source| ActionError::Spill {
-                    path: self.dir.clone(),
-                    source,
-                })?,
-                kind,
-                holders: holders.clone(),
-            };
-            written.values.insert(activation, place);
-        }
+        let place = Place {
+            start,
+            kind,
+            holders,
+        };
+        written.values.insert(activation, place);
         Ok(())
     }
 
@@ -111,7 +104,7 @@ impl Spill {
         activation: Activation,
         device: &Device,
     ) -> Result<(DynTensor, Holders), SourceError> {
-        let mut written = self.lock();
+        let mut written = locked(&self.written);
         let Written { file, values, .. } = &mut *written;
         let failed = |source| SourceError::Failed {
             described: format!("the activations in {}", self.dir.display()),
@@ -121,28 +114,25 @@ impl Spill {
         let place = place.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let bytes = file.as_mut().map(|file| bytes(file, place));
         let bytes = bytes.transpose().map_err(failed)?.unwrap_or_default();
-        let tensors = wire::tensors(vec![place.kind.clone()], vec![bytes]);
-        let value = tensors.and_then(|tensors| tensors.into_iter().next());
+        let value = place.kind.tensor(bytes);
         let value = value.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
-        let value = value
-            .to_device(device)
-            .map_err(|source| SourceError::Failed {
-                described: "the memory of the host".to_owned(),
-                source: Box::new(source),
-            })?;
-        Ok((value, place.holders.clone()))
+        Ok((moved(value, device)?, place.holders.clone()))
     }
 }
 
+/// Copies a value to a device, or from it.
+pub(super) fn moved(value: DynTensor, device: &Device) -> Result<DynTensor, SourceError> {
+    let moved = value.to_device(device);
+    moved.map_err(|source| SourceError::Failed {
+        described: "the memory of the host".to_owned(),
+        source: Box::new(source),
+    })
+}
+
 /// Returns the most bytes that writing or reading an activation takes beside it.
-pub(crate) const fn working_bytes(bytes: u64) -> u64 {
+pub(crate) fn working_bytes(bytes: u64) -> u64 {
     // A view is copied twice to be written; what was read may be copied to be aligned.
-    let block = if bytes < BLOCK as u64 {
-        bytes
-    } else {
-        BLOCK as u64
-    };
-    2 * bytes + block
+    2 * bytes + bytes.min(BLOCK as u64)
 }
 
 /// Bytes that are read at a time.

@@ -1,13 +1,15 @@
 //! Parameters in the memory of the host, between the source and a device with its own memory.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use burn::tensor::Device;
 use tinderbox_deferred::{Observer, Request, Source, SourceError, read_values};
 use tinderbox_fake::DynTensor;
 
 use super::pass::Pass;
+use super::spill::moved;
+use crate::runtime::locked::locked;
 use crate::runtime::streamed::Item;
 
 /// The parameters that stay in the memory of the host.
@@ -31,11 +33,6 @@ impl HostTier {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        // No change panics halfway.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Chooses what stays for a pass, of the parameters that it does not change, and drops the rest.
     ///
     /// Cost: linear in the values of all visits.
@@ -53,7 +50,7 @@ impl HostTier {
         let Held {
             chosen: positions,
             values,
-        } = &mut *self.lock();
+        } = &mut *locked(&self.held);
         *positions = chosen.into_iter().filter_map(position).collect();
         values.retain(|at, value| {
             positions.contains(at) && pass.dtypes.get(at) == Some(&value.dtype())
@@ -67,7 +64,7 @@ impl HostTier {
         source: &dyn Source,
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let mut held = self.lock();
+        let mut held = locked(&self.held);
         let missing = requested.iter();
         let missing = missing.filter(|(at, _)| !held.values.contains_key(at));
         let missing: Vec<&(usize, Request)> = missing.collect();
@@ -86,13 +83,4 @@ impl HostTier {
         });
         values.collect()
     }
-}
-
-/// Copies a value to a device, or from it.
-fn moved(value: DynTensor, device: &Device) -> Result<DynTensor, SourceError> {
-    let moved = value.to_device(device);
-    moved.map_err(|source| SourceError::Failed {
-        described: "the memory of the host".to_owned(),
-        source: Box::new(source),
-    })
 }

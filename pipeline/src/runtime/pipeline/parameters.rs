@@ -9,9 +9,9 @@ use burn::tensor::Device;
 use tinderbox_deferred::{Parameter, ParameterPath, Request, Source, Values};
 use tinderbox_fake::DynTensor;
 
-use super::pipeline::{Pipeline, REPLY};
+use super::pipeline::Pipeline;
 use crate::batch::Batch;
-use crate::runtime::driver::{Command, Condition, Reply};
+use crate::runtime::driver::{Command, Condition};
 use crate::runtime::optimizer::{SavedOptimizer, check_group, contains};
 use crate::{GroupError, PipelineError, StateError};
 
@@ -25,10 +25,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// [`StateError::UnknownParameter`] with the paths that are nearest; when a rank has failed.
     pub fn parameter(&mut self, path: &str) -> Result<DynTensor, PipelineError> {
         let path = self.known(path)?.original().clone();
-        match self.make(Command::Parameter(path))? {
-            Reply::Parameter(value) => Ok(value),
-            _ => unreachable!("{REPLY}"),
-        }
+        self.make(Command::Parameter(path))
     }
 
     /// Replaces the values of parameters and running states by their paths, on every rank that holds them: a target
@@ -78,7 +75,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             let dtype = table.iter().as_slice()[position].dtype;
             (position, value.cast_float(dtype))
         });
-        self.make(Command::Set(placed.collect())).map(drop)
+        self.make(Command::Set(placed.collect()))
     }
 
     /// Runs code with the [averages](crate::PipelineBuilder::average) in place of the parameters: to evaluate, or to
@@ -110,9 +107,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Err(StateError::NoAverages.into());
         }
         self.driver.check_not_averaged()?;
-        self.make(Command::Average(true))?;
+        self.make::<()>(Command::Average(true))?;
         let result = catch_unwind(AssertUnwindSafe(|| run(self)));
-        self.make(Command::Average(false))?;
+        self.make::<()>(Command::Average(false))?;
         result.or_else(|panic| resume_unwind(panic))
     }
 
@@ -142,7 +139,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     fn set_trains(&mut self, group: &ParamGroup, trains: bool) -> Result<(), PipelineError> {
         let positions = self.trained(group).map_err(StateError::from)?;
         self.make(Command::SetTrains { positions, trains })
-            .map(drop)
     }
 
     /// The positions of the parameters of a group that trained when the model was traced.
@@ -193,8 +189,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         source: impl Source + 'static,
         state: impl SavedOptimizer + 'static,
     ) -> Result<(), PipelineError> {
-        let restore = Command::Restore(Arc::new(source), Arc::new(state));
-        self.make(restore).map(drop)
+        self.make(Command::Restore(Arc::new(source), Arc::new(state)))
     }
 
     /// Returns whether the state of lost ranks is lost as well ([`RecoveryError::StateLost`](crate::RecoveryError::StateLost)),

@@ -8,9 +8,9 @@ use burn::module::Module;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 
 use super::batches::TracedBatches;
-use super::pipeline::{Pipeline, REPLY};
+use super::pipeline::Pipeline;
 use crate::batch::Batch;
-use crate::runtime::driver::{Carry, Command, Evaluation, Reply, StateDigest, StepOutput};
+use crate::runtime::driver::{Carry, Command, Evaluation, StateDigest, StepOutput};
 use crate::runtime::learning_rates::LearningRates;
 use crate::{PipelineError, StepError};
 
@@ -46,8 +46,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         lr: impl Into<ModuleLearningRate>,
         batch: B,
     ) -> Result<StepOutput, PipelineError> {
-        let batches = vec![batch];
-        self.train(lr, batches, None)
+        self.train(lr, vec![batch], None)
     }
 
     /// Runs one training step over several batches, each split into micro-batches as by
@@ -117,9 +116,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             share,
         };
         let before = self.recovered().len();
-        let Reply::Step(mut output) = self.make(step)? else {
-            unreachable!("{REPLY}");
-        };
+        let mut output: StepOutput = self.make(step)?;
         output.recovered = self.recovered()[before..].to_vec();
         Ok(output)
     }
@@ -166,10 +163,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// As [`Pipeline::step`]; a batch of fewer samples than micro-batches is split into fewer.
     pub fn evaluate(&mut self, batch: B) -> Result<Evaluation, PipelineError> {
-        match self.make(Command::Evaluate(self.traced(vec![batch])))? {
-            Reply::Evaluation(evaluation) => Ok(evaluation),
-            _ => unreachable!("{REPLY}"),
-        }
+        self.make(Command::Evaluate(self.traced(vec![batch])))
     }
 
     /// Runs the forward alone, as [`evaluate`](Self::evaluate) does, with [carried](crate::Carried) values that stay on
@@ -222,11 +216,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         batch: B,
     ) -> Result<Evaluation, PipelineError> {
         self.driver.carries.check(carry).map_err(StepError::from)?;
-        let batch = TracedBatches {
-            trace: self.trace.clone(),
-            batches: vec![batch],
-        };
-        self.driver.evaluate(&batch, Some(carry))
+        let batch = self.traced(vec![batch]);
+        self.driver.evaluate(&*batch, Some(carry))
     }
 
     /// Returns digests of all parameters and of the optimizer's state. In a [world](crate::PipelineBuilder::world) of
@@ -239,9 +230,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// When a rank has failed, or a device can't be read.
     pub fn digest(&mut self) -> Result<StateDigest, PipelineError> {
-        match self.make(Command::Digest)? {
-            Reply::Digest(digest) => Ok(digest),
-            _ => unreachable!("{REPLY}"),
-        }
+        self.make(Command::Digest)
     }
 }

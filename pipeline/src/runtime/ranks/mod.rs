@@ -12,7 +12,7 @@ mod threads;
 
 pub(crate) use notice::{Notice, digest_of};
 pub(crate) use processes::Processes;
-pub(crate) use ranks::{RankCall, Ranks, To};
+pub(crate) use ranks::{RankCall, Ranks, To, read, typed, untyped, written};
 pub(crate) use remote::header_of;
 pub(crate) use streaming::{SharedPasses, StreamingRank};
 pub(crate) use threads::{Start, Threads, Wrap};

@@ -12,6 +12,7 @@ use super::ranks::{Payload, RankCall, Ranks, To};
 use super::remote::{Remote, join};
 use super::threads::{Start, Threads};
 use crate::PipelineError;
+use crate::error::Result;
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::snapshots::Backups;
 use crate::schedule::RankIndex;
@@ -31,13 +32,13 @@ impl Processes {
         start: Start<'_>,
         world: &World,
         backups: Option<Arc<Backups>>,
-    ) -> Result<Self, PipelineError> {
+    ) -> Result<Self> {
         let (link, remote) = join(world, &start.abort, start.timeout, backups);
         let first = start.setups.first();
         let progress = first.map(|setup| setup.progress.clone());
-        remote.report(move || progress.as_ref()?.doing());
+        (remote.channel).report(move || progress.as_ref()?.doing());
         let rank = world.rank();
-        let others = Some(remote.channel());
+        let others = Some(Arc::downgrade(&remote.channel));
         Ok(Self {
             own: Threads::start(rank, start, vec![link], others)?,
             remote: Some(remote),
@@ -46,7 +47,7 @@ impl Processes {
     }
 
     /// Notifies the others of an error.
-    fn notify<T>(&self, result: Result<T, PipelineError>) -> Result<T, PipelineError> {
+    fn notify<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| self.fail(error))
     }
 }
@@ -60,20 +61,12 @@ impl Ranks for Processes {
         self.own.timeout()
     }
 
-    fn run(
-        &mut self,
-        round: &Arc<Round>,
-        request: &'static str,
-    ) -> Result<Vec<Reported>, PipelineError> {
+    fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
         let reports = self.own.run(round, request);
         self.notify(reports)
     }
 
-    fn call(
-        &mut self,
-        request: &'static str,
-        call: RankCall,
-    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError> {
+    fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
         let results = self.own.call(request, call);
         self.notify(results)
     }
@@ -83,7 +76,7 @@ impl Ranks for Processes {
         to: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>, PipelineError> {
+    ) -> Result<Vec<Payload>> {
         let remote = self.remote.as_mut().ok_or(PipelineError::Stopped)?;
         let exchanged = remote.exchange(to, value, tensors);
         self.notify(exchanged)
@@ -102,11 +95,12 @@ impl Ranks for Processes {
     }
 
     fn is_aborted(&self) -> bool {
-        self.remote.as_ref().is_none_or(Remote::is_aborted)
+        self.remote.is_none() || self.own.is_aborted()
     }
 
     fn channel(&self) -> Option<Weak<Channel>> {
-        self.remote.as_ref().map(Remote::channel)
+        let remote = self.remote.as_ref()?;
+        Some(Arc::downgrade(&remote.channel))
     }
 
     fn end(&mut self) {

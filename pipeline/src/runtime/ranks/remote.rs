@@ -4,17 +4,19 @@
 //! here, and filled with what arrives from their processes. So a rank of another process is a rank whose mailbox somebody
 //! else fills, and the protocol of `tinderbox-link` stays as it is.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_link::{Mailbox, MailboxError, mailboxes};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with_causes};
 
 use super::notice::{Notice, Notices};
 use super::ranks::{Payload, To};
+use crate::error::Result;
 use crate::runtime::link::{Abort, Link, Tag};
+use crate::runtime::locked::locked;
 use crate::runtime::points::System;
 use crate::runtime::snapshots::{Backups, Part};
 use crate::runtime::wire::{TensorType, lend, tensors};
@@ -49,10 +51,6 @@ struct Inbox {
     abort: Abort,
     /// What this process keeps of another one.
     backups: Option<Arc<Backups>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inbox {
@@ -116,9 +114,11 @@ impl Handler for Inbox {
 }
 
 /// The driver's side of the other processes.
+#[derive(derive_more::Debug)]
+#[debug("Remote {{ own: {own:?}, size: {}, .. }}", channel.size())]
 pub(super) struct Remote {
     own: RankIndex,
-    channel: Arc<Channel>,
+    pub(super) channel: Arc<Channel>,
     inbox: Arc<Inbox>,
     payloads: Mailbox<u64, Payload, System>,
     sequence: u64,
@@ -176,6 +176,14 @@ pub(super) fn join(
     (Box::new(link), remote)
 }
 
+fn unsent(rank: RankIndex, message: String, source: FakeError) -> ProcessError {
+    ProcessError::Unsent {
+        rank,
+        message,
+        source: Box::new(source),
+    }
+}
+
 /// The header of a frame with a part of a state.
 pub(crate) fn header_of(part: Part) -> Vec<u8> {
     // Numbers and names are always written.
@@ -195,18 +203,11 @@ impl Link for ProcessLink {
 
     fn send(&mut self, to: RankIndex, tag: Tag, values: Vec<DynTensor>) -> Result<(), LinkError> {
         self.mailbox.post(to, &tag)?;
-        let (types, pieces) = match lend(values) {
-            Ok(lent) => lent,
-            Err(source) => {
-                let unsent = ProcessError::Unsent {
-                    rank: self.mailbox.rank(),
-                    message: tag.to_string(),
-                    source: Box::new(source),
-                };
-                self.abort.trigger(unsent.into());
-                return Err(LinkError::Aborted);
-            }
-        };
+        let (types, pieces) = lend(values).map_err(|source| {
+            let unsent = unsent(self.mailbox.rank(), tag.to_string(), source);
+            self.abort.trigger(unsent.into());
+            LinkError::Aborted
+        })?;
         let header = Header::Message { tag, types };
         let channel = self.channel.upgrade().ok_or(LinkError::Aborted)?;
         send(&channel, to, &header, pieces);
@@ -234,28 +235,11 @@ impl Remote {
         self.channel.fail(&with_causes(error));
     }
 
-    pub(super) fn is_aborted(&self) -> bool {
-        self.inbox.abort.is_triggered()
-    }
-
-    pub(super) fn channel(&self) -> Weak<Channel> {
-        Arc::downgrade(&self.channel)
-    }
-
-    /// Sets what this process reports of itself.
-    pub(super) fn report(&self, status: impl Fn() -> Option<String> + Send + Sync + 'static) {
-        self.channel.report(status);
-    }
-
     /// Reports to the others what this process is about to do, and stops it if another does something else.
     pub(super) fn announce(&self, notice: Notice) {
+        let header = Header::Notice(notice.clone());
         for to in self.channel.others() {
-            send(
-                &self.channel,
-                to,
-                &Header::Notice(notice.clone()),
-                Vec::new(),
-            );
+            send(&self.channel, to, &header, Vec::new());
         }
         let mut notices = locked(&self.inbox.notices);
         notices.begin(notice);
@@ -269,22 +253,20 @@ impl Remote {
         to: To,
         value: Vec<u8>,
         given: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>, PipelineError> {
+    ) -> Result<Vec<Payload>> {
         let sequence = self.sequence;
         self.sequence += 1;
         let is_first = |rank: RankIndex| rank.index() == 0;
-        let (types, pieces) = lend(given.clone()).map_err(|source| ProcessError::Unsent {
-            rank: self.own,
-            message: "what all ranks need".to_owned(),
-            source: Box::new(source),
-        })?;
+        let message = "what all ranks need".to_owned();
+        let lent = lend(given.clone());
+        let (types, pieces) = lent.map_err(|source| unsent(self.own, message, source))?;
+        let header = Header::Payload {
+            sequence,
+            value: value.clone(),
+            types,
+        };
         let receivers = self.channel.others();
         for other in receivers.filter(|other| to == To::All || is_first(*other)) {
-            let header = Header::Payload {
-                sequence,
-                value: value.clone(),
-                types: types.clone(),
-            };
             send(&self.channel, other, &header, pieces.clone());
         }
         self.wait_for(Some(sequence));
@@ -330,25 +312,13 @@ impl Drop for Remote {
         if std::thread::panicking() {
             return;
         }
-        let own = locked(&self.inbox.notices)
-            .own
-            .as_ref()
-            .map_or(0, |own| own.call);
+        let call = locked(&self.inbox.notices).call();
         let header = Header::Ended {
-            call: own,
+            call,
             payloads: self.sequence,
         };
         for to in self.channel.others() {
             send(&self.channel, to, &header, Vec::new());
         }
-    }
-}
-
-impl std::fmt::Debug for Remote {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Remote")
-            .field("own", &self.own)
-            .field("size", &self.channel.size())
-            .finish_non_exhaustive()
     }
 }

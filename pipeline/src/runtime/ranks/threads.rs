@@ -12,9 +12,9 @@ use tinderbox_world::Channel;
 use tinderbox_world::clock::is_simulated;
 
 use super::ranks::{Payload, RankCall, Ranks, To};
+use crate::error::Result;
 use crate::runtime::execute::{RankRequest, Reply, run_rank};
-use crate::runtime::link::{Abort, Link};
-use crate::runtime::local::{LocalLink, local_links};
+use crate::runtime::link::{Abort, Link, LocalLink, local_links};
 use crate::runtime::pass::Pass;
 use crate::runtime::points::{Receiver, System};
 use crate::runtime::progress::{Counted, RankProgress, Watch};
@@ -55,7 +55,7 @@ pub(crate) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 
 impl Threads {
     /// Starts all ranks in this process.
-    pub(crate) fn new(start: Start<'_>) -> Result<Self, PipelineError> {
+    pub(crate) fn new(start: Start<'_>) -> Result<Self> {
         let links = local_links(start.setups.len(), &start.abort, start.timeout);
         let links = start
             .setups
@@ -75,7 +75,7 @@ impl Threads {
         start: Start<'_>,
         links: Vec<Box<dyn Link>>,
         others: Option<Weak<Channel>>,
-    ) -> Result<Self, PipelineError> {
+    ) -> Result<Self> {
         let Start {
             setups,
             abort,
@@ -122,7 +122,7 @@ impl Threads {
         round: &Arc<Round>,
         pass: Option<&Arc<Pass>>,
         request: &'static str,
-    ) -> Result<Vec<Reported>, PipelineError> {
+    ) -> Result<Vec<Reported>> {
         let make = |_, reply| RankRequest::Round(round.clone(), pass.cloned(), reply);
         let mut progressed = progressed(&self.progress);
         let mut is_idle = false;
@@ -149,19 +149,11 @@ impl Ranks for Threads {
         self.timeout
     }
 
-    fn run(
-        &mut self,
-        round: &Arc<Round>,
-        request: &'static str,
-    ) -> Result<Vec<Reported>, PipelineError> {
+    fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
         self.run_pass(round, None, request)
     }
 
-    fn call(
-        &mut self,
-        request: &'static str,
-        call: RankCall,
-    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError> {
+    fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
         let make = |_, reply: Reply<Box<dyn Any + Send>>| {
             let (call, channels) = (call.clone(), self.abort.channels().clone());
             RankRequest::Call(Box::new(move |rank, stages| {
@@ -197,7 +189,7 @@ impl Ranks for Threads {
         _: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>, PipelineError> {
+    ) -> Result<Vec<Payload>> {
         match self.crew {
             Some(_) => Ok(vec![(value, tensors)]),
             None => Err(PipelineError::Stopped),

@@ -1,14 +1,14 @@
 //! The snapshots of other ranks, in the memory of this process.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_world::Buffer;
-use tinderbox_world::clock::{Condvar, Instant};
 
 use super::snapshot::{Contents, Snapshot};
+use crate::runtime::locked::Awaited;
 use crate::schedule::RankIndex;
 
 /// A frame of a snapshot that is sent to its keeper.
@@ -36,67 +36,69 @@ struct Arriving {
     missing: usize,
 }
 
+impl Arriving {
+    /// A snapshot of which the items that are the same as in an earlier one are known; `None` if they are not.
+    fn begin(contents: Contents, earlier: Option<&Self>, is_same: &[bool]) -> Option<Self> {
+        let (mut missing, mut chunks) = (0, Chunks::new());
+        for (at, item) in contents.items.iter().enumerate() {
+            chunks.push(match is_same.get(at) {
+                Some(true) => earlier?.chunks.get(at)?.clone(),
+                _ => {
+                    missing += item.kind.bytes()?;
+                    Arc::default()
+                }
+            });
+        }
+        Some(Self {
+            contents,
+            chunks,
+            missing,
+        })
+    }
+
+    /// Adds bytes of an item; `None` if they are more than are missing.
+    fn add(&mut self, item: usize, pieces: Vec<Buffer>) -> Option<()> {
+        let chunks = Arc::get_mut(self.chunks.get_mut(item)?)?;
+        for piece in pieces {
+            self.missing = self.missing.checked_sub(piece.len())?;
+            chunks.push(piece);
+        }
+        Some(())
+    }
+}
+
 /// The snapshots of one rank, by their version.
 type Versions = BTreeMap<u64, Arriving>;
 
 /// The snapshots of other ranks that this process keeps.
 #[derive(Debug, Default)]
-pub(crate) struct Backups {
-    ranks: Mutex<BTreeMap<RankIndex, Versions>>,
-    arrived: Condvar,
-}
+pub(crate) struct Backups(Awaited<BTreeMap<RankIndex, Versions>>);
 
 impl Backups {
-    fn ranks(&self) -> MutexGuard<'_, BTreeMap<RankIndex, Versions>> {
-        self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes a frame of a rank; `None` if it is none.
     pub(crate) fn put(&self, from: RankIndex, part: Part, pieces: Vec<Buffer>) -> Option<()> {
-        let mut ranks = self.ranks();
-        let states = ranks.entry(from).or_default();
-        match part {
-            Part::Begin {
-                version,
-                contents,
-                earlier,
-                is_same,
-            } => {
-                let mut missing = 0;
-                let mut chunks = Chunks::new();
-                for (at, item) in contents.items.iter().enumerate() {
-                    chunks.push(match is_same.get(at) {
-                        Some(true) => states.get(&earlier)?.chunks.get(at)?.clone(),
-                        _ => {
-                            missing += item.kind.bytes()?;
-                            Arc::default()
-                        }
-                    });
-                }
-                let arriving = Arriving {
+        self.0.change(|ranks| {
+            let versions = ranks.entry(from).or_default();
+            match part {
+                Part::Begin {
+                    version,
                     contents,
-                    chunks,
-                    missing,
-                };
-                states.insert(version, arriving);
-            }
-            Part::Bytes { version, item } => {
-                let arriving = states.get_mut(&version)?;
-                let chunks = Arc::get_mut(arriving.chunks.get_mut(item)?)?;
-                for piece in pieces {
-                    arriving.missing = arriving.missing.checked_sub(piece.len())?;
-                    chunks.push(piece);
+                    earlier,
+                    is_same,
+                } => {
+                    let earlier = versions.get(&earlier);
+                    let arriving = Arriving::begin(contents, earlier, &is_same)?;
+                    versions.insert(version, arriving);
+                    Some(())
                 }
+                Part::Bytes { version, item } => versions.get_mut(&version)?.add(item, pieces),
             }
-        }
-        drop(ranks);
-        self.arrived.notify_all();
-        Some(())
+        })
     }
 
     /// The versions of a rank that have arrived.
     pub(crate) fn versions(&self, rank: RankIndex) -> Vec<u64> {
-        let ranks = self.ranks();
+        let ranks = self.0.lock();
         let states = ranks.get(&rank).into_iter().flatten();
         let whole = states.filter(|(_, state)| state.missing == 0);
         whole.map(|(version, _)| *version).collect()
@@ -104,31 +106,23 @@ impl Backups {
 
     /// Waits until a version of a rank has arrived; false if it has not after a while.
     pub(crate) fn wait_for(&self, rank: RankIndex, version: u64, timeout: Duration) -> bool {
-        let began = Instant::now();
-        let mut ranks = self.ranks();
-        loop {
-            let state = ranks.get(&rank).and_then(|states| states.get(&version));
-            if state.is_some_and(|state| state.missing == 0) {
-                return true;
-            }
-            let left = timeout.saturating_sub(began.elapsed());
-            if left.is_zero() {
-                return false;
-            }
-            ranks = self.arrived.wait_timeout(&self.ranks, ranks, left);
-        }
+        let arrived = self.0.wait_for(timeout, |ranks| {
+            let state = ranks.get(&rank)?.get(&version)?;
+            (state.missing == 0).then_some(())
+        });
+        arrived.is_some()
     }
 
     /// Drops what is older than a version.
     pub(crate) fn keep_from(&self, version: u64) {
-        for states in self.ranks().values_mut() {
+        for states in self.0.lock().values_mut() {
             *states = states.split_off(&version);
         }
     }
 
     /// Returns a snapshot of a rank.
     pub(crate) fn snapshot(&self, rank: RankIndex, version: u64) -> Option<(Contents, Chunks)> {
-        let ranks = self.ranks();
+        let ranks = self.0.lock();
         let state = ranks.get(&rank)?.get(&version)?;
         Some((state.contents.clone(), state.chunks.clone()))
     }

@@ -4,4 +4,4 @@ mod backups;
 mod snapshot;
 
 pub(crate) use backups::{Backups, KeptSnapshots, Part};
-pub(crate) use snapshot::{Contents, Item, Name, Snapshot, tensor};
+pub(crate) use snapshot::{Contents, Item, Name, Snapshot};

@@ -6,13 +6,12 @@ use burn_pack::Scalar;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::DynTensor;
-use tinderbox_world::Buffer;
 
 use crate::runtime::digest::ReadError;
 use crate::runtime::optimizer::OptimizerSnapshot;
 use crate::runtime::pieces::Piece;
 use crate::runtime::stage::Stage;
-use crate::runtime::wire::{TensorType, tensors};
+use crate::runtime::wire::TensorType;
 
 /// What a part of a state is a part of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -76,39 +75,32 @@ impl Snapshot {
             let position = table.position(path);
             position.expect("a stage holds parameters of the table")
         };
-        for (path, piece, value) in &self.values {
+        let mut add = |position, state, first_row, value: DynTensor| {
             contents.items.push(Item {
-                name: Name {
-                    position: position(path),
-                    state: None,
-                },
-                first_row: piece.rows.start,
-                kind: TensorType::of(value),
+                name: Name { position, state },
+                first_row,
+                kind: TensorType::of(&value),
             });
-            values.push(value.clone());
+            values.push(value);
+        };
+        for (path, piece, value) in &self.values {
+            add(position(path), None, piece.rows.start, value.clone());
         }
+        let mut scalars = Vec::new();
         for optimizer in &self.optimizers {
             for of_piece in optimizer.of_pieces(&is_selected)? {
                 let position = position(of_piece.path);
                 let first_row = of_piece.piece.rows.start;
                 for (name, data) in of_piece.tensors {
                     let value = DynTensor::from_data(data, &Device::flex());
-                    contents.items.push(Item {
-                        name: Name {
-                            position,
-                            state: Some(name),
-                        },
-                        first_row,
-                        kind: TensorType::of(&value),
-                    });
-                    values.push(value);
+                    add(position, Some(name), first_row, value);
                 }
                 // The scalars of all pieces of a parameter are the same.
                 let numbers = of_piece.scalars.into_iter().filter(|_| first_row == 0);
-                let numbers = numbers.map(|(name, number)| (position, name, number));
-                contents.scalars.extend(numbers);
+                scalars.extend(numbers.map(|(name, number)| (position, name, number)));
             }
         }
+        contents.scalars = scalars;
         Ok((contents, values))
     }
 
@@ -129,10 +121,4 @@ impl Snapshot {
         });
         same.collect()
     }
-}
-
-/// Returns the tensor of an item from the bytes that arrived; `None` if there are others than its type says.
-pub(crate) fn tensor(item: &Item, bytes: Buffer) -> Option<DynTensor> {
-    let tensors = tensors(vec![item.kind.clone()], vec![bytes])?;
-    tensors.into_iter().next()
 }

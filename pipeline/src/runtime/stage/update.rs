@@ -8,7 +8,7 @@ use tinderbox_fake::{DynTensor, dtype_name};
 use super::held::Place;
 use super::stage::Stage;
 use crate::ActionError;
-use crate::runtime::clip::{SquareSums, each};
+use crate::runtime::clip::each;
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::settings::GradientHook;
 
@@ -47,11 +47,6 @@ impl Stage {
             .for_each(|(place, gradient)| *place = gradient);
     }
 
-    /// The gradients of the pieces that it updates.
-    pub(crate) fn own_gradients(&self) -> &[Option<DynTensor>] {
-        &self.gradients.complete
-    }
-
     /// Ends a step without an update: running states keep their values from before it.
     pub(crate) fn drop_gradients(&mut self) {
         self.clear_gradients();
@@ -63,16 +58,6 @@ impl Stage {
     pub(crate) fn clear_gradients(&mut self) {
         self.gradients.clear();
         self.held.updated_states.clear();
-    }
-
-    /// The squares of the gradients of the pieces that it updates.
-    pub(crate) fn square_sums(&self) -> SquareSums {
-        SquareSums::of(&self.gradients.complete)
-    }
-
-    /// The bytes of the gradients that it holds.
-    pub(crate) fn gradient_bytes(&self) -> u64 {
-        self.gradients.bytes()
     }
 
     /// Runs the optimizer on every piece that has a gradient, each clipped by `clip`, and replaces the running
@@ -107,14 +92,16 @@ impl Stage {
         let piece = &self.pieces.of(self.setup.replica)[at];
         let path = self.held.owned.path(piece.place);
         let clipping = self.optimizer.as_ref().and_then(|o| o.clipping(at));
-        let gradient = match (gradient, clipping) {
-            (Some(gradient), Some(config)) => Some(each(config, gradient)?),
-            (gradient, _) => gradient,
+        let change = |mut gradient| {
+            if let Some(config) = clipping {
+                gradient = each(config, gradient)?;
+            }
+            if let Some(hook) = &settings.gradient_hook {
+                gradient = hooked(&**hook, path, gradient)?;
+            }
+            Ok::<_, ActionError>(gradient)
         };
-        let gradient = match (gradient, &settings.gradient_hook) {
-            (Some(gradient), Some(hook)) => Some(hooked(&**hook, path, gradient)?),
-            (gradient, _) => gradient,
-        };
+        let gradient = gradient.map(change).transpose()?;
         if let Some(kept) = &mut self.gradients.kept {
             kept[at].clone_from(&gradient);
         }
@@ -174,11 +161,8 @@ fn hooked(
     gradient: DynTensor,
 ) -> Result<DynTensor, ActionError> {
     let text = |tensor: &DynTensor| {
-        format!(
-            "{}{:?}",
-            dtype_name(tensor.dtype()),
-            tensor.shape().as_slice()
-        )
+        let dtype = dtype_name(tensor.dtype());
+        format!("{dtype}{:?}", tensor.shape().as_slice())
     };
     let expected = text(&gradient);
     let changed = hook(path, gradient);

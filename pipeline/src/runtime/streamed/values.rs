@@ -1,16 +1,18 @@
 //! The values that a stage has while it runs.
 
-use std::collections::{BTreeMap, HashMap};
-use std::error::Error;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use burn::optim::DynState;
 use burn::tensor::TensorData;
-use tinderbox_deferred::{Observer, ParameterPath};
+use tinderbox_deferred::{
+    Observer, ParameterPath, Request, Rows, Source, SourceError, read_values,
+};
 use tinderbox_fake::{DynTensor, ValueId};
 
-use super::rows::RowSource;
 use crate::kept::Holders;
+use crate::runtime::digest::ReadError;
+use crate::runtime::locked::locked;
 use crate::runtime::optimizer::{SavedOptimizer, StateFields};
 use crate::schedule::MicroBatchIndex;
 
@@ -45,69 +47,27 @@ pub(crate) enum State {
     Kept(DynState),
 }
 
-/// What a stage gets before it runs, and gives back after it.
-#[derive(Default)]
+/// What a stage gets before it runs.
 pub(crate) struct Values {
-    /// By position in the table.
-    pub(crate) parameters: HashMap<usize, DynTensor>,
-    /// The optimizer's states of trained parameters, by position in the table.
-    pub(crate) states: BTreeMap<usize, State>,
-    /// Activations that were read.
-    pub(crate) activations: Vec<(Activation, DynTensor, Holders)>,
+    /// Parameters, and the optimizer's states of those that are trained; the round keeps activations.
+    pub(crate) items: HashMap<Item, Value>,
     /// Where rows of other parameters are read.
     pub(crate) rows: Option<RowSource>,
 }
 
-impl Values {
-    pub(crate) fn insert(&mut self, item: Item, value: Value) {
-        match (item, value) {
-            (Item::Parameter(position), Value::Parameter(value)) => {
-                self.parameters.insert(position, value);
-            }
-            (Item::State(position), Value::State(state)) => {
-                self.states.insert(position, state);
-            }
-            (Item::Activation(activation), Value::Activation(value, holders)) => {
-                self.activations.push((activation, value, holders));
-            }
-            _ => unreachable!("the value of an item is of its kind"),
-        }
-    }
-
-    pub(crate) fn remove(&mut self, item: Item) -> Option<Value> {
-        match item {
-            Item::Parameter(position) => self.parameters.remove(&position).map(Value::Parameter),
-            Item::State(position) => self.states.remove(&position).map(Value::State),
-            // The round keeps it.
-            Item::Activation(_) => None,
-        }
-    }
-}
-
 /// The states of parameters, by path.
-pub(crate) struct States(Mutex<HashMap<ParameterPath, State>>);
-
-impl States {
-    pub(crate) fn new(states: impl IntoIterator<Item = (ParameterPath, State)>) -> Self {
-        Self(Mutex::new(states.into_iter().collect()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ParameterPath, State>> {
-        // No change panics halfway.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub(crate) struct States(pub(crate) Mutex<HashMap<ParameterPath, State>>);
 
 impl SavedOptimizer for States {
     fn fields(&self, path: &ParameterPath) -> StateFields {
-        match self.lock().get(path) {
+        match locked(&self.0).get(path) {
             Some(State::Read(fields, _)) => fields.clone(),
             _ => StateFields::default(),
         }
     }
 
     fn state(&self, path: &ParameterPath) -> Option<DynState> {
-        let mut states = self.lock();
+        let mut states = locked(&self.0);
         match states.remove(path)? {
             State::Kept(state) => Some(state),
             other => {
@@ -117,14 +77,42 @@ impl SavedOptimizer for States {
         }
     }
 
-    fn read(
-        &self,
-        path: &ParameterPath,
-        _: &dyn Observer,
-    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
-        match self.lock().remove(path) {
+    fn read(&self, path: &ParameterPath, _: &dyn Observer) -> Result<Vec<TensorData>, ReadError> {
+        match locked(&self.0).remove(path) {
             Some(State::Read(_, data)) => Ok(data),
             _ => Ok(Vec::new()),
         }
+    }
+}
+
+/// Where rows of parameters are read.
+#[derive(Clone, derive_more::Debug)]
+#[debug("RowSource({:?})", _0.describe())]
+pub(crate) struct RowSource(pub(crate) Arc<dyn Source>);
+
+/// The rows of one parameter.
+pub(crate) struct ParameterRows {
+    source: RowSource,
+    whole: Request,
+    observer: Arc<dyn Observer>,
+}
+
+impl ParameterRows {
+    pub(crate) fn new(source: RowSource, whole: Request, observer: Arc<dyn Observer>) -> Self {
+        Self {
+            source,
+            whole,
+            observer,
+        }
+    }
+}
+
+impl Rows for ParameterRows {
+    fn read(&self, rows: &[u64]) -> Result<DynTensor, SourceError> {
+        let runs = rows.chunk_by(|row, next| row + 1 == *next);
+        let requests = runs.map(|run| self.whole.rows(run[0], run[0] + run.len() as u64));
+        let requests: Vec<Request> = requests.collect();
+        let read = read_values(&requests, &*self.source.0, &*self.observer)?;
+        Ok(DynTensor::joined(read))
     }
 }
