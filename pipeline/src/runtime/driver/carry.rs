@@ -41,7 +41,7 @@ impl Carry {
 
     /// Checks that the programs of a batch can read its values. Changes nothing.
     pub(crate) fn check(&self, micro_batches: &[MicroInput]) -> Result<RoundCarry, CarryError> {
-        if micro_batches.iter().any(|m| m.cut.carried.is_empty()) {
+        if micro_batches.iter().any(|m| m.cut.carried.0.is_empty()) {
             return Err(CarryError::NothingCarried);
         }
         if self.has_values() && self.held.len() != micro_batches.len() {
@@ -51,7 +51,7 @@ impl Carry {
             });
         }
         for (micro_batch, (held, micro)) in self.held.iter().zip(micro_batches).enumerate() {
-            let tensors = &micro.cut.carried.tensors;
+            let tensors = &micro.cut.carried.0;
             for index in 0..held.len().max(tensors.len()) {
                 let (held, tensor) = (held.get(index), tensors.get(index));
                 let (known, found) = (held.map(|h| &h.leaf), tensor.map(|t| &t.leaf));
@@ -84,7 +84,7 @@ impl Carry {
     /// Notes which stages have the values after an evaluation.
     pub(super) fn advance(&mut self, micro_batches: &[MicroInput]) {
         let held = micro_batches.iter().map(|micro| {
-            let tensors = micro.cut.carried.tensors.iter().map(|tensor| Held {
+            let tensors = micro.cut.carried.0.iter().map(|tensor| Held {
                 leaf: tensor.leaf.clone(),
                 stages: tensor.keepers.clone(),
             });

@@ -180,14 +180,10 @@ impl Launch {
         wrap: Option<&Wrap>,
     ) -> Result<Box<dyn Ranks>> {
         let RankOptions {
-            devices,
-            timeout,
-            world,
-            backups,
-            streamed,
-            ..
+            devices, backups, ..
         } = &self.ranks;
-        let (ranks, world) = (plan.world_size(), world.as_ref());
+        let (world, streamed) = (self.ranks.world.as_ref(), self.ranks.streamed.as_ref());
+        let ranks = plan.world_size();
         let processes = world.map_or(ranks, World::size);
         // Those beyond the plan's wait until another one is lost.
         if processes < ranks || (processes > ranks && backups.is_none()) {
@@ -207,7 +203,7 @@ impl Launch {
             let own = world.map(World::rank);
             check_memory(layout, &self.example, &devices, own, settings)?;
         }
-        let of_streamed = streamed.as_ref().map(|(options, _)| {
+        let of_streamed = streamed.map(|(options, _)| {
             let (parameters, graphs) = ((&*self.table, &devices[0]), (&**layout, &*self.example));
             Arc::new(StreamedSetup::new(options, parameters, graphs, settings))
         });
@@ -222,7 +218,7 @@ impl Launch {
             setups: setups.collect(),
             source: self.source.clone(),
             threads_per_rank: self.ranks.threads_per_rank.unwrap_or(shared),
-            timeout: *timeout,
+            timeout: self.ranks.timeout,
             wrap,
             abort,
         };

@@ -12,11 +12,6 @@ mod output;
 mod parameters;
 mod programs;
 
-mod restore;
-
-mod share;
-
-mod state_digest;
 mod training;
 
 pub(crate) use batches::{Batches, MicroBatch, split_and_run, weights};
@@ -26,8 +21,8 @@ pub use driver::Repaired;
 pub(crate) use driver::{Condition, Driver, DriverState, Options};
 pub(crate) use facts::precision_in_text;
 pub(crate) use launch::{Launch, Prepared, RankOptions};
-pub use output::{Evaluation, OutputsOn, StepOutput};
+pub use output::{Evaluation, OutputsOn, Recovered, StepOutput};
 pub use programs::certification_time;
 pub(crate) use programs::states;
 
-pub use state_digest::StateDigest;
+pub use memory_check::StateDigest;

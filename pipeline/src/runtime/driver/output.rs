@@ -1,19 +1,22 @@
-//! The result of a step or an evaluation.
+//! The result of a step or an evaluation: what ranks report of a round, exchanged and combined.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
+use std::time::Duration;
 
 use burn::tensor::{Tensor, kind::Basic};
+use tinderbox_deferred::human_bytes;
 use tinderbox_fake::{DynTensor, FakeError};
+use tinderbox_world::Failure;
 
 use super::driver::{Condition, Driver};
 use crate::OutputError;
-use crate::error::Result;
+use crate::error::{Result, numbered};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::To;
-use crate::runtime::recovered::Recovered;
 use crate::runtime::round::{Reported, Round};
-use crate::schedule::{MicroBatchIndex, Schedule, StageIndex, TimeUnit, Timeline};
+use crate::schedule::{MicroBatchIndex, RankIndex, Schedule, StageIndex, TimeUnit, Timeline};
 
 /// The processes of a [world](crate::PipelineBuilder::world) that get the named outputs of a step. All get the losses and
 /// the norm.
@@ -366,4 +369,54 @@ fn timed(round: &Round) -> (&Schedule, Range<usize>) {
     let busiest = busiest.unwrap_or(0);
     let ranks = schedule(busiest).world_size();
     (schedule(busiest), busiest * ranks..(busiest + 1) * ranks)
+}
+
+/// What happened when processes were lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The processes that were lost, as they were numbered when the state was kept that this goes back to.
+    pub lost: Vec<RankIndex>,
+    /// The first failure.
+    pub failure: Failure,
+    /// The number of training steps that are done.
+    pub step: u64,
+    /// How many completed steps were repeated.
+    pub repeated: u64,
+    /// The rank of this process now.
+    pub rank: RankIndex,
+    /// The number of ranks now.
+    pub ranks: usize,
+    /// The number of processes that wait until another one is lost.
+    pub spares: usize,
+    /// The bytes that this process was sent.
+    pub received_bytes: u64,
+    /// From when this process noticed the loss until those that are left had agreed on who they are.
+    pub agreed: Duration,
+    /// From then until the ranks had been started again with the state that is kept.
+    pub restored: Duration,
+    /// From when this process noticed the loss until it went on: also for the repeated steps.
+    pub took: Duration,
+}
+
+impl fmt::Display for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.lost[..] {
+            [one] if *one == self.failure.rank => write!(f, "{}", self.failure),
+            lost => write!(f, "{} are lost ({})", numbered(lost), self.failure),
+        }?;
+        write!(
+            f,
+            ": {} ranks and {} spares continue after step {}, with {} steps repeated and {} received by rank \
+             {}, in {:.3} s: {:.3} s to agree, {:.3} s to restore the state",
+            self.ranks,
+            self.spares,
+            self.step,
+            self.repeated,
+            human_bytes(self.received_bytes),
+            self.rank,
+            self.took.as_secs_f64(),
+            self.agreed.as_secs_f64(),
+            self.restored.as_secs_f64(),
+        )
+    }
 }

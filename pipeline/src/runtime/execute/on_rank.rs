@@ -1,11 +1,10 @@
 //! A rank as the host of an executor: programs run on its device, messages cross its link.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device};
-use tinderbox_deferred::{Executable, ProgramError, ProgramInput, RunContext};
+use tinderbox_deferred::{ProgramError, ProgramInput, RunContext};
 use tinderbox_fake::{DynTensor, FakeError, ValueId, is_host};
 
 use super::rank::Rank;
@@ -14,9 +13,8 @@ use crate::kept::Location;
 use crate::runtime::caught::{action_error, caught, device_failed};
 use crate::runtime::clip::{Change, Norms, SquareSums, each, scaled};
 use crate::runtime::executor::{Host, Job};
-use crate::runtime::link::{Abort, Link, LinkMessage, Tag};
+use crate::runtime::link::{Link, LinkMessage, Tag};
 use crate::runtime::pass::Streaming;
-use crate::runtime::program::CutProgram;
 use crate::runtime::round::{MicroInput, Part, RankReport, Reported, Round};
 use crate::runtime::stage::{Stage, check_length};
 use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
@@ -104,8 +102,10 @@ impl<'a> OnRank<'a> {
     }
 
     /// Loads a program, with its inputs.
-    fn load(&mut self, job: Job<'_, DynTensor>) -> Result<Loaded, ActionError> {
-        let Job { task, phase, read } = job;
+    fn load(
+        &mut self,
+        Job { task, phase, read }: Job<'_, DynTensor>,
+    ) -> Result<(Task, impl Program + use<>), ActionError> {
         let index = self.part.index(task.micro_batch);
         let round = self.round;
         let micro = round.micro_batch(index);
@@ -121,18 +121,20 @@ impl<'a> OnRank<'a> {
             Binding::Value(_) => Ok(read.next().expect("every value was read").into()),
         });
         let inputs = inputs.collect::<Result<Vec<ProgramInput>, ActionError>>()?;
-        Ok(Loaded {
-            task,
-            cut: micro.cut.clone(),
-            executable,
-            inputs,
-            context: RunContext {
-                seed: self.rank.setup.settings.seed,
-                step: self.round.step,
-                micro_batch: index as u32,
-            },
-            abort: self.rank.setup.abort.clone(),
-        })
+        let context = RunContext {
+            seed: self.rank.setup.settings.seed,
+            step: self.round.step,
+            micro_batch: index as u32,
+        };
+        let (cut, abort) = (micro.cut.clone(), self.rank.setup.abort.clone());
+        let program = move || {
+            let made = executable.run_until(inputs, &context, &|| abort.is_triggered());
+            made.map_err(|source| match source {
+                ProgramError::Stopped => LinkError::Aborted.into(),
+                source => cut.indices.locate(source),
+            })
+        };
+        Ok((task, program))
     }
 
     /// An input that no program computes.
@@ -328,7 +330,7 @@ impl Host for OnRank<'_> {
     fn run(&mut self, jobs: Vec<Job<'_, DynTensor>>) -> Result<Vec<Vec<DynTensor>>, ActionError> {
         let phases: Vec<(Task, &Phase)> = jobs.iter().map(|job| (job.task, job.phase)).collect();
         let loaded = jobs.into_iter().map(|job| self.load(job));
-        let loaded = loaded.collect::<Result<Vec<Loaded>, ActionError>>()?;
+        let loaded = loaded.collect::<Result<Vec<_>, ActionError>>()?;
         let (device, epoch) = (&self.rank.setup.device, self.round.epoch);
         let started = epoch.map(since);
         let made = flush_device(run_all(loaded, device)?, device, self.round)?;
@@ -403,48 +405,30 @@ impl Host for OnRank<'_> {
     }
 }
 
-/// A program with its inputs.
-struct Loaded {
-    task: Task,
-    cut: Arc<CutProgram>,
-    executable: Executable,
-    inputs: Vec<ProgramInput>,
-    context: RunContext,
-    abort: Abort,
-}
+/// A program with its inputs, which runs until a rank fails.
+trait Program: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send {}
 
-impl Loaded {
-    /// Runs the program, until a rank fails.
-    fn run(self) -> Result<Vec<DynTensor>, ActionError> {
-        let is_stopped = || self.abort.is_triggered();
-        let made = self
-            .executable
-            .run_until(self.inputs, &self.context, &is_stopped);
-        made.map_err(|source| match source {
-            ProgramError::Stopped => LinkError::Aborted.into(),
-            source => self.cut.indices.locate(source),
-        })
-    }
-
-    /// Runs one of two programs; its error names it.
-    fn run_of_pair(self) -> Result<Vec<DynTensor>, ActionError> {
-        let task = self.task;
-        caught(|| self.run()).map_err(|source| ActionError::OfPair {
-            task,
-            source: Box::new(source),
-        })
-    }
-}
+impl<P: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send> Program for P {}
 
 /// Runs one program, or two at the same time, with a thread of the rank's pool each. Devices other than the CPU run their queue
 /// in order, in parallel to this thread, so one thread fills the queue.
-fn run_all(loaded: Vec<Loaded>, device: &Device) -> Result<Vec<Vec<DynTensor>>, ActionError> {
-    match <[Loaded; 2]>::try_from(loaded) {
-        Err(others) => others.into_iter().map(Loaded::run).collect(),
+fn run_all(
+    loaded: Vec<(Task, impl Program)>,
+    device: &Device,
+) -> Result<Vec<Vec<DynTensor>>, ActionError> {
+    // The error of one of two names it.
+    let of_pair = |(task, program)| {
+        caught(program).map_err(|source| ActionError::OfPair {
+            task,
+            source: Box::new(source),
+        })
+    };
+    match <[_; 2]>::try_from(loaded) {
+        Err(others) => others.into_iter().map(|(_, program)| program()).collect(),
         Ok([first, second]) => {
             let (first, second) = match is_host(device) {
-                true => rayon::join(|| first.run_of_pair(), || second.run_of_pair()),
-                false => (first.run_of_pair(), second.run_of_pair()),
+                true => rayon::join(|| of_pair(first), || of_pair(second)),
+                false => (of_pair(first), of_pair(second)),
             };
             Ok(vec![first?, second?])
         }

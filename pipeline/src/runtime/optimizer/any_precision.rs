@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_pack::Scalar;
 use tinderbox_fake::DynTensor;
 
-use super::config::OptimizerConfig;
+use super::groups::OptimizerConfig;
 
 /// AdamW whose moments may have 16 bits, and whose parameters may: torchdistX's AnyPrecisionAdamW.
 ///

@@ -8,7 +8,7 @@ use burn_dispatch::DispatchTensor;
 use burn_pack::Scalar;
 use tinderbox_fake::DynTensor;
 
-use super::saved::PREFIX;
+use super::saved::{PREFIX, flattened};
 use crate::runtime::caught::guarded;
 use crate::runtime::clip::any_rank;
 
@@ -32,11 +32,7 @@ fn after_one_step(optimizer: &dyn DynOptimizer, rank: usize, dtype: DType) -> St
     };
     let tried = guarded(|| {
         let (_, state) = optimizer.step_dyn(rank, 0.0, one(), one(), None);
-        let mut sink = StateSink::default();
-        if let Some(state) = &state {
-            optimizer.state_flatten(PREFIX, state, &mut sink);
-        }
-        sink
+        flattened(optimizer, PREFIX, state.as_ref())
     });
     tried.unwrap_or_default()
 }
@@ -54,10 +50,9 @@ pub(in crate::runtime) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize)
 pub(in crate::runtime) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
     const ROWS: usize = 4;
     let shape = |rows| {
-        [rows]
-            .into_iter()
-            .chain((1..rank).map(|_| 3))
-            .collect::<Vec<usize>>()
+        let mut shape = vec![3; rank];
+        shape[0] = rows;
+        shape
     };
     let numbers = |seed: f32, rows: Range<usize>| {
         let row: usize = shape(1).iter().product();
@@ -76,10 +71,7 @@ pub(in crate::runtime) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize
                 optimizer.step_dyn(rank, 0.1, any_rank(value).into_bridge(), gradient, state);
             (value, state) = (DispatchTensor::from(stepped.0).into(), stepped.1);
         }
-        let mut sink = StateSink::default();
-        if let Some(state) = &state {
-            optimizer.state_flatten(PREFIX, state, &mut sink);
-        }
+        let sink = flattened(optimizer, PREFIX, state.as_ref());
         let mut tensors: Vec<TensorData> = sink.tensors.into_iter().map(|(_, data)| data).collect();
         tensors.push(any_rank(value).into_data());
         (tensors, sink.scalars)

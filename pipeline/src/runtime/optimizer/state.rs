@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 
 use burn::optim::grad_clipping::GradientClippingConfig;
-use burn::optim::{DynState, StateSink, StateSource};
+use burn::optim::{DynState, StateSource};
 use burn::tensor::{DType, Device, TensorData};
 use burn_backend::ExecutionError;
 use burn_dispatch::DispatchTensor;
@@ -14,7 +14,9 @@ use tinderbox_fake::{DynTensor, dtype_name, read_now};
 
 use super::average::{average_of, with_value};
 use super::groups::Rule;
-use super::saved::{PREFIX, SavedOptimizer, SavedState, StateFields, StatePart, StateTensor};
+use super::saved::{
+    PREFIX, SavedOptimizer, SavedState, StateFields, StatePart, StateTensor, flattened,
+};
 use crate::RestoreError;
 use crate::runtime::caught::guarded;
 use crate::runtime::clip::any_rank;
@@ -102,9 +104,8 @@ impl OptimizerState {
             let Some(state) = state.as_ref().filter(|_| is_selected(path, piece)) else {
                 continue;
             };
-            let mut sink = StateSink::default();
             let prefix = format!("{PREFIX}{path}");
-            rule.optimizer.state_flatten(&prefix, state, &mut sink);
+            let sink = flattened(&*rule.optimizer, &prefix, Some(state));
             let tensors = sink.tensors.into_iter();
             let tensors = tensors.map(|(name, data)| Ok((name, read_now(data)?)));
             saved.push(PieceState {
@@ -138,10 +139,8 @@ impl OptimizerState {
         // Burn panics on a tensor of another rank.
         let rebuilt = guarded(|| {
             let state = self.rebuilt((position, path, rank), fields, data, device)?;
-            let mut sink = StateSink::default();
-            let optimizer = &self.rules[position].optimizer;
-            optimizer.state_flatten(&prefix, &state, &mut sink);
-            Some(sink)
+            let optimizer = &*self.rules[position].optimizer;
+            Some(flattened(optimizer, &prefix, Some(&state)))
         });
         let sink = rebuilt.ok().flatten().unwrap_or_default();
         let tensors = sink.tensors.into_iter();

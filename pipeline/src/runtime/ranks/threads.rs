@@ -57,15 +57,14 @@ impl Threads {
     /// Starts all ranks in this process.
     pub(crate) fn new(start: Start<'_>) -> Result<Self> {
         let links = local_links(start.setups.len(), &start.abort, start.timeout);
-        let links = start
-            .setups
-            .iter()
-            .zip(links)
-            .map(|(setup, link)| match start.wrap {
+        let links = start.setups.iter().zip(links).map(|(setup, link)| {
+            let link: Box<dyn Link> = match start.wrap {
                 Some(wrap) => wrap(setup.rank, link),
                 None => Box::new(link),
-            });
-        let links: Vec<Box<dyn Link>> = links.collect();
+            };
+            link
+        });
+        let links = links.collect();
         Self::start(RankIndex::new(0), start, links, None)
     }
 
@@ -76,24 +75,20 @@ impl Threads {
         links: Vec<Box<dyn Link>>,
         others: Option<Weak<Channel>>,
     ) -> Result<Self> {
-        let Start {
-            setups,
-            abort,
-            source,
-            threads_per_rank,
-            timeout,
-            ..
-        } = start;
-        let progress: Vec<_> = setups.iter().map(|setup| setup.progress.clone()).collect();
+        let setups = start.setups.into_iter();
+        let progress: Vec<_> = setups
+            .as_slice()
+            .iter()
+            .map(|of| of.progress.clone())
+            .collect();
         let watch = Arc::new(Watch {
             own: (first, progress.clone()),
             others,
         });
-        let members = setups.into_iter().zip(links);
-        let members = members.map(|(setup, link)| {
+        let members = setups.zip(links).map(|(setup, link)| {
             let rank = setup.rank;
-            let (source, watch) = (source.clone(), watch.clone());
-            let pool = pool(rank, threads_per_rank)?;
+            let (source, watch) = (start.source.clone(), watch.clone());
+            let pool = pool(rank, start.threads_per_rank)?;
             let body = move |link: &mut Box<dyn Link>, requests: &Receiver<RankRequest>| {
                 let run = || run_rank(setup, watch, &mut **link, &source, requests);
                 match pool {
@@ -106,13 +101,13 @@ impl Threads {
         });
         let members = members.collect::<Result<Vec<_>, StartError>>()?;
         let lost = |rank| RankError::Ended { rank }.into();
-        let crew = Crew::start_at(first, &abort, members, lost);
+        let crew = Crew::start_at(first, &start.abort, members, lost);
         Ok(Self {
             crew: Some(crew.map_err(|error| stopped(error, "start"))?),
             first,
             progress,
-            abort,
-            timeout,
+            abort: start.abort,
+            timeout: start.timeout,
         })
     }
 

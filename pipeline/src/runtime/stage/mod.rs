@@ -2,7 +2,6 @@
 
 mod held;
 
-mod restore;
 mod setup;
 #[expect(clippy::module_inception, reason = "the folder is of the type")]
 mod stage;
@@ -10,7 +9,7 @@ mod streamed;
 mod update;
 
 pub(crate) use held::Recorded;
-pub(crate) use restore::StatesFound;
 pub(crate) use setup::RankSetup;
 pub use stage::Stage;
 pub(crate) use stage::{check_length, set_all, set_trains};
+pub(crate) use update::StatesFound;
