@@ -32,7 +32,7 @@ use crate::trace::JointGraph;
 use crate::{ListsError, StartError};
 
 /// Where and how ranks run.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct RankOptions {
     pub(crate) devices: Vec<Device>,
     pub(crate) threads_per_rank: Option<usize>,

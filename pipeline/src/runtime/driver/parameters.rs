@@ -197,7 +197,7 @@ impl Driver {
             without.contains(&parameter.path)
                 && parameter.trainable
                 && !self.state.frozen.contains(position)
-                && self.programs.has_gradient(*position)
+                && self.programs.example.gradients()[*position].is_some()
         };
         let updated = self.table.iter().enumerate();
         let updated = updated.filter(is_updated).map(|(_, parameter)| parameter);

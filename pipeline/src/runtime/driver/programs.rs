@@ -36,9 +36,9 @@ type ListsKey = (Mode, usize, BTreeSet<Edge>, BTreeSet<StageIndex>);
 /// Creates programs and lists on demand, and keeps the most recently used.
 pub(crate) struct Programs {
     /// The graph of the example that was traced.
-    example: Arc<JointGraph>,
-    layout: Arc<Layout>,
-    choice: ScheduleChoice,
+    pub(super) example: Arc<JointGraph>,
+    pub(super) layout: Arc<Layout>,
+    pub(crate) choice: ScheduleChoice,
     settings: Arc<Settings>,
     /// Whether a step needs the norm of all gradients.
     global_norm: bool,
@@ -74,15 +74,6 @@ impl Programs {
             made: 0,
             dropped: 0,
         }
-    }
-
-    pub(crate) fn choice(&self) -> &ScheduleChoice {
-        &self.choice
-    }
-
-    /// Stage and index of every parameter, in the order in which squared norms are added.
-    pub(crate) fn norm_order(&self) -> &[(StageIndex, usize)] {
-        &self.layout.norm_order
     }
 
     /// Returns the programs for a micro-batch. They are kept until [`drop_unused`](Self::drop_unused).
@@ -179,11 +170,6 @@ impl Programs {
             micro_batches,
             groups: self.settings.sum.groups(),
         }
-    }
-
-    /// Whether a parameter has a gradient in a step over the example that was traced.
-    pub(crate) fn has_gradient(&self, position: usize) -> bool {
-        self.example.gradients()[position].is_some()
     }
 
     /// The programs of the example that was traced.

@@ -102,7 +102,7 @@ impl Driver {
     /// Splits each batch into the micro-batches of the pipeline, or into fewer if it has fewer samples
     /// and the schedule is not for a fixed number, and runs them.
     fn run_batches(&mut self, call: &Call<'_>, batches: &dyn Batches) -> Result<Evaluation> {
-        let is_written = matches!(self.programs.choice(), ScheduleChoice::Written(_));
+        let is_written = matches!(self.programs.choice, ScheduleChoice::Written(_));
         let most = (self.options.micro_batches, is_written);
         split_and_run(batches, most, |parts, counts| {
             let mut output = self.run_whole(call, parts, None)?;
@@ -206,7 +206,7 @@ impl Driver {
         if let Some(carry) = carry {
             carry.advance(&round.micro_batches.own);
         }
-        let output = collect(&round, reports, &weights, self.programs.norm_order());
+        let output = collect(&round, reports, &weights, &self.programs.layout.norm_order);
         if !output.is_finite() {
             tracing::warn!(
                 step,

@@ -13,11 +13,7 @@ use crate::runtime::caught::guarded;
 use crate::runtime::clip::any_rank;
 
 /// Returns the bytes of the state for an element of a parameter of this rank and dtype, after an update: tried on one.
-pub(in crate::runtime) fn bytes_per_element(
-    optimizer: &dyn DynOptimizer,
-    rank: usize,
-    dtype: DType,
-) -> u64 {
+pub(crate) fn bytes_per_element(optimizer: &dyn DynOptimizer, rank: usize, dtype: DType) -> u64 {
     let state = after_one_step(optimizer, rank, dtype);
     let tensors = state.tensors.iter();
     tensors.map(|(_, data)| data.dtype().size() as u64).sum()
@@ -39,7 +35,7 @@ fn after_one_step(optimizer: &dyn DynOptimizer, rank: usize, dtype: DType) -> St
 
 /// Whether the optimizer has a state to save after it updated a parameter of this rank: tried on
 /// one element.
-pub(in crate::runtime) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
+pub(crate) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
     let state = after_one_step(optimizer, rank, DType::F32);
     !state.tensors.is_empty() || !state.scalars.is_empty()
 }
@@ -47,7 +43,7 @@ pub(in crate::runtime) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize)
 /// Whether the optimizer updates each row of a parameter of this rank by itself, so that parts of the rows have the
 /// bits of the whole: tried in two steps on a few rows. Its state must be tensors of the parameter's shape, and
 /// numbers.
-pub(in crate::runtime) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
+pub(crate) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
     const ROWS: usize = 4;
     let shape = |rows| {
         let mut shape = vec![3; rank];

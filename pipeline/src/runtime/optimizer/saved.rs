@@ -88,7 +88,7 @@ impl StateFields {
     }
 
     /// The bytes of the tensors.
-    pub(in crate::runtime) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let bytes = self.tensors.iter().map(|tensor| {
             let elements: u64 = tensor.shape.iter().product();
             elements * tensor.dtype.size() as u64
@@ -97,7 +97,7 @@ impl StateFields {
     }
 
     /// The names of tensors and scalars.
-    pub(in crate::runtime) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let tensors = self.tensors.iter().map(|tensor| &tensor.name);
         let scalars = self.scalars.iter().map(|(name, _)| name);
         tensors.chain(scalars).cloned().collect()

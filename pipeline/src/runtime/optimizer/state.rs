@@ -25,14 +25,14 @@ use crate::runtime::pieces::Piece;
 /// The optimizers and their states for the parameters of one stage, by position.
 #[derive(Clone, derive_more::Debug)]
 #[debug("OptimizerState {{ parameters: {}, stepped: {}, .. }}", states.len(), states.iter().flatten().count())]
-pub(in crate::runtime) struct OptimizerState {
+pub(crate) struct OptimizerState {
     rules: Vec<Rule>,
     states: Vec<Option<DynState>>,
 }
 
 impl OptimizerState {
     /// Creates a state that has not stepped yet, with the rule of each parameter.
-    pub(in crate::runtime) fn new(rules: Vec<Rule>) -> Self {
+    pub(crate) fn new(rules: Vec<Rule>) -> Self {
         Self {
             states: vec![None; rules.len()],
             rules,
@@ -45,17 +45,17 @@ impl OptimizerState {
     }
 
     /// Takes the state of a parameter.
-    pub(in crate::runtime) fn take(&mut self, position: usize) -> Option<DynState> {
+    pub(crate) fn take(&mut self, position: usize) -> Option<DynState> {
         self.states[position].take()
     }
 
     /// Returns how the gradient of a parameter is clipped by its optimizer's configuration.
-    pub(in crate::runtime) fn clipping(&self, position: usize) -> Option<&GradientClippingConfig> {
+    pub(crate) fn clipping(&self, position: usize) -> Option<&GradientClippingConfig> {
         self.rules[position].clipping.as_ref()
     }
 
     /// Returns the parameter's next value.
-    pub(in crate::runtime) fn step(
+    pub(crate) fn step(
         &mut self,
         position: usize,
         lr: f64,
@@ -78,17 +78,12 @@ impl OptimizerState {
     }
 
     /// Returns the average of a parameter's values, if the optimizers keep averages and it has stepped.
-    pub(in crate::runtime) fn average(&self, position: usize) -> Option<DynTensor> {
+    pub(crate) fn average(&self, position: usize) -> Option<DynTensor> {
         Some(average_of(self.states[position].as_ref()?).clone())
     }
 
     /// Advances the average of a parameter, if it has one, by a step that did not update it.
-    pub(in crate::runtime) fn average_unchanged(
-        &mut self,
-        position: usize,
-        value: DynTensor,
-        decay: f64,
-    ) {
+    pub(crate) fn average_unchanged(&mut self, position: usize, value: DynTensor, decay: f64) {
         let state = self.states[position].take();
         self.states[position] = state.map(|state| with_value(state, value, decay));
     }
@@ -120,7 +115,7 @@ impl OptimizerState {
 
     /// Fails if the saved state of a parameter is of another optimizer or of another shape. Reads no values: it rebuilds a
     /// state with one element per tensor.
-    pub(in crate::runtime) fn check(
+    pub(crate) fn check(
         &self,
         (position, path, shape): (usize, &ParameterPath, &[u64]),
         fields: &StateFields,
@@ -176,7 +171,7 @@ impl OptimizerState {
 
     /// Replaces the state of each parameter by the saved one, or by no state if none was saved. The old
     /// states are dropped before the new ones are read, small ones together.
-    pub(in crate::runtime) fn restore(
+    pub(crate) fn restore(
         &mut self,
         parameters: &[(&ParameterPath, &Piece)],
         saved: &dyn SavedOptimizer,
@@ -280,11 +275,11 @@ fn other_optimizer(path: &ParameterPath, fields: &StateFields) -> RestoreError {
 }
 
 /// The state of a piece on the host.
-pub(in crate::runtime) struct PieceState<'a> {
-    pub(in crate::runtime) path: &'a ParameterPath,
-    pub(in crate::runtime) piece: &'a Piece,
-    pub(in crate::runtime) tensors: Vec<(String, TensorData)>,
-    pub(in crate::runtime) scalars: Vec<(String, Scalar)>,
+pub(crate) struct PieceState<'a> {
+    pub(crate) path: &'a ParameterPath,
+    pub(crate) piece: &'a Piece,
+    pub(crate) tensors: Vec<(String, TensorData)>,
+    pub(crate) scalars: Vec<(String, Scalar)>,
 }
 
 /// The state of a stage's optimizer at one point in time.
@@ -295,7 +290,7 @@ pub struct OptimizerSnapshot {
 }
 
 impl OptimizerSnapshot {
-    pub(in crate::runtime) fn new(
+    pub(crate) fn new(
         optimizer: Option<OptimizerState>,
         pieces: Vec<(ParameterPath, Piece)>,
     ) -> Self {
@@ -332,7 +327,7 @@ impl OptimizerSnapshot {
     }
 
     /// Returns the state of each piece that has one, and that is selected, copied to the host.
-    pub(in crate::runtime) fn of_pieces(
+    pub(crate) fn of_pieces(
         &self,
         is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
     ) -> Result<Vec<PieceState<'_>>, ExecutionError> {
@@ -343,9 +338,7 @@ impl OptimizerSnapshot {
     }
 
     /// Returns the state of each piece that has one, as it is.
-    pub(in crate::runtime) fn states(
-        &self,
-    ) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
         let states = self.optimizer.iter().flat_map(OptimizerState::states);
         let pieces = self.pieces.iter().zip(states);
         pieces.filter_map(|((path, piece), state)| Some((path, piece, state.as_ref()?)))

@@ -18,9 +18,7 @@ use crate::runtime::caught::device_failed;
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::round::Round;
 use crate::runtime::stage::{RankSetup, Stage};
-use crate::runtime::streamed::{
-    Activation, Item, RowSource, StreamedSetup, UpdatedStage, Value, Values,
-};
+use crate::runtime::streamed::{Activation, Item, StreamedSetup, UpdatedStage, Value, Values};
 use crate::runtime::wire;
 use crate::schedule::StageIndex;
 
@@ -149,7 +147,7 @@ impl Streaming {
             pass.visits[self.visit].stage, stage,
             "stages run in the order of the pass"
         );
-        let rows = (!pass.is_training).then(|| RowSource(self.source.clone()));
+        let rows = (!pass.is_training).then(|| self.source.clone());
         let items = pass.plan.items_of(self.visit).iter();
         let items = items.filter_map(|item| self.kept.remove_entry(&pass.items[*item]));
         let mut items: HashMap<Item, Value> = items.collect();

@@ -109,11 +109,8 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
             values: InitialValues::default(),
             ranks: RankOptions {
                 devices: vec![Device::flex()],
-                threads_per_rank: None,
                 timeout: Duration::from_secs(600),
-                world: None,
-                backups: None,
-                streamed: None,
+                ..RankOptions::default()
             },
             links: None,
             recovery: None,

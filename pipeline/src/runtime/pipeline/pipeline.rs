@@ -31,7 +31,7 @@ pub(super) const REPLY: &str = "a command has one kind of reply";
 #[derive(derive_more::Debug)]
 #[debug(
     "Pipeline {{ stages: {}, seed: {:?}, schedule: {:?}, micro_batches: {}, steps: {}, .. }}",
-    driver.plan.stages().len(), driver.settings.seed, driver.programs.choice(),
+    driver.plan.stages().len(), driver.settings.seed, driver.programs.choice,
     driver.options.micro_batches, driver.state.step
 )]
 pub struct Pipeline<M, B> {
@@ -73,7 +73,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Returns the schedule of a training step.
     pub fn schedule(&self) -> &ScheduleChoice {
-        self.driver.programs.choice()
+        &self.driver.programs.choice
     }
 
     /// Returns the seed.

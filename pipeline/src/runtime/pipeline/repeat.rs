@@ -189,7 +189,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Takes the snapshot of the present version again.
     #[cfg(test)]
-    pub(in crate::runtime) fn renew_snapshot(&mut self) -> Result<(), PipelineError> {
+    pub(crate) fn renew_snapshot(&mut self) -> Result<(), PipelineError> {
         let taken = self.on_ranks(|_, stages| Snapshot::of(stages))?;
         if let (Some(recovery), Some(kept)) = (&mut self.recovery, &mut self.driver.kept) {
             kept.renewed = taken.into_iter().next();

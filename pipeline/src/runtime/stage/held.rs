@@ -1,13 +1,13 @@
 //! The parameters that a stage holds: its own, and copies of others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use burn::tensor::{DType, Device};
-use tinderbox_deferred::{ParameterTable, PartialModule};
+use tinderbox_deferred::{ParameterTable, PartialModule, Source};
 use tinderbox_fake::DynTensor;
 
 use crate::ActionError;
-use crate::runtime::streamed::RowSource;
 use crate::sum::TreeSum;
 
 /// The container and the index of a parameter of the stage.
@@ -18,7 +18,7 @@ pub(super) enum Place {
 }
 
 /// The values of the parameters of a stage.
-#[derive(Debug, Default)]
+#[derive(derive_more::Debug, Default)]
 pub(crate) struct Held {
     pub(super) owned: PartialModule,
     pub(super) copies: PartialModule,
@@ -32,7 +32,8 @@ pub(crate) struct Held {
     /// The parameters of a stage that is streamed while it runs, by position in the table. It holds no others.
     pub(super) streamed: HashMap<usize, DynTensor>,
     /// Where rows of its other parameters are read.
-    pub(super) rows: Option<RowSource>,
+    #[debug(skip)]
+    pub(super) rows: Option<Arc<dyn Source>>,
 }
 
 impl Held {

@@ -106,7 +106,10 @@ impl Stage {
             dtype,
             ..Request::of(&self.setup.table, parameter, &self.setup.device)
         };
-        let rows = ParameterRows::new(source.clone(), whole, self.setup.progress.clone());
-        Some(ProgramInput::Rows(Arc::new(rows)))
+        Some(ProgramInput::Rows(Arc::new(ParameterRows {
+            source: source.clone(),
+            whole,
+            observer: self.setup.progress.clone(),
+        })))
     }
 }

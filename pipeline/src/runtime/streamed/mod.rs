@@ -4,7 +4,5 @@ mod setup;
 mod values;
 
 pub(crate) use setup::{StreamedOptions, StreamedSetup, Trained};
-pub(crate) use values::{
-    Activation, Item, ParameterRows, RowSource, State, States, Stored, Value, Values,
-};
+pub(crate) use values::{Activation, Item, ParameterRows, State, States, Stored, Value, Values};
 pub use values::{StageStore, StreamedTraining, UpdatedStage};

@@ -57,7 +57,7 @@ pub(crate) struct Values {
     /// Parameters, and the optimizer's states of those that are trained; the round keeps activations.
     pub(crate) items: HashMap<Item, Value>,
     /// Where rows of other parameters are read.
-    pub(crate) rows: Option<RowSource>,
+    pub(crate) rows: Option<Arc<dyn Source>>,
 }
 
 /// The states of parameters, by path.
@@ -90,26 +90,11 @@ impl SavedOptimizer for States {
     }
 }
 
-/// Where rows of parameters are read.
-#[derive(Clone, derive_more::Debug)]
-#[debug("RowSource({:?})", _0.describe())]
-pub(crate) struct RowSource(pub(crate) Arc<dyn Source>);
-
 /// The rows of one parameter.
 pub(crate) struct ParameterRows {
-    source: RowSource,
-    whole: Request,
-    observer: Arc<dyn Observer>,
-}
-
-impl ParameterRows {
-    pub(crate) fn new(source: RowSource, whole: Request, observer: Arc<dyn Observer>) -> Self {
-        Self {
-            source,
-            whole,
-            observer,
-        }
-    }
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) whole: Request,
+    pub(crate) observer: Arc<dyn Observer>,
 }
 
 impl Rows for ParameterRows {
@@ -117,7 +102,7 @@ impl Rows for ParameterRows {
         let runs = rows.chunk_by(|row, next| row + 1 == *next);
         let requests = runs.map(|run| self.whole.rows(run[0], run[0] + run.len() as u64));
         let requests: Vec<Request> = requests.collect();
-        let read = read_values(&requests, &*self.source.0, &*self.observer)?;
+        let read = read_values(&requests, &*self.source, &*self.observer)?;
         Ok(DynTensor::joined(read))
     }
 }

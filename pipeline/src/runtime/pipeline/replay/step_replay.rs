@@ -179,7 +179,7 @@ fn micro_batches(
     batches: &dyn Batches,
 ) -> Result<(Vec<MicroBatch>, bool), PipelineError> {
     let mut programs = launch.programs(prepared);
-    let is_written = matches!(programs.choice(), ScheduleChoice::Written(_));
+    let is_written = matches!(programs.choice, ScheduleChoice::Written(_));
     let context = (prepared.settings.seed, step);
     let scale = launch.options.loss_scale;
     let factor = scale.map_or(1.0, |scale| scale.factor());
