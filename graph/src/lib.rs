@@ -54,12 +54,12 @@ pub use batch::{
     Along, Batch, BatchMapper, Carried, Division, Leaf, LeafName, Whole, batch_on, batch_tensors,
     split_batch,
 };
-#[doc(hidden)]
-pub use error::did_you_mean;
 pub use error::{
     BatchError, CarriedFault, CertifyError, CertifySite, ListsError, NotHeld, PlanError,
     StateFault, TraceError,
 };
+#[doc(hidden)]
+pub use error::{did_you_mean, joined, quoted};
 pub use lists::ScheduleChoice;
 pub use partition::Cut;
 pub use plan::{Plan, Planner};

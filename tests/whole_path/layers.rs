@@ -1,18 +1,29 @@
 //! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`,
-//! `path <- {deferred, planner}`, `pages <- {deferred, checkpoint, pipeline}`, `schedule <- {link, world, planner,
-//! pipeline}`, `{derive, link, world, planner} <- pipeline`, `{checkpoint, schedule, planner, pipeline} <- cli`, and `facade <- {train,
+//! `path <- {deferred, world, planner, graph}`, `pages <- {deferred, checkpoint, pipeline}`, `schedule <- {link, world, planner,
+//! graph, pipeline}`, `simulation <- {link, world}`, `{derive, deferred, planner} <- graph`, `{graph, link, world} <- pipeline`, `{checkpoint, schedule, planner, pipeline} <- cli`, and `facade <- {train,
 //! gpu-check}`. What tests alone use does not count.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const CRATES: [(&str, &[&str]); 16] = [
+const CRATES: [(&str, &[&str]); 18] = [
     ("tinderbox-path", &[]),
     ("tinderbox-derive", &[]),
     ("tinderbox-pages", &[]),
     ("tinderbox-schedule", &[]),
-    ("tinderbox-link", &["tinderbox-schedule"]),
-    ("tinderbox-world", &["tinderbox-schedule"]),
+    ("tinderbox-simulation", &[]),
+    (
+        "tinderbox-link",
+        &["tinderbox-schedule", "tinderbox-simulation"],
+    ),
+    (
+        "tinderbox-world",
+        &[
+            "tinderbox-path",
+            "tinderbox-schedule",
+            "tinderbox-simulation",
+        ],
+    ),
     (
         "tinderbox-world-mpi",
         &["tinderbox-schedule", "tinderbox-world"],
@@ -27,11 +38,22 @@ const CRATES: [(&str, &[&str]); 16] = [
         &["tinderbox-fake", "tinderbox-pages", "tinderbox-path"],
     ),
     (
-        "tinderbox-pipeline",
+        "tinderbox-graph",
         &[
             "tinderbox-deferred",
             "tinderbox-derive",
             "tinderbox-fake",
+            "tinderbox-path",
+            "tinderbox-planner",
+            "tinderbox-schedule",
+        ],
+    ),
+    (
+        "tinderbox-pipeline",
+        &[
+            "tinderbox-deferred",
+            "tinderbox-fake",
+            "tinderbox-graph",
             "tinderbox-link",
             "tinderbox-pages",
             "tinderbox-planner",

@@ -3,6 +3,7 @@
 mod certifying;
 mod listing;
 mod planning;
+mod texts;
 mod tracing;
 
 pub use certifying::{CertifyError, CertifySite};
@@ -10,4 +11,6 @@ pub use listing::ListsError;
 #[doc(hidden)]
 pub use planning::did_you_mean;
 pub use planning::{NotHeld, PlanError};
+#[doc(hidden)]
+pub use texts::{joined, quoted};
 pub use tracing::{BatchError, CarriedFault, StateFault, TraceError};

@@ -3,6 +3,7 @@
 use tinderbox_deferred::{ParameterPath, ProgramError};
 use tinderbox_planner::{MachineError, ModelDifference, PlanFileError, PlannerError};
 
+use super::texts::{joined, quoted};
 use super::tracing::{BatchError, TraceError};
 use crate::partition::Cut;
 use crate::schedule::{ChunkCounts, Placement, RankIndex, ScheduleKind, StageIndex};
@@ -27,11 +28,6 @@ impl std::fmt::Display for NotHeld {
 
 fn lines(parameters: &[NotHeld]) -> String {
     parameters.iter().map(|p| format!("\n  {p}")).collect()
-}
-
-fn numbers(ranks: &[RankIndex]) -> String {
-    let ranks = ranks.iter().map(RankIndex::to_string);
-    ranks.collect::<Vec<_>>().join(", ")
 }
 
 fn shape_of(schedule: ScheduleKind) -> &'static str {
@@ -139,7 +135,7 @@ pub enum PlanError {
     #[error(
         "{schedule} does not fit stages on ranks {}: it has {}, so create the machine with `with_chunks`, or choose \
          another schedule",
-        numbers(ranks),
+        joined(ranks),
         shape_of(*schedule)
     )]
     ScheduleStages {
@@ -305,20 +301,17 @@ pub enum PlanError {
 }
 
 fn operations(position: usize, expected: Option<&str>, found: Option<&str>) -> String {
-    match (expected, found) {
+    let (who, name, other) = match (expected, found) {
         (Some(expected), Some(found)) => {
-            format!("operation {position} is `{expected}` in the plan and `{found}` in the model")
+            return format!(
+                "operation {position} is `{expected}` in the plan and `{found}` in the model"
+            );
         }
-        (Some(expected), None) => {
-            format!(
-                "the plan has `{expected}` as operation {position}, where the model has no more"
-            )
-        }
-        (None, Some(found)) => {
-            format!("the model has `{found}` as operation {position}, where the plan has no more")
-        }
-        (None, None) => "their backward passes differ".to_owned(),
-    }
+        (Some(expected), None) => ("plan", expected, "model"),
+        (None, Some(found)) => ("model", found, "plan"),
+        (None, None) => return "their backward passes differ".to_owned(),
+    };
+    format!("the {who} has `{name}` as operation {position}, where the {other} has no more")
 }
 
 fn owned_twice(path: &ParameterPath, first: StageIndex, second: StageIndex) -> String {
@@ -330,9 +323,8 @@ fn owned_twice(path: &ParameterPath, first: StageIndex, second: StageIndex) -> S
 
 /// Returns the end of a message about an unknown name.
 pub fn did_you_mean(near: &[impl std::fmt::Display]) -> String {
-    let quoted: Vec<String> = near.iter().map(|path| format!("`{path}`")).collect();
-    match quoted.is_empty() {
+    match near.is_empty() {
         true => String::new(),
-        false => format!("; the nearest are {}", quoted.join(", ")),
+        false => format!("; the nearest are {}", quoted(near)),
     }
 }

@@ -2,17 +2,11 @@
 
 use tinderbox_world::WorldError;
 
-use super::damage::DamageError;
-use super::processes::ProcessError;
-use super::ranks::RankError;
-use super::recovering::RecoveryError;
-use super::starting::StartError;
-use super::state::StateError;
+use super::ranks::{DamageError, ProcessError, RankError};
+use super::starting::{StartError, StreamedError};
+use super::state::{RecoveryError, StateError};
 use super::stepping::StepError;
-use super::streaming::StreamedError;
-use crate::ListsError;
-use crate::PlanError;
-use crate::{BatchError, TraceError};
+use crate::{BatchError, ListsError, PlanError, TraceError};
 
 /// Errors of starting and running a pipeline, by what was being done.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +49,9 @@ pub enum PipelineError {
     #[error("the pipeline has stopped after an earlier error: start a new one")]
     Stopped,
 }
+
+/// The result of what a pipeline does.
+pub(crate) type Result<T, E = PipelineError> = std::result::Result<T, E>;
 
 impl From<BatchError> for PipelineError {
     fn from(error: BatchError) -> Self {

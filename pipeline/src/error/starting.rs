@@ -1,10 +1,15 @@
 //! Errors of starting a pipeline.
 
-use tinderbox_deferred::{DeviceError, MaterializeError, ParameterPath, human_bytes_distinct};
+use std::error::Error;
+use std::io;
+
+use tinderbox_deferred::{
+    DeviceError, MaterializeError, ParameterPath, human_bytes, human_bytes_distinct,
+};
 use tinderbox_fake::{DeviceLabel, Difference};
 
-use super::grouping::GroupError;
-use crate::schedule::RankIndex;
+use super::texts::{joined, ordinal};
+use crate::schedule::{RankIndex, StageIndex};
 use crate::sum::GradientSum;
 
 /// Errors of starting a pipeline.
@@ -142,7 +147,7 @@ pub enum StartError {
     #[error(
         "ranks {} need {} on {device} for parameters and gradients alone, but {} are available: distribute the ranks over \
          more devices, or start without this check (`memory(MemoryCheck::Off)`)",
-        ranks.iter().map(RankIndex::to_string).collect::<Vec<_>>().join(", "),
+        joined(ranks),
         human_bytes_distinct(*needed_bytes, *available_bytes),
         human_bytes_distinct(*available_bytes, *needed_bytes)
     )]
@@ -163,7 +168,7 @@ pub enum StartError {
         /// The rank.
         rank: RankIndex,
         /// The error of the operating system.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A rank could not materialize its parameters.
     #[error("rank {rank} could not materialize its parameters")]
@@ -173,4 +178,124 @@ pub enum StartError {
         /// The cause.
         source: MaterializeError,
     },
+}
+
+/// Errors of a group of parameters.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// A group has an optimizer, and contains no parameter that trains.
+    #[error(
+        "the {} parameter group with an optimizer contains no parameter that trains: groups match the paths of \
+         parameters, not ids",
+        ordinal(*number)
+    )]
+    Empty {
+        /// Its number, from 1.
+        number: usize,
+    },
+    /// A group, or what it excludes, has ids of parameters.
+    #[error(
+        "{} has ids of parameters, which are others in each construction of the model, so they match nothing: match paths, \
+         for example with `ParamGroup::from_predicate` or `ParameterTable::group`",
+        named(*number)
+    )]
+    Ids {
+        /// Its number among the groups with an optimizer, from 1; `None` for another group.
+        number: Option<usize>,
+    },
+    /// None of the parameters of a group has a gradient.
+    #[error(
+        "there is no gradient of `{path}`, because it did not train when the model was traced, or is a running state: trace \
+         a model in which it trains, and freeze it after the start"
+    )]
+    NotTraced {
+        /// The first parameter.
+        path: ParameterPath,
+    },
+    /// A group contains no parameter.
+    #[error("the group contains no parameter: groups match the paths of parameters, not ids")]
+    NoParameters,
+}
+
+fn named(number: Option<usize>) -> String {
+    match number {
+        Some(number) => format!("the {} parameter group with an optimizer", ordinal(number)),
+        None => "the group".to_owned(),
+    }
+}
+
+/// The error of a model that can't be streamed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamedError {
+    /// The memory limit is too low; nothing was read.
+    #[error(
+        "a memory limit of {} is too low, the least is {}: stage {stage} needs {} for its parameters and {} for everything \
+         else of the pass{}; raise the limit, plan smaller stages (`Plan::streamed`), or use more or smaller micro-batches",
+        human_bytes_distinct(*budget_bytes, *least_bytes),
+        human_bytes_distinct(*least_bytes, *budget_bytes),
+        human_bytes(*parameter_bytes),
+        human_bytes(*other_bytes),
+        besides(*besides_bytes)
+    )]
+    Budget {
+        /// The limit in bytes.
+        budget_bytes: u64,
+        /// The least limit that suffices.
+        least_bytes: u64,
+        /// The stage that needs most.
+        stage: StageIndex,
+        /// Bytes of its parameters.
+        parameter_bytes: u64,
+        /// Bytes of values, carried tensors and the batch while it runs.
+        other_bytes: u64,
+        /// Bytes that the process has beside the pass, and spare ones.
+        besides_bytes: u64,
+    },
+    /// The limit is one of the process, and the parameters are on a device with its own memory.
+    #[error(
+        "a limit of the process' memory (`MemoryBudget::Bytes`) does not limit the memory of {device}: use \
+         `MemoryBudget::Values`, or the default"
+    )]
+    ProcessBudget {
+        /// The device.
+        device: DeviceLabel,
+    },
+    /// The plan has more than one rank.
+    #[error(
+        "a streamed model runs on one rank, and the plan has {ranks}: create it with `Plan::streamed`"
+    )]
+    Ranks {
+        /// The number of ranks of all replicas.
+        ranks: usize,
+    },
+    /// Nothing says where what is trained is kept.
+    #[error(
+        "a streamed model is trained with a store for its values: set one (`store`) and an optimizer"
+    )]
+    NoStore,
+    /// Training can't begin with what the store has, or continue from it.
+    #[error("training can't continue with the store")]
+    Store {
+        /// The cause.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A step could not be committed. The last committed one is still there.
+    #[error(
+        "step {step} could not be committed: the last committed step is still there; start again to continue from it"
+    )]
+    Commit {
+        /// The step.
+        step: u64,
+        /// The cause.
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+fn besides(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        bytes => format!(", and the process {} besides", human_bytes(bytes)),
+    }
 }

@@ -1,9 +1,12 @@
-//! Errors of parameters and of the state of the optimizer.
+//! Errors of parameters and of the state of the optimizer, and of a recovery of them.
+
+use std::error::Error;
+use std::time::Duration;
 
 use tinderbox_deferred::{MaterializeError, ParameterPath, SourceError};
 
-use super::grouping::GroupError;
-use super::restoring::RestoreError;
+use super::starting::GroupError;
+use super::texts::numbered;
 use crate::did_you_mean;
 use crate::schedule::RankIndex;
 
@@ -72,4 +75,106 @@ pub enum StateError {
          can be read, or start a new pipeline"
     )]
     Mixed,
+}
+
+/// The error of restoring a stage's state.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The parameters could not be loaded.
+    #[error(transparent)]
+    Parameters(#[from] MaterializeError),
+    /// The state of the optimizer could not be read.
+    #[error("the optimizer state of `{path}` could not be read")]
+    ReadState {
+        /// The parameter.
+        path: ParameterPath,
+        /// The cause.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The saved state is incomplete or of another optimizer.
+    #[error(
+        "the optimizer state of `{path}` is incomplete or of another optimizer: the saved fields are {found:?}"
+    )]
+    OptimizerState {
+        /// The parameter.
+        path: ParameterPath,
+        /// The names of the fields that were saved for it.
+        found: Vec<String>,
+    },
+    /// A saved tensor has not the shape of its parameter, though the optimizer keeps one value for each element.
+    #[error(
+        "the optimizer state `{tensor}` was saved with shape {saved:?}, but the parameter has shape {parameter:?}; if it is \
+         the part of one replica, join the parts of all first, or read the state from a checkpoint"
+    )]
+    StateShape {
+        /// The name of the tensor.
+        tensor: String,
+        /// The shape that was saved.
+        saved: Vec<u64>,
+        /// The shape of the parameter.
+        parameter: Vec<u64>,
+    },
+    /// The dtype of a saved tensor differs from that in which Burn reads it.
+    #[error(
+        "the optimizer state `{tensor}` was saved as {saved}, but Burn reads states of optimizers in the default float \
+         of the device, {read}: configure the device for {saved} before its first use (`Device::configure`)"
+    )]
+    StateDType {
+        /// The name of the tensor.
+        tensor: String,
+        /// The dtype in which it was saved.
+        saved: &'static str,
+        /// The dtype in which Burn reads it on the device.
+        read: &'static str,
+    },
+}
+
+/// Errors of a recovery: of its settings, and of continuing without processes that were lost.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoveryError {
+    /// A second pipeline with recovery in one world.
+    #[error(
+        "another pipeline of this world has a recovery: one pipeline of a world can have it, and a world can have no other \
+        pipelines beside it"
+    )]
+    TwoRecoveries,
+    /// A timeout after which a silent process is not known to be lost yet.
+    #[error(
+        "the timeout of {timeout:?} is not longer than {lost_after:?}, after which a silent process is lost: set a longer \
+        `timeout`, or fewer or shorter heartbeats"
+    )]
+    ShortTimeout {
+        /// The timeout of a message.
+        timeout: Duration,
+        /// How long a process may be silent.
+        lost_after: Duration,
+    },
+    /// No plan was found for the ranks that are left.
+    #[error(
+        "there is no plan for the processes that are left, {processes}: set `Recovery::plan`, or resume the last checkpoint \
+        with more processes"
+    )]
+    NoPlan {
+        /// The number of processes.
+        processes: usize,
+        /// The first reason.
+        source: Option<Box<dyn Error + Send + Sync>>,
+    },
+    /// Ranks are lost together with those that kept their state.
+    #[error(
+        "the state of {} is lost, because the process that keeps it is lost too, or had not received it yet: restore the last \
+        checkpoint, as by `Checkpoints::resume`, and continue from its step",
+        numbered(ranks)
+    )]
+    StateLost {
+        /// The ranks.
+        ranks: Vec<RankIndex>,
+    },
+    /// The state of lost ranks is lost, and no checkpoint was restored since.
+    #[error(
+        "the state of lost ranks is lost: restore the last checkpoint, as by `Checkpoints::resume`, before any other call"
+    )]
+    AwaitsRestore,
 }

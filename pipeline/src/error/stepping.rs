@@ -1,13 +1,12 @@
 //! Errors of steps and evaluations.
 
 use tinderbox_deferred::{ParameterPath, ProgramError};
+use tinderbox_fake::FakeError;
 
-use super::acting::ActionError;
-use super::carrying::CarryError;
-use super::texts::not_finite;
-use crate::CertifyError;
-use crate::schedule::MicroBatchIndex;
-use crate::{BatchError, TraceError};
+use super::ranks::ActionError;
+use super::texts::{joined, not_finite, quoted};
+use crate::schedule::{MicroBatchIndex, StageIndex};
+use crate::{BatchError, CertifyError, TraceError};
 
 /// Errors of a step or an evaluation: of the call, of its batch, or of the programs for it.
 #[derive(Debug, thiserror::Error)]
@@ -115,4 +114,99 @@ pub enum StepError {
         /// The parameters whose gradients have a norm that is not finite, in the order of the table.
         gradients: Vec<ParameterPath>,
     },
+}
+
+/// Errors of an evaluation with carried values. Nothing was run, and the carry is unchanged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CarryError {
+    /// The batch has no carried tensor.
+    #[error("the batch has no carried tensor: wrap a part of it in `Carried`, or use `evaluate`")]
+    NothingCarried,
+    /// The carry is of another pipeline.
+    #[error("the carry is of another pipeline: its values are on the ranks of that one")]
+    OtherPipeline,
+    /// The batch has another number of micro-batches than the values.
+    #[error(
+        "the batch has {found} micro-batch(es), and the carry has values of {expected}: use as many samples as before, or \
+         another carry"
+    )]
+    MicroBatches {
+        /// The number of micro-batches that have values.
+        expected: usize,
+        /// The number of micro-batches of the batch.
+        found: usize,
+    },
+    /// A carried tensor of the batch has another name or type than the value.
+    #[error(
+        "the carried tensors of micro-batch {micro_batch} differ from the values that the carry has: {expected} is kept, \
+         and the batch has {found}; use the same shapes as before, or another carry"
+    )]
+    Tensor {
+        /// The micro-batch.
+        micro_batch: usize,
+        /// Name, dtype and shape of the value.
+        expected: String,
+        /// Name, dtype and shape of the tensor of the batch.
+        found: String,
+    },
+    /// A value is not on the stage that reads it.
+    #[error(
+        "the value of the carried tensor `{name}` is on {} {}, and for a batch of this shape stage {reader} reads it: cut the \
+         model elsewhere, so that one stage does both",
+        if holders.len() == 1 { "stage" } else { "the stages" },
+        joined(holders)
+    )]
+    Apart {
+        /// The name of the tensor.
+        name: String,
+        /// The stages that have its value.
+        holders: Vec<StageIndex>,
+        /// The stage that reads it.
+        reader: StageIndex,
+    },
+}
+
+/// Errors of reading a named output.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The forward has no output with this name.
+    #[error("the forward has no output `{name}`; it has {}", listed(known))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names of its outputs.
+        known: Vec<String>,
+    },
+    /// The output has another rank or kind.
+    #[error("the output `{name}` can't be read")]
+    Type {
+        /// The name.
+        name: String,
+        /// The cause.
+        source: FakeError,
+    },
+    /// The output has different shapes in different micro-batches, beyond its first dimension.
+    #[error(
+        "the output `{name}` has shape {first:?} in micro-batch 0 and {other:?} in micro-batch {micro_batch}, which can't be \
+         joined along the first dimension: read them one by one (`output`)"
+    )]
+    Shapes {
+        /// The name.
+        name: String,
+        /// Its shape in the first micro-batch.
+        first: Vec<usize>,
+        /// Another micro-batch.
+        micro_batch: usize,
+        /// Its shape there.
+        other: Vec<usize>,
+    },
+}
+
+fn listed(names: &[String]) -> String {
+    match names.is_empty() {
+        true => "none: name them with `Outputs::with`".into(),
+        false => quoted(names),
+    }
 }

@@ -1,6 +1,7 @@
 //! Longer texts of errors.
 
 use tinderbox_deferred::ParameterPath;
+pub(super) use tinderbox_graph::{joined, quoted};
 
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 
@@ -10,21 +11,17 @@ pub(super) fn not_finite(
     gradients: &[ParameterPath],
 ) -> String {
     let mut found = Vec::new();
+    let named = first_of(
+        losses
+            .iter()
+            .map(|(micro_batch, _)| micro_batch.to_string()),
+    );
     match losses {
         [] => {}
-        [(micro_batch, loss)] => {
-            found.push(format!("the loss of micro-batch {micro_batch} is {loss}"))
-        }
-        several => {
-            let named = first_of(
-                several
-                    .iter()
-                    .map(|(micro_batch, _)| micro_batch.to_string()),
-            );
-            found.push(format!(
-                "the losses of micro-batches {named} are not finite"
-            ));
-        }
+        [(_, loss)] => found.push(format!("the loss of micro-batch {named} is {loss}")),
+        _ => found.push(format!(
+            "the losses of micro-batches {named} are not finite"
+        )),
     }
     let named = first_of(gradients.iter().map(|path| format!("`{path}`")));
     match gradients.len() {
@@ -55,7 +52,7 @@ fn first_of(names: impl ExactSizeIterator<Item = String>) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    names.take(NAMED).collect::<Vec<_>>().join(", ") + &more
+    joined(names.take(NAMED)) + &more
 }
 
 pub(super) fn locate(
@@ -64,20 +61,14 @@ pub(super) fn locate(
     micro_batch: Option<MicroBatchIndex>,
     action: &str,
 ) -> String {
-    let mut text = format!("rank {rank}");
-    if let Some(stage) = stage {
-        text.push_str(&format!(", stage {stage}"));
-    }
-    if let Some(micro_batch) = micro_batch {
-        text.push_str(&format!(", micro-batch {micro_batch}"));
-    }
-    text.push_str(&format!(", action {action} failed"));
-    text
+    let stage = stage.map(|stage| format!(", stage {stage}"));
+    let micro_batch = micro_batch.map(|micro_batch| format!(", micro-batch {micro_batch}"));
+    let [stage, micro_batch] = [stage, micro_batch].map(Option::unwrap_or_default);
+    format!("rank {rank}{stage}{micro_batch}, action {action} failed")
 }
 
 /// Returns `rank 1` or `ranks 1, 2`.
 pub(crate) fn numbered(ranks: &[RankIndex]) -> String {
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-    let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-    format!("{noun} {}", ranks.join(", "))
+    format!("{noun} {}", joined(ranks))
 }

@@ -1,6 +1,10 @@
 //! Panics and errors of a rank, as errors that name their place.
 
+use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::tensor::Device;
+use tinderbox_fake::DeviceLabel;
 
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::{ActionError, RankError};
@@ -18,6 +22,17 @@ pub(super) fn action_error(
         micro_batch,
         action: text.to_owned(),
         source: Box::new(source),
+    }
+}
+
+/// The error of a device that failed.
+pub(super) fn device_failed(
+    device: &Device,
+    error: impl Into<Box<dyn Error + Send + Sync>>,
+) -> ActionError {
+    ActionError::Device {
+        device: DeviceLabel::of(device),
+        source: error.into(),
     }
 }
 

@@ -5,8 +5,6 @@ use std::fs;
 use serde::{Deserialize, Serialize};
 use tinderbox_world::World;
 
-use crate::PipelineError;
-
 /// Where a process runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
@@ -16,7 +14,7 @@ struct Place {
 }
 
 /// Returns how many threads a rank uses by default. In a world, all processes call this.
-pub(crate) fn threads(world: Option<&World>, ranks: usize) -> Result<usize, PipelineError> {
+pub(crate) fn threads(world: Option<&World>, ranks: usize) -> Result<usize> {
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
     let Some(world) = world else {
         return Ok((usable / ranks).max(1));
@@ -77,6 +75,7 @@ fn cores(list: &str) -> Option<Vec<u32>> {
     }
     Some(cores)
 }
+use crate::error::Result;
 
 #[cfg(test)]
 mod tests {

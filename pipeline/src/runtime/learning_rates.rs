@@ -1,14 +1,14 @@
 //! The learning rates of steps.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use burn::module::ParamId;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use tinderbox_deferred::ParameterPath;
 
 /// The learning rate of each parameter.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("LearningRates({:?})", _0.base())]
 pub(crate) struct LearningRates(pub(crate) ModuleLearningRate);
 
 impl LearningRates {
@@ -26,14 +26,6 @@ impl LearningRates {
             base,
             others: others.map(|(path, rate)| (path.clone(), rate)).collect(),
         }
-    }
-}
-
-impl fmt::Debug for LearningRates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LearningRates")
-            .field(&self.0.base())
-            .finish()
     }
 }
 

@@ -1,16 +1,30 @@
-//! The links that carry tensors between ranks.
+//! The links that carry tensors between ranks, and those between the threads of one process.
 
-use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
+use tinderbox_link::{Mailbox, mailboxes};
 
 use super::points::System;
 use crate::schedule::{Action, Message, RankIndex, StageIndex};
 use crate::{LinkError, PipelineError};
 
 /// The name of a message, unique between its two ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    derive_more::Display,
+)]
+#[display("{message} of round {round}")]
 pub struct Tag {
     /// The number of steps and evaluations that the pipeline ran before.
     pub round: u64,
@@ -19,11 +33,26 @@ pub struct Tag {
 }
 
 /// What a message between two ranks contains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    derive_more::Display,
+)]
 pub enum LinkMessage {
     /// A message of the schedule, between two ranks of one replica.
+    // In the notation of schedules, as the receiver lists it: `3F5<2F5`.
+    #[display("{}", Action::Receive(*_0))]
     Schedule(#[serde(with = "as_received")] Message),
     /// Gradients of the parameters that the receiver updates, from another replica of its stage.
+    #[display("message {bucket} of gradients of stage {stage}")]
     Gradients {
         /// The stage.
         stage: StageIndex,
@@ -31,39 +60,19 @@ pub enum LinkMessage {
         bucket: usize,
     },
     /// The sums of squares of the gradients that the sender has summed over all replicas.
+    #[display("norms of stage {stage}")]
     Squares {
         /// The stage.
         stage: StageIndex,
     },
     /// Parameters that the sender has updated.
+    #[display("message {bucket} of parameters of stage {stage}")]
     Parameters {
         /// The stage.
         stage: StageIndex,
         /// The number of the message among the messages of the sender.
         bucket: usize,
     },
-}
-
-impl fmt::Display for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of round {}", self.message, self.round)
-    }
-}
-
-impl fmt::Display for LinkMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            // In the notation of schedules, as the receiver lists it: `3F5<2F5`.
-            Self::Schedule(message) => Action::Receive(*message).fmt(f),
-            Self::Gradients { stage, bucket } => {
-                write!(f, "message {bucket} of gradients of stage {stage}")
-            }
-            Self::Squares { stage } => write!(f, "norms of stage {stage}"),
-            Self::Parameters { stage, bucket } => {
-                write!(f, "message {bucket} of parameters of stage {stage}")
-            }
-        }
-    }
 }
 
 /// A message of a schedule as the word of its receive.
@@ -124,3 +133,39 @@ pub trait Link: Send {
 /// The stop signal that all ranks share: set once, by the first rank that fails. A pipeline that ends
 /// normally sets it too, without a reason.
 pub(crate) type Abort = tinderbox_link::Abort<PipelineError, System>;
+
+/// One rank's end of in-process links, which pass tensors without a copy.
+#[derive(Debug)]
+pub struct LocalLink {
+    mailbox: Mailbox<Tag, Vec<DynTensor>, System>,
+    abort: Abort,
+}
+
+/// Returns the ends of links between `ranks` ranks, in the order of the ranks. A wait for a message
+/// fails after `timeout`.
+pub(crate) fn local_links(ranks: usize, abort: &Abort, timeout: Duration) -> Vec<LocalLink> {
+    let link = |mailbox| LocalLink {
+        mailbox,
+        abort: abort.clone(),
+    };
+    let mailboxes = mailboxes(ranks, abort, timeout);
+    mailboxes.into_iter().map(link).collect()
+}
+
+impl Link for LocalLink {
+    fn post_receive(&mut self, from: RankIndex, tag: Tag) -> Result<(), LinkError> {
+        self.mailbox.post(from, &tag)
+    }
+
+    fn send(&mut self, to: RankIndex, tag: Tag, values: Vec<DynTensor>) -> Result<(), LinkError> {
+        self.mailbox.send(to, tag, values)
+    }
+
+    fn poll(&mut self, from: RankIndex, tag: Tag) -> Result<Vec<DynTensor>, LinkError> {
+        self.mailbox.poll(from, tag)
+    }
+
+    fn abort(&self, reason: PipelineError) {
+        self.abort.trigger(reason);
+    }
+}

@@ -10,6 +10,7 @@
 /// Source: P. Micikevicius et al., "Mixed Precision Training", ICLR 2018; the initial scale and the
 /// interval are close to the values of PyTorch's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct LossScale {
     factor: f64,
     /// Finite steps until the scale grows; `None` if it is fixed.
@@ -49,7 +50,6 @@ impl LossScale {
 
     /// Returns the scale, to be doubled after this many finite steps in a row (at least 1), and halved
     /// after a step that is not finite.
-    #[must_use]
     pub fn growing_after(self, steps: u64) -> Self {
         Self {
             interval: Some(steps.max(1)),
@@ -76,7 +76,6 @@ impl LossScale {
     }
 
     /// Returns the scale with the factor and the count of an earlier run; a fixed one is unchanged.
-    #[must_use]
     pub fn resumed(self, factor: f64, steps: u64) -> Self {
         match self.interval {
             None => self,

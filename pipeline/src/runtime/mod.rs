@@ -3,10 +3,10 @@
 //! In order: a module uses only those before it.
 //!
 //! ```text
-//! points caught wire digest loss_scale learning_rates clip pieces optimizer settings     values, and how they are updated
-//! program round link local progress streamed stage                                what a rank has
+//! points caught locked wire digest loss_scale learning_rates clip pieces optimizer settings  values, and how they are updated
+//! program round link progress streamed stage                                   what a rank has
 //! executor pass execute                                                                how it runs its list
-//! snapshots recovered ranks                                                       ranks, wherever they are
+//! snapshots ranks                                                                 ranks, wherever they are
 //! cores memory driver                                                             what drives them
 //! recovery pipeline                                                               what users hold
 //! ```
@@ -20,7 +20,7 @@ mod execute;
 mod executor;
 mod learning_rates;
 mod link;
-mod local;
+mod locked;
 mod loss_scale;
 mod memory;
 mod optimizer;
@@ -31,7 +31,7 @@ mod points;
 mod program;
 mod progress;
 mod ranks;
-mod recovered;
+
 mod recovery;
 mod round;
 mod settings;
@@ -44,15 +44,13 @@ mod wire;
 
 pub use clip::Clipping;
 pub use driver::{
-    Carry, Evaluation, OutputsOn, Repaired, StateDigest, StepOutput, certification_time,
+    Carry, Evaluation, OutputsOn, Recovered, Repaired, StateDigest, StepOutput, certification_time,
 };
 pub use learning_rates::StepRates;
 #[cfg(any(test, feature = "testing"))]
-pub(crate) use link::Abort;
-pub use link::{Link, LinkMessage, Tag};
-pub use local::LocalLink;
-#[cfg(any(test, feature = "testing"))]
-pub(crate) use local::local_links;
+pub(crate) use link::{Abort, local_links};
+pub use link::{Link, LinkMessage, LocalLink, Tag};
+
 pub use loss_scale::LossScale;
 pub use optimizer::{
     AnyPrecisionAdamW, AnyPrecisionState, MomentDType, OptimizerConfig, OptimizerSnapshot,
@@ -66,7 +64,7 @@ pub use pipeline::{
 pub use points::Point;
 #[cfg(feature = "testing")]
 pub(crate) use points::at_points;
-pub use recovered::Recovered;
+
 pub use recovery::Recovery;
 pub use stage::Stage;
 pub use streamed::{StageStore, StreamedTraining, UpdatedStage};

@@ -1,11 +1,12 @@
 //! The progress of a rank with a request of the driver.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tinderbox_deferred::{Observer, ParameterPath};
 use tinderbox_world::Channel;
 
+use super::locked::locked;
 use crate::schedule::{Action, RankIndex};
 
 /// Counts the values that a rank computes or reads and the actions that it runs, for the driver, which
@@ -45,13 +46,10 @@ impl RankProgress {
 
     /// Resets the counts for another request.
     pub(crate) fn restart(&self) {
-        let counts = [
-            &self.begun,
-            &self.made,
-            &self.made_bytes,
-            &self.advanced_bytes,
-        ];
-        counts.into_iter().for_each(|count| count.store(0, Relaxed));
+        let parameters = [&self.begun, &self.made];
+        let bytes = [&self.made_bytes, &self.advanced_bytes];
+        let counts = parameters.into_iter().chain(bytes);
+        counts.for_each(|count| count.store(0, Relaxed));
     }
 
     pub(crate) fn counted(&self) -> Counted {
@@ -66,13 +64,13 @@ impl RankProgress {
 
     /// Reports that an action begins.
     pub(crate) fn begin_action(&self, round: u64, action: Action) {
-        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = Some((round, action));
+        *locked(&self.doing) = Some((round, action));
         self.report();
     }
 
     /// Returns the action that was begun last, in words.
     pub(crate) fn doing(&self) -> Option<String> {
-        let doing = *self.doing.lock().unwrap_or_else(PoisonError::into_inner);
+        let doing = *locked(&self.doing);
         doing.map(|(round, action)| format!("`{action}` of round {round}"))
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use burn::optim::grad_clipping::GradientClippingConfig;
 use tinderbox_deferred::{MemoryCheck, ParameterPath, random::Seed};
 use tinderbox_fake::DynTensor;
 
@@ -62,7 +63,22 @@ impl Default for Settings {
 impl Settings {
     /// Whether an update needs the norms of the gradients of all stages.
     pub(crate) fn needs_norms(&self, loss_scale: Option<f64>) -> bool {
-        let clips = matches!(self.clipping, Some(Clipping::GlobalNorm(_)));
-        clips || loss_scale.is_some() || self.stop_on_non_finite
+        self.max_norm().is_some() || loss_scale.is_some() || self.stop_on_non_finite
+    }
+
+    /// The maximum norm of all gradients.
+    pub(crate) fn max_norm(&self) -> Option<f64> {
+        match self.clipping {
+            Some(Clipping::GlobalNorm(max)) => Some(max),
+            Some(Clipping::Each(_)) | None => None,
+        }
+    }
+
+    /// How each gradient is clipped by itself.
+    pub(crate) fn each(&self) -> Option<&GradientClippingConfig> {
+        match &self.clipping {
+            Some(Clipping::Each(config)) => Some(config),
+            Some(Clipping::GlobalNorm(_)) | None => None,
+        }
     }
 }

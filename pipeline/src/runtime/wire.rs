@@ -47,6 +47,29 @@ impl TensorType {
         };
         elements?.checked_mul(self.dtype.size())
     }
+
+    /// Returns the tensor of a piece, in the memory in which it arrived; `None` if it has another number of bytes.
+    pub(crate) fn tensor(&self, piece: Buffer) -> Option<DynTensor> {
+        let (length, dtype) = (self.bytes()?, self.dtype);
+        // Quantized tensors have no elements of a fixed size, and no model here has them.
+        if length != piece.len() || matches!(dtype, DType::QFloat(_)) {
+            return None;
+        }
+        let mut bytes = TensorBytes::from_elems(piece.into_words());
+        if bytes.len() != length {
+            bytes = TensorBytes::from_bytes_vec(bytes[..length].to_vec());
+        }
+        match &self.view {
+            None => {
+                let data = TensorData::from_bytes(bytes, self.shape.clone(), dtype);
+                Some(DynTensor::from_data(data, &Device::flex()))
+            }
+            Some(View { layout, elements }) => {
+                let memory = TensorData::from_bytes(bytes, [*elements], dtype);
+                DynTensor::from_host_memory(memory, &self.shape, layout)
+            }
+        }
+    }
 }
 
 /// A tensor that lends a part of its memory to a frame.
@@ -67,19 +90,16 @@ impl AsRef<[u8]> for Lent {
 /// When a device can't be read.
 pub(crate) fn lend(tensors: Vec<DynTensor>) -> Result<(Vec<TensorType>, Vec<Bytes>), FakeError> {
     let lent = tensors.into_iter().map(|tensor| lend_one(tensor, 2));
-    Ok(lent.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+    lent.collect()
 }
 
-/// As [`lend`], but a view is copied that does not read all of its memory.
+/// As [`lend`] of one tensor, but a view is copied that does not read all of its memory.
 ///
 /// # Errors
 ///
-/// When a device can't be read.
-pub(crate) fn lend_compact(
-    tensors: Vec<DynTensor>,
-) -> Result<(Vec<TensorType>, Vec<Bytes>), FakeError> {
-    let lent = tensors.into_iter().map(|tensor| lend_one(tensor, 1));
-    Ok(lent.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+/// When the device can't be read.
+pub(crate) fn lend_compact(tensor: DynTensor) -> Result<(TensorType, Bytes), FakeError> {
+    lend_one(tensor, 1)
 }
 
 /// Copies a tensor of the CPU to memory of its own, as the same kind of view.
@@ -88,11 +108,8 @@ pub(crate) fn lend_compact(
 ///
 /// When it can't be read.
 pub(crate) fn copied(tensor: DynTensor) -> Result<DynTensor, FakeError> {
-    let (kinds, pieces) = lend_compact(vec![tensor.clone()])?;
-    let pieces = pieces.iter().map(|piece| Buffer::from(&piece[..]));
-    let copied = tensors(kinds, pieces.collect());
-    let copied = copied.and_then(|tensors| tensors.into_iter().next());
-    Ok(copied.unwrap_or(tensor))
+    let (kind, piece) = lend_compact(tensor.clone())?;
+    Ok(kind.tensor(Buffer::from(&piece[..])).unwrap_or(tensor))
 }
 
 /// Returns the bytes of tensors in row-major order. The bytes of a tensor on the CPU that is not a view are not copied.
@@ -210,29 +227,8 @@ pub(crate) fn tensors(types: Vec<TensorType>, pieces: Vec<Buffer>) -> Option<Vec
     if types.len() != pieces.len() {
         return None;
     }
-    let tensors = types.into_iter().zip(pieces).map(|(kind, piece)| {
-        let length = kind.bytes()?;
-        let TensorType { dtype, shape, view } = kind;
-        // Quantized tensors have no elements of a fixed size, and no model here has them.
-        if length != piece.len() || matches!(dtype, DType::QFloat(_)) {
-            return None;
-        }
-        let mut bytes = TensorBytes::from_elems(piece.into_words());
-        if bytes.len() != length {
-            bytes = TensorBytes::from_bytes_vec(bytes[..length].to_vec());
-        }
-        match view {
-            None => {
-                let data = TensorData::from_bytes(bytes, shape, dtype);
-                Some(DynTensor::from_data(data, &Device::flex()))
-            }
-            Some(View { layout, elements }) => {
-                let memory = TensorData::from_bytes(bytes, [elements], dtype);
-                DynTensor::from_host_memory(memory, &shape, &layout)
-            }
-        }
-    });
-    tensors.collect()
+    let tensors = types.iter().zip(pieces);
+    tensors.map(|(kind, piece)| kind.tensor(piece)).collect()
 }
 
 #[cfg(test)]

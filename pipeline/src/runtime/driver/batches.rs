@@ -1,11 +1,14 @@
-//! The batches of a call, whatever their type.
+//! The batches of a call, whatever their type, and the weights of their micro-batches in the loss.
 
 use std::sync::Arc;
 
+use tinderbox_deferred::RunContext;
 use tinderbox_fake::{DynTensor, Mode};
 
-use crate::trace::{JointGraph, ProgramKey};
-use crate::{BatchError, StepError};
+use crate::error::Result;
+use crate::runtime::round::MicroInput;
+use crate::trace::{JointGraph, LossOver, ProgramKey};
+use crate::{BatchError, ListsError, PipelineError, StepError};
 
 /// The batches of a step or an evaluation.
 pub(crate) trait Batches: Send + Sync {
@@ -31,15 +34,16 @@ pub(crate) struct MicroBatch<'a> {
 /// Records the graph of a micro-batch.
 type Record<'a> = dyn Fn() -> Result<Arc<JointGraph>, StepError> + 'a;
 
-/// The numbers of micro-batches into which each batch of a step may be split, those to try first at the beginning: fewer and
-/// fewer if a batch has fewer samples than micro-batches, until the schedule can be generated.
-pub(crate) fn splits(
-    samples: &[usize],
-    micro_batches: usize,
-    is_written: bool,
-) -> Result<impl Iterator<Item = Vec<usize>>, BatchError> {
+/// Splits each batch of a step into its number of micro-batches, and runs them: into fewer and fewer if a batch has fewer
+/// samples than micro-batches, until the schedule can be generated, unless that is for a fixed number of them.
+pub(crate) fn split_and_run<T>(
+    batches: &dyn Batches,
+    (micro_batches, is_written): (usize, bool),
+    mut run: impl FnMut(Vec<MicroBatch<'_>>, Vec<usize>) -> Result<T>,
+) -> Result<T> {
+    let samples = batches.samples()?;
     let (Some(smallest), Some(largest)) = (samples.iter().min(), samples.iter().max()) else {
-        return Err(BatchError::NoBatches);
+        return Err(BatchError::NoBatches.into());
     };
     let (smallest, largest) = (*smallest, *largest);
     let is_short = smallest < micro_batches;
@@ -47,10 +51,67 @@ pub(crate) fn splits(
         return Err(BatchError::TooFewForSchedule {
             samples: smallest,
             micro_batches,
-        });
+        }
+        .into());
     }
     let most = micro_batches.min(largest);
     let least = if is_short { most.min(1) } else { most };
-    let counts = (least..=most).rev();
-    Ok(counts.map(move |count| samples.iter().map(|of| count.min(*of)).collect()))
+    let mut first = None;
+    for count in (least..=most).rev() {
+        let counts: Vec<usize> = samples.iter().map(|of| count.min(*of)).collect();
+        match run(batches.split(Mode::Training, &counts)?, counts) {
+            // Detected before anything ran.
+            Err(error @ PipelineError::Lists(ListsError::Generate(_) | ListsError::Lists(_))) => {
+                first.get_or_insert(error);
+            }
+            result => return result,
+        }
+    }
+    Err(first.unwrap_or(BatchError::NoBatches.into()))
+}
+
+/// The samples of each micro-batch, or what it counts; `None` for sums. `first` is the index of the first of them.
+pub(crate) fn counts(
+    parts: &[MicroInput],
+    first: usize,
+    context: impl Fn(usize) -> RunContext,
+) -> Result<Vec<Option<f64>>, StepError> {
+    let counts = parts.iter().enumerate().map(|(index, part)| {
+        Ok(match &part.cut.loss_over {
+            LossOver::Sum => None,
+            LossOver::Samples => Some(part.samples as f64),
+            LossOver::Count(count) => {
+                let index = first + index;
+                let count = count.of(&part.inputs, &context(index));
+                let count = count.map_err(|source| StepError::Count {
+                    micro_batch: index,
+                    source: Box::new(source),
+                })?;
+                if !(count >= 0.0 && count.is_finite()) {
+                    return Err(StepError::BadCount {
+                        micro_batch: index,
+                        count,
+                    });
+                }
+                Some(count)
+            }
+        })
+    });
+    let counts = counts.collect::<Result<Vec<Option<f64>>, StepError>>()?;
+    let kind = |part: &MicroInput| std::mem::discriminant(&part.cut.loss_over);
+    if let Some(other) = parts.iter().position(|part| kind(part) != kind(&parts[0])) {
+        let micro_batch = first + other;
+        return Err(StepError::MixedLosses { micro_batch });
+    }
+    Ok(counts)
+}
+
+/// The weight of each micro-batch of a batch: 1 for a sum, otherwise its fraction of the samples or of the count.
+pub(crate) fn weights(counts: Vec<Option<f64>>) -> Result<Vec<f64>, StepError> {
+    let total: f64 = counts.iter().flatten().sum();
+    if total == 0.0 && counts.iter().any(Option::is_some) {
+        return Err(StepError::NothingCounts);
+    }
+    let weight = |count: Option<f64>| count.map_or(1.0, |count| count / total);
+    Ok(counts.into_iter().map(weight).collect())
 }

@@ -1,7 +1,7 @@
 //! Values that stay on the ranks from one evaluation to the next.
 
 use std::collections::BTreeSet;
-use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use tinderbox_fake::dtype_name;
@@ -17,13 +17,11 @@ use crate::schedule::StageIndex;
 /// [`Pipeline::carry`](crate::Pipeline::carry) creates it without values,
 /// [`Pipeline::evaluate_with`](crate::Pipeline::evaluate_with) uses it. Its values are on the ranks: the values of a dropped
 /// carry are freed there in the next step or evaluation, or with the pipeline.
+#[derive(derive_more::Debug)]
+#[debug("Carry {{ number: {}, micro_batches: {}, .. }}", life.number, held.len())]
 pub struct Carry {
-    /// Its number in the pipeline.
-    number: u64,
     /// The pipeline frees its values when this is dropped.
-    _life: Arc<()>,
-    /// The identity of its pipeline.
-    pipeline: Arc<()>,
+    life: Arc<Life>,
     /// The values of each micro-batch, in the order of the batch; empty before the first evaluation.
     held: Vec<Vec<Held>>,
 }
@@ -43,7 +41,7 @@ impl Carry {
 
     /// Checks that the programs of a batch can read its values. Changes nothing.
     pub(crate) fn check(&self, micro_batches: &[MicroInput]) -> Result<RoundCarry, CarryError> {
-        if micro_batches.iter().any(|m| m.cut.carried.is_empty()) {
+        if micro_batches.iter().any(|m| m.cut.carried.0.is_empty()) {
             return Err(CarryError::NothingCarried);
         }
         if self.has_values() && self.held.len() != micro_batches.len() {
@@ -53,7 +51,7 @@ impl Carry {
             });
         }
         for (micro_batch, (held, micro)) in self.held.iter().zip(micro_batches).enumerate() {
-            let tensors = &micro.cut.carried.tensors;
+            let tensors = &micro.cut.carried.0;
             for index in 0..held.len().max(tensors.len()) {
                 let (held, tensor) = (held.get(index), tensors.get(index));
                 let (known, found) = (held.map(|h| &h.leaf), tensor.map(|t| &t.leaf));
@@ -78,21 +76,24 @@ impl Carry {
             }
         }
         Ok(RoundCarry {
-            number: self.number,
+            number: self.life.number,
             is_first: !self.has_values(),
         })
     }
 
     /// Notes which stages have the values after an evaluation.
-    fn advance(&mut self, micro_batches: &[MicroInput]) {
+    pub(super) fn advance(&mut self, micro_batches: &[MicroInput]) {
         let held = micro_batches.iter().map(|micro| {
-            let tensors = micro.cut.carried.tensors.iter().map(|tensor| Held {
+            let tensors = micro.cut.carried.0.iter().map(|tensor| Held {
                 leaf: tensor.leaf.clone(),
                 stages: tensor.keepers.clone(),
             });
             tensors.collect()
         });
         self.held = held.collect();
+        let held = self.held.iter().flatten();
+        let bytes = held.map(|held| held.leaf.bytes() * held.stages.len() as u64);
+        self.life.bytes.store(bytes.sum(), Relaxed);
     }
 }
 
@@ -101,81 +102,54 @@ fn described(leaf: &Leaf) -> String {
     format!("`{}` {dtype}{:?}", leaf.name, leaf.shape)
 }
 
-impl fmt::Debug for Carry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Carry")
-            .field("number", &self.number)
-            .field("micro_batches", &self.held.len())
-            .finish_non_exhaustive()
-    }
+/// What a pipeline knows of a carry, as long as that exists.
+#[derive(Debug)]
+struct Life {
+    /// Its number in the pipeline.
+    number: u64,
+    /// Bytes of its values.
+    bytes: AtomicU64,
 }
 
 /// The carries of a pipeline.
 #[derive(Debug, Default)]
 pub(crate) struct Carries {
-    pipeline: Arc<()>,
     created: u64,
-    lives: Vec<Life>,
-}
-
-/// A carry that was created.
-#[derive(Debug)]
-struct Life {
-    number: u64,
-    exists: Weak<()>,
-    /// Bytes of its values.
-    bytes: u64,
+    lives: Vec<Weak<Life>>,
 }
 
 impl Carries {
     pub(crate) fn create(&mut self) -> Carry {
-        let (number, life) = (self.created, Arc::default());
-        self.created += 1;
-        self.lives.push(Life {
-            number,
-            exists: Arc::downgrade(&life),
-            bytes: 0,
+        let life = Arc::new(Life {
+            number: self.created,
+            bytes: AtomicU64::new(0),
         });
-        Carry {
-            number,
-            _life: life,
-            pipeline: self.pipeline.clone(),
-            held: Vec::new(),
-        }
+        self.created += 1;
+        self.lives.push(Arc::downgrade(&life));
+        let held = Vec::new();
+        Carry { life, held }
     }
 
     /// Whether it created a carry.
     pub(crate) fn check(&self, carry: &Carry) -> Result<(), CarryError> {
-        match Arc::ptr_eq(&self.pipeline, &carry.pipeline) {
-            true => Ok(()),
-            false => Err(CarryError::OtherPipeline),
-        }
+        let mut lives = self.lives.iter();
+        let is_own = lives.any(|life| life.as_ptr() == Arc::as_ptr(&carry.life));
+        is_own.then_some(()).ok_or(CarryError::OtherPipeline)
+    }
+
+    fn lives(&self) -> impl Iterator<Item = Arc<Life>> {
+        self.lives.iter().filter_map(Weak::upgrade)
     }
 
     /// The numbers of the carries that still exist.
     pub(crate) fn existing(&mut self) -> BTreeSet<u64> {
-        self.lives.retain(|life| life.exists.strong_count() > 0);
-        self.lives.iter().map(|life| life.number).collect()
-    }
-
-    /// Notes what a carry holds after an evaluation.
-    pub(crate) fn advance(&mut self, carry: &mut Carry, micro_batches: &[MicroInput]) {
-        carry.advance(micro_batches);
-        let held = carry.held.iter().flatten();
-        let bytes = held.map(|held| held.leaf.bytes() * held.stages.len() as u64);
-        let life = self
-            .lives
-            .iter_mut()
-            .find(|life| life.number == carry.number);
-        if let Some(life) = life {
-            life.bytes = bytes.sum();
-        }
+        self.lives.retain(|life| life.strong_count() > 0);
+        self.lives().map(|life| life.number).collect()
     }
 
     /// The bytes of the values of all carries that exist, but for one.
     pub(crate) fn bytes_besides(&self, number: Option<u64>) -> u64 {
-        let lives = self.lives.iter().filter(|life| Some(life.number) != number);
-        let existing = lives.filter(|life| life.exists.strong_count() > 0);
-        existing.map(|life| life.bytes).sum()
+        let others = self.lives().filter(|life| Some(life.number) != number);
+        others.map(|life| life.bytes.load(Relaxed)).sum()
     }
 }

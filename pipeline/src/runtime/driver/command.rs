@@ -8,9 +8,9 @@ use tinderbox_fake::DynTensor;
 
 use super::batches::Batches;
 use super::driver::Driver;
+use super::memory_check::StateDigest;
 use super::output::{Evaluation, StepOutput};
-use super::state_digest::StateDigest;
-use crate::PipelineError;
+use crate::error::Result;
 use crate::runtime::learning_rates::{LastRates, LearningRates, StepRates};
 use crate::runtime::optimizer::SavedOptimizer;
 use crate::runtime::ranks::{RankCall, To};
@@ -53,6 +53,7 @@ pub(crate) enum Command {
 }
 
 /// What a command returns.
+#[derive(derive_more::TryInto)]
 pub(crate) enum Reply {
     Done,
     Step(StepOutput),
@@ -108,7 +109,7 @@ impl Command {
 
 impl Driver {
     /// Makes a call.
-    pub(crate) fn apply(&mut self, command: &Command) -> Result<Reply, PipelineError> {
+    pub(crate) fn apply(&mut self, command: &Command) -> Result<Reply> {
         let done = |(): ()| Reply::Done;
         match command {
             Command::Step {

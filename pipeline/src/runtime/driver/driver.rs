@@ -1,26 +1,36 @@
 //! The driver of a pipeline: what it knows and has, whatever the types of the model and its batches.
 
+use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use burn::tensor::FloatDType;
-use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_deferred::{ParameterPath, ParameterTable};
 
 use super::carry::Carries;
 use super::output::OutputsOn;
 use super::programs::Programs;
-use super::repaired::Repaired;
-use super::state::{Condition, DriverState};
+use crate::error::Result;
 use crate::plan::Plan;
-use crate::runtime::ranks::Ranks;
+use crate::runtime::digest::ReadError;
+use crate::runtime::learning_rates::LastRates;
+use crate::runtime::loss_scale::LossScale;
+use crate::runtime::ranks::{RankCall, Ranks};
 use crate::runtime::settings::Settings;
-use crate::runtime::snapshots::KeptSnapshots;
-use crate::{PipelineError, RecoveryError, StateError};
+use crate::runtime::snapshots::{KeptSnapshots, Snapshot};
+use crate::runtime::stage::Stage;
+use crate::schedule::RankIndex;
+use crate::{PipelineError, RankError, RecoveryError, StateError};
 
 /// Settings of calls, which the ranks do not need.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
     /// The number of micro-batches of a batch that has enough samples.
     pub(crate) micro_batches: usize,
+    /// The first loss scale.
+    pub(crate) loss_scale: Option<LossScale>,
+    /// The number of programs that are kept.
+    pub(crate) kept_programs: usize,
     /// The 16-bit dtype of mixed precision.
     pub(crate) compute: Option<FloatDType>,
     /// Whether processes compare the values of batches.
@@ -49,6 +59,17 @@ pub(crate) struct Driver {
     pub(crate) kept: Option<KeptSnapshots>,
 }
 
+/// A parameter that had changed in the memory of a rank, or differed from its value in most replicas, and was repaired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repaired {
+    /// The number of training steps done then.
+    pub step: u64,
+    /// The rank.
+    pub rank: RankIndex,
+    /// The parameter.
+    pub path: ParameterPath,
+}
+
 /// How many calls the ranks of a driver have had since they started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallCounts {
@@ -59,7 +80,7 @@ pub(crate) struct CallCounts {
 }
 
 impl Driver {
-    pub(crate) fn check_condition(&self) -> Result<(), PipelineError> {
+    pub(crate) fn check_condition(&self) -> Result<()> {
         match self.condition {
             Condition::Sound => Ok(()),
             Condition::PartlyRestored => Err(StateError::Mixed.into()),
@@ -69,23 +90,80 @@ impl Driver {
     }
 
     pub(crate) fn check_not_averaged(&self) -> Result<(), StateError> {
-        match self.state.is_averaged {
-            true => Err(StateError::Averaged),
-            false => Ok(()),
-        }
+        let is_free = !self.state.is_averaged;
+        is_free.then_some(()).ok_or(StateError::Averaged)
     }
 
-    /// The parameter at a position of the table.
-    pub(crate) fn parameter(&self, position: usize) -> &Parameter {
-        &self.table.iter().as_slice()[position]
+    /// Takes a snapshot of the rank of this process, if it has one.
+    pub(crate) fn take_snapshot(&mut self) -> Result<Option<Snapshot>> {
+        let mut ranks = self
+            .ranks
+            .ask("take a snapshot", |_, stages| Snapshot::of(stages))?;
+        Ok(ranks.pop())
     }
 
-    pub(crate) fn path_of(&self, position: usize) -> ParameterPath {
-        self.parameter(position).path.clone()
+    pub(super) fn path_of(&self, position: usize) -> ParameterPath {
+        self.table.iter().as_slice()[position].path.clone()
+    }
+
+    /// Runs code on every rank's thread, with its stages, and returns the results in the order of the ranks.
+    pub(crate) fn on_ranks<R: Send + 'static>(
+        &mut self,
+        call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
+    ) -> Result<Vec<R>> {
+        self.check_condition()?;
+        self.ranks.ask("run a call", call)
+    }
+
+    /// As [`on_ranks`](Self::on_ranks), for results of any type.
+    pub(super) fn call(&mut self, call: &RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
+        self.check_condition()?;
+        self.ranks.call("run a call", call.clone())
+    }
+
+    /// As [`on_ranks`](Self::on_ranks), for code that reads values.
+    pub(super) fn read_on_ranks<R: Send + 'static>(
+        &mut self,
+        what: &'static str,
+        call: impl Fn(RankIndex, &mut [Stage]) -> Result<R, ReadError> + Send + Sync + 'static,
+    ) -> Result<Vec<R>> {
+        let read: Result<Vec<R>, ReadError> = self.on_ranks(call)?.into_iter().collect();
+        read.map_err(|source| self.ranks.notified(RankError::Unreadable { what, source }))
     }
 
     /// The number of the ranks of one replica.
     pub(crate) fn ranks_of_replica(&self) -> usize {
         self.plan.ranks().max(1)
     }
+}
+
+/// What a driver has at one point in time, the same on all processes: a recovery restores it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DriverState {
+    /// The number of training steps done.
+    pub(crate) step: u64,
+    /// The loss scale of the next step.
+    pub(crate) loss_scale: Option<LossScale>,
+    /// Whether the averages are exchanged with the parameters.
+    pub(crate) is_averaged: bool,
+    /// The parameters that do not train now, by position in the table.
+    pub(crate) frozen: BTreeSet<usize>,
+    /// The learning rates of the last step.
+    pub(crate) last_rates: Option<LastRates>,
+    /// A digest of what was frozen and set.
+    pub(crate) changes: u64,
+    /// In how many steps all learning rates were the same; `None` once they were not, or that was reported.
+    pub(crate) equal_rates: Option<u32>,
+}
+
+/// Whether the values of the ranks can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Sound,
+    /// A restore has failed partway.
+    PartlyRestored,
+    /// The state of lost ranks is lost: values are initial.
+    StateLost,
+    /// A round has ended with an error that the driver detected.
+    Stopped,
 }

@@ -1,49 +1,51 @@
-//! What all processes of a world have to agree on before they start.
+//! What all processes of a world have to agree on before they start, and of it, what decides the losses of a training.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::io;
 
+use burn::tensor::FloatDType;
 use serde::Serialize;
-use tinderbox_deferred::NumericFingerprint;
+use tinderbox_deferred::{NumericFingerprint, ParameterPath, ParameterTable};
 use twox_hash::XxHash3_64;
 
-use super::run_settings::Training;
+use super::driver::{Driver, DriverState, Options};
+use super::launch::{Launch, Prepared};
+use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::runtime::loss_scale::LossScale;
+use crate::runtime::optimizer::keeps_state;
 use crate::runtime::ranks::{Ranks, To};
 use crate::runtime::settings::Settings;
 use crate::schedule::RankIndex;
-use crate::trace::JointGraph;
-use crate::{PipelineError, Plan, ProcessError};
+use crate::{Plan, ProcessError};
 
-/// What a pipeline was started with.
-pub(crate) struct Facts<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) trace: &'a JointGraph,
-    pub(crate) settings: &'a Settings,
-    pub(crate) training: Training<'a>,
-    pub(crate) schedule: &'a ScheduleChoice,
-    pub(crate) loss_scale: Option<LossScale>,
-    pub(crate) check_memory: Option<u64>,
-}
+/// Paths that are written out in a text; of more, a number and a digest.
+const PATHS_IN_TEXT: usize = 4;
 
-impl Facts<'_> {
-    /// Compares them with the facts of all other processes of a world.
-    pub(crate) fn compare(&self, ranks: &mut (dyn Ranks + 'static)) -> Result<(), PipelineError> {
+impl Launch {
+    /// Compares what this process starts with all others of a world.
+    pub(super) fn compare(
+        &self,
+        plan: &Plan,
+        prepared: &Prepared,
+        state: &DriverState,
+        ranks: &mut (dyn Ranks + 'static),
+    ) -> Result<()> {
         if ranks.own().is_none() {
             return Ok(());
         }
+        let facts = self.facts(plan, prepared, state);
         let own = NumericFingerprint::of_process();
-        let all = ranks.exchange(To::All, (self.named(), own.clone()), Vec::new())?;
+        let all = ranks.exchange(To::All, (facts, own.clone()), Vec::new())?;
         let expected = &all[0].0.0;
         for (rank, ((found, numerics), _)) in all.iter().enumerate() {
             warn_of_numerics(rank, &own.differences(numerics));
-            let pairs = expected.iter().zip(found);
-            if let Some(((field, expected), (_, found))) = pairs.into_iter().find(|(a, b)| a != b) {
-                let rank = RankIndex::new(rank);
+            let mut pairs = expected.iter().zip(found);
+            if let Some(((field, expected), (_, found))) = pairs.find(|(a, b)| a != b) {
                 // Each process reports the same pair; the one that differs says so of itself.
                 return Err(ranks.notified(ProcessError::OtherSettings {
-                    rank,
+                    rank: RankIndex::new(rank),
                     field: field.clone(),
                     expected: expected.clone(),
                     found: found.clone(),
@@ -54,25 +56,40 @@ impl Facts<'_> {
     }
 
     /// The name of each fact and its value, or a digest of it.
-    fn named(&self) -> Vec<(String, String)> {
-        let settings = self.settings;
-        let schedule = match self.schedule {
+    fn facts(
+        &self,
+        plan: &Plan,
+        prepared: &Prepared,
+        state: &DriverState,
+    ) -> Vec<(String, String)> {
+        let settings = &*prepared.settings;
+        let schedule = match &prepared.schedule {
             ScheduleChoice::Named(kind) => kind.to_string(),
-            lists => digest_of(format!("{lists:?}").as_bytes()),
+            lists => format!(
+                "{:016x}",
+                XxHash3_64::oneshot(format!("{lists:?}").as_bytes())
+            ),
         };
-        [
+        let plan = XxHash3_64::oneshot(plan.to_json().as_bytes());
+        let facts = [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
-            ("model and forward", digest(self.trace.graph())),
-            ("plan", digest_of(self.plan.to_json().as_bytes())),
+            ("model and forward", digest(self.example.graph())),
+            ("plan", format!("{plan:016x}")),
             ("schedule", schedule),
             ("seed", format!("{:?}", settings.seed)),
-            ("loss scale", format!("{:?}", self.loss_scale)),
-            ("check of memory", format!("{:?}", self.check_memory)),
-        ]
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .chain(self.training.named().into_iter().map(in_words))
-        .collect()
+            ("loss scale", format!("{:?}", self.options.loss_scale)),
+            (
+                "check of memory",
+                format!("{:?}", self.options.check_memory),
+            ),
+        ];
+        let training = run_settings(settings, &self.table, &self.options, state);
+        let training = training.into_iter().map(|(name, value)| match &*name {
+            "micro_batches" => ("number of micro-batches".to_owned(), value),
+            name => (name.replace('_', " "), value),
+        });
+        let facts = facts.map(|(name, value)| (name.to_owned(), value));
+        facts.into_iter().chain(training).collect()
     }
 }
 
@@ -85,14 +102,6 @@ fn warn_of_numerics(rank: usize, classes: &[&str]) {
             "the processor or the C library of another rank rounds differently: the bits of a step depend on which rank \
              computes what"
         );
-    }
-}
-
-/// The name of a setting in words.
-fn in_words((name, value): (String, String)) -> (String, String) {
-    match name.as_str() {
-        "micro_batches" => ("number of micro-batches".to_owned(), value),
-        name => (name.replace('_', " "), value),
     }
 }
 
@@ -114,13 +123,83 @@ fn digest(value: &impl Serialize) -> String {
     let mut digest = Digest(XxHash3_64::with_seed(0));
     // Numbers that are not finite have no JSON and are written as null, which is enough to compare. Nothing else fails.
     let written = serde_json::to_writer(&mut digest, value);
-    format!(
-        "{:016x}{}",
-        digest.0.finish(),
-        if written.is_ok() { "" } else { "?" }
-    )
+    let failed = if written.is_ok() { "" } else { "?" };
+    format!("{:016x}{failed}", digest.0.finish())
 }
 
-fn digest_of(bytes: &[u8]) -> String {
-    format!("{:016x}", XxHash3_64::oneshot(bytes))
+/// The value of each setting that decides the losses, and is neither in the plan nor in the model, by its name.
+fn run_settings(
+    settings: &Settings,
+    table: &ParameterTable,
+    options: &Options,
+    state: &DriverState,
+) -> BTreeMap<String, String> {
+    let all: Vec<&ParameterPath> = table.distinct().map(|p| &p.path).collect();
+    let fixed = table.distinct().filter(|p| !p.trainable);
+    let frozen = state.frozen.iter().map(|at| &table.iter().as_slice()[*at]);
+    let frozen: BTreeSet<_> = fixed.chain(frozen).map(|p| &p.path).collect();
+    let frozen: Vec<&ParameterPath> = frozen.into_iter().collect();
+    let optimizers = settings.optimizers.as_ref();
+    let optimizer = optimizers.map(|optimizers| optimizers.describe(&all, paths_in_text));
+    let clipping = settings.clipping.as_ref().map(|c| format!("{c:?}"));
+    let average = settings.average_decay.map(|decay| decay.to_string());
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
+    let (hook, stops) = (
+        settings.gradient_hook.is_some(),
+        settings.stop_on_non_finite,
+    );
+    let named = [
+        ("optimizer", or_none(optimizer)),
+        ("clipping", or_none(clipping)),
+        ("gradient_sum", settings.sum.to_string()),
+        ("micro_batches", options.micro_batches.to_string()),
+        ("precision", precision_in_text(options.compute)),
+        ("frozen", paths_in_text(&frozen)),
+        ("loss_scale", or_none(state.loss_scale.map(LossScale::rule))),
+        ("average_decay", or_none(average)),
+        ("gradient_hook", hook.to_string()),
+        ("stop_on_non_finite", stops.to_string()),
+    ];
+    named.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+impl Driver {
+    /// The settings that decide the losses of a training, by name.
+    pub(crate) fn run_settings(&self) -> BTreeMap<String, String> {
+        run_settings(&self.settings, &self.table, &self.options, &self.state)
+    }
+
+    /// Whether an optimizer keeps a state for a parameter that trains.
+    pub(crate) fn keeps_optimizer_state(&self) -> bool {
+        let optimizers = self.settings.optimizers.as_ref();
+        optimizers.is_some_and(|optimizers| {
+            let mut trained = self.table.iter().filter(|parameter| parameter.trainable);
+            trained.any(|parameter| {
+                let optimizer = &*optimizers.of(&parameter.path).optimizer;
+                keeps_state(optimizer, parameter.shape.len())
+            })
+        })
+    }
+}
+
+/// Says in which dtype a forward computes: the dtype of mixed precision, if there is one.
+pub(crate) fn precision_in_text(compute: Option<FloatDType>) -> String {
+    match compute {
+        None => "the parameters' own".to_owned(),
+        Some(dtype) => format!("{dtype:?} in the forward").to_lowercase(),
+    }
+}
+
+/// Names paths: all of a few, and otherwise their number with a digest.
+fn paths_in_text(paths: &[&ParameterPath]) -> String {
+    let names: Vec<&str> = paths.iter().map(|path| path.as_str()).collect();
+    match names.len() {
+        0 => "none".to_owned(),
+        1..=PATHS_IN_TEXT => names.join(", "),
+        count => {
+            let digest = XxHash3_64::oneshot(names.join("\n").as_bytes());
+            let first = names[..PATHS_IN_TEXT - 1].join(", ");
+            format!("{first} and others, {count} in all, with digest {digest:016x}")
+        }
+    }
 }

@@ -9,17 +9,17 @@ use tinderbox_deferred::{ParameterTable, Request, Source};
 use tinderbox_world::World;
 
 use super::carry::Carries;
-use super::driver::{CallCounts, Driver, Options};
-use super::facts::Facts;
+use super::driver::{CallCounts, Condition, Driver, DriverState, Options};
+
 use super::programs::Programs;
-use super::run_settings::Training;
-use super::state::{Condition, DriverState};
+
 use crate::cut::{Cutting, Layout};
+use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::plan::Plan;
 use crate::runtime::cores;
 use crate::runtime::link::Abort;
-use crate::runtime::loss_scale::LossScale;
+
 use crate::runtime::memory::{check_memory, device_of};
 use crate::runtime::ranks::{Processes, Ranks, SharedPasses, Start, StreamingRank, Threads, Wrap};
 use crate::runtime::settings::Settings;
@@ -29,10 +29,10 @@ use crate::runtime::streamed::{StreamedOptions, StreamedSetup};
 use crate::schedule::{Dependencies, RankIndex, verify};
 use crate::sum::Groups;
 use crate::trace::JointGraph;
-use crate::{ListsError, PipelineError, StartError};
+use crate::{ListsError, StartError};
 
 /// Where and how ranks run.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct RankOptions {
     pub(crate) devices: Vec<Device>,
     pub(crate) threads_per_rank: Option<usize>,
@@ -55,10 +55,8 @@ pub(crate) struct Launch {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) options: Options,
-    pub(crate) loss_scale: Option<LossScale>,
     /// The schedule; without one, the plan's.
     pub(crate) schedule: Option<ScheduleChoice>,
-    pub(crate) kept_programs: usize,
     pub(crate) ranks: RankOptions,
 }
 
@@ -71,21 +69,18 @@ pub(crate) struct Prepared {
 
 impl Launch {
     /// Checks that the ranks of a plan can run.
-    pub(crate) fn prepare(&self, plan: &Plan) -> Result<Prepared, PipelineError> {
+    pub(crate) fn prepare(&self, plan: &Plan) -> Result<Prepared> {
         let replicas = plan.replica_count();
         let settings = Settings {
             replicas,
             ..(*self.settings).clone()
         };
         check_replicas(&settings)?;
-        let layout = plan.layout(&self.table)?;
-        let layout = Arc::new(match self.example.carried().is_empty() {
-            true => layout,
-            false => {
-                let carried = Cutting::new(&self.example, &layout)?.carried(&self.example);
-                layout.with_carried(carried)
-            }
-        });
+        let mut layout = plan.layout(&self.table)?;
+        if !self.example.carried().is_empty() {
+            let carried = Cutting::new(&self.example, &layout)?.carried(&self.example);
+            layout = layout.with_carried(carried);
+        }
         if let Some(state) = self.example.updates().keys().next()
             && replicas > 1
         {
@@ -95,55 +90,43 @@ impl Launch {
         let schedule = self.schedule.clone().unwrap_or_else(|| plan.schedule());
         let micro_batches = self.options.micro_batches;
         if micro_batches < replicas {
-            let idle = StartError::IdleReplicas {
+            return Err(StartError::IdleReplicas {
                 replicas,
                 micro_batches,
-            };
-            return Err(idle.into());
+            }
+            .into());
         }
         if settings.optimizers.is_some() {
             check_schedule(&schedule, &layout, &settings, micro_batches)?;
         }
         Ok(Prepared {
             settings: Arc::new(settings),
-            layout,
+            layout: Arc::new(layout),
             schedule,
         })
     }
 
     /// Starts the ranks of a plan; each materializes only its own parameters. Links of one process may be wrapped.
-    pub(crate) fn start(&self, plan: Plan, wrap: Option<&Wrap>) -> Result<Driver, PipelineError> {
+    pub(crate) fn start(&self, plan: Plan, wrap: Option<&Wrap>) -> Result<Driver> {
         let prepared = self.prepare(&plan)?;
         let mut ranks = self.start_ranks(&plan, &prepared, wrap)?;
-        self.facts(&plan, &prepared).compare(&mut *ranks)?;
+        let state = DriverState {
+            loss_scale: self.options.loss_scale,
+            equal_rates: Some(0),
+            ..DriverState::default()
+        };
+        self.compare(&plan, &prepared, &state, &mut *ranks)?;
         ranks.ask("materialize its parameters", |_, _| ())?;
         // Nobody trains before all can.
         ranks.agree(None)?;
-        let Prepared {
-            settings,
-            layout,
-            schedule,
-        } = prepared;
-        let programs = Programs::new(
-            self.example.clone(),
-            layout,
-            schedule,
-            &settings,
-            self.loss_scale,
-            self.kept_programs,
-        );
         Ok(Driver {
             plan,
             table: self.table.clone(),
-            settings,
             options: self.options,
-            programs,
+            programs: self.programs(&prepared),
+            settings: prepared.settings,
             ranks,
-            state: DriverState {
-                loss_scale: self.loss_scale,
-                equal_rates: Some(0),
-                ..DriverState::default()
-            },
+            state,
             condition: Condition::Sound,
             counts: CallCounts::default(),
             carries: Carries::default(),
@@ -165,22 +148,27 @@ impl Launch {
         })
     }
 
-    fn facts<'a>(&'a self, plan: &'a Plan, prepared: &'a Prepared) -> Facts<'a> {
-        Facts {
-            plan,
-            trace: &self.example,
-            settings: &prepared.settings,
-            training: Training {
-                settings: &prepared.settings,
-                table: &self.table,
-                micro_batches: self.options.micro_batches,
-                loss_scale: self.loss_scale,
-                compute: self.options.compute,
-                frozen: Vec::new(),
-            },
-            schedule: &prepared.schedule,
-            loss_scale: self.loss_scale,
-            check_memory: self.options.check_memory,
+    /// The programs of a plan.
+    pub(crate) fn programs(&self, prepared: &Prepared) -> Programs {
+        let (layout, schedule) = (prepared.layout.clone(), prepared.schedule.clone());
+        let example = self.example.clone();
+        Programs::new(example, layout, schedule, &prepared.settings, &self.options)
+    }
+
+    /// What a rank is set up with, on one of some devices.
+    pub(crate) fn setup(&self, prepared: &Prepared, rank: usize, devices: &[Device]) -> RankSetup {
+        let ranks = prepared.layout.rank_count();
+        RankSetup {
+            rank: RankIndex::new(rank),
+            replica: rank / ranks,
+            place: RankIndex::new(rank % ranks),
+            layout: prepared.layout.clone(),
+            table: self.table.clone(),
+            device: device_of(RankIndex::new(rank), devices).clone(),
+            settings: prepared.settings.clone(),
+            progress: Arc::default(),
+            abort: Abort::default(),
+            streamed: None,
         }
     }
 
@@ -190,16 +178,12 @@ impl Launch {
         plan: &Plan,
         prepared: &Prepared,
         wrap: Option<&Wrap>,
-    ) -> Result<Box<dyn Ranks>, PipelineError> {
+    ) -> Result<Box<dyn Ranks>> {
         let RankOptions {
-            devices,
-            timeout,
-            world,
-            backups,
-            streamed,
-            ..
+            devices, backups, ..
         } = &self.ranks;
-        let (ranks, world) = (plan.world_size(), world.as_ref());
+        let (world, streamed) = (self.ranks.world.as_ref(), self.ranks.streamed.as_ref());
+        let ranks = plan.world_size();
         let processes = world.map_or(ranks, World::size);
         // Those beyond the plan's wait until another one is lost.
         if processes < ranks || (processes > ranks && backups.is_none()) {
@@ -219,29 +203,22 @@ impl Launch {
             let own = world.map(World::rank);
             check_memory(layout, &self.example, &devices, own, settings)?;
         }
-        let of_streamed = streamed.as_ref().map(|(options, _)| {
+        let of_streamed = streamed.map(|(options, _)| {
             let (parameters, graphs) = ((&*self.table, &devices[0]), (&**layout, &*self.example));
             Arc::new(StreamedSetup::new(options, parameters, graphs, settings))
         });
         let abort = Abort::default();
         let setups = own.map(|rank| RankSetup {
-            rank: RankIndex::new(rank),
-            replica: rank / layout.rank_count(),
-            place: RankIndex::new(rank % layout.rank_count()),
-            layout: layout.clone(),
-            table: self.table.clone(),
-            device: device_of(RankIndex::new(rank), &devices).clone(),
-            settings: settings.clone(),
-            progress: Arc::default(),
             abort: abort.clone(),
             streamed: of_streamed.clone(),
+            ..self.setup(prepared, rank, &devices)
         });
         let shared = cores::threads(world, ranks)?;
         let start = Start {
             setups: setups.collect(),
             source: self.source.clone(),
             threads_per_rank: self.ranks.threads_per_rank.unwrap_or(shared),
-            timeout: *timeout,
+            timeout: self.ranks.timeout,
             wrap,
             abort,
         };
@@ -262,10 +239,10 @@ fn check_replicas(settings: &Settings) -> Result<(), StartError> {
         return Err(StartError::Replicas { replicas });
     }
     let groups = sum.groups();
-    match groups.is_power_of_two() && groups.is_multiple_of(replicas) {
-        true => Ok(()),
-        false => Err(StartError::Sum { sum, replicas }),
-    }
+    let is_kept = groups.is_power_of_two() && groups.is_multiple_of(replicas);
+    is_kept
+        .then_some(())
+        .ok_or(StartError::Sum { sum, replicas })
 }
 
 /// Refuses a schedule that does not fit before parameters are materialized. The dependencies of its ranks are known only when a

@@ -11,26 +11,18 @@ mod memory_check;
 mod output;
 mod parameters;
 mod programs;
-mod repaired;
-mod reports;
-mod restore;
-mod run_settings;
-mod share;
-mod state;
-mod state_digest;
-mod training;
-mod weights;
 
-pub(crate) use batches::{Batches, MicroBatch, splits};
+mod training;
+
+pub(crate) use batches::{Batches, MicroBatch, split_and_run, weights};
 pub use carry::Carry;
 pub(crate) use command::{CallKind, Command, Reply};
-pub(crate) use driver::{Driver, Options};
+pub use driver::Repaired;
+pub(crate) use driver::{Condition, Driver, DriverState, Options};
+pub(crate) use facts::precision_in_text;
 pub(crate) use launch::{Launch, Prepared, RankOptions};
-pub use output::{Evaluation, OutputsOn, StepOutput};
+pub use output::{Evaluation, OutputsOn, Recovered, StepOutput};
 pub use programs::certification_time;
-pub(crate) use programs::{Programs, states};
-pub use repaired::Repaired;
-pub(crate) use run_settings::precision_in_text;
-pub(crate) use state::{Condition, DriverState};
-pub use state_digest::StateDigest;
-pub(crate) use weights::weights;
+pub(crate) use programs::states;
+
+pub use memory_check::StateDigest;

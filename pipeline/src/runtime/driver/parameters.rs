@@ -1,19 +1,23 @@
-//! Reads and replaces parameters between steps.
+//! Reads and replaces parameters between steps, and restores them with the state of the optimizer.
 
-use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
+use std::sync::Arc;
 
-use tinderbox_deferred::{ParameterPath, Values};
+use tinderbox_deferred::{Parameter, ParameterPath, Source, Values};
 use tinderbox_fake::{DynTensor, FakeError};
+use tinderbox_world::with_causes;
 use twox_hash::XxHash3_64;
 
-use super::driver::Driver;
-use super::state::Condition;
-use crate::runtime::ranks::{RankCall, To};
-use crate::runtime::stage::Stage;
+use super::driver::{Condition, Driver};
+use crate::error::Result;
+use crate::runtime::caught::action_error;
+use crate::runtime::digest::joined;
+use crate::runtime::optimizer::{SavedOptimizer, keeps_state};
+use crate::runtime::ranks::To;
+use crate::runtime::stage::{StatesFound, set_all, set_trains};
 use crate::schedule::RankIndex;
-use crate::{ActionError, PipelineError, RankError};
+use crate::{PipelineError, RankError, RestoreError, StateError};
 
 /// What a call changes, in the digest that processes compare in each step.
 #[derive(Clone, Copy)]
@@ -24,26 +28,8 @@ enum Change {
 }
 
 impl Driver {
-    /// Runs code on every rank's thread, with its stages, and returns the results in the order of the ranks.
-    pub(crate) fn on_ranks<R: Send + 'static>(
-        &mut self,
-        call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
-    ) -> Result<Vec<R>, PipelineError> {
-        self.check_condition()?;
-        self.ranks.ask("run a call", call)
-    }
-
-    /// As [`on_ranks`](Self::on_ranks), for results of any type.
-    pub(super) fn call(
-        &mut self,
-        call: &RankCall,
-    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError> {
-        self.check_condition()?;
-        self.ranks.call("run a call", call.clone())
-    }
-
     /// Returns the parameters of all ranks.
-    pub(super) fn values(&mut self, to: To) -> Result<Values, PipelineError> {
+    pub(super) fn values(&mut self, to: To) -> Result<Values> {
         let held = self.on_ranks(|_, stages| {
             // All replicas have the same values.
             let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
@@ -51,21 +37,16 @@ impl Driver {
             let values = values.map(|(path, value)| (path.clone(), value));
             values.collect::<Vec<_>>()
         })?;
-        let (paths, values): (Vec<ParameterPath>, Vec<DynTensor>) =
-            held.into_iter().flatten().unzip();
-        let all = self.ranks.exchange(to, paths, values)?;
+        let all = self.ranks.exchange_named(to, held)?;
         if self.kept.is_some() {
             // So that nobody is a call ahead of more than one other.
             self.ranks.wait_for_all()?;
         }
-        let pairs = all
-            .into_iter()
-            .flat_map(|(paths, values)| paths.into_iter().zip(values));
-        Ok(pairs.collect())
+        Ok(all.collect())
     }
 
     /// Returns the value of a parameter that is no clone, from the rank that owns it.
-    pub(super) fn value_of(&mut self, path: ParameterPath) -> Result<DynTensor, PipelineError> {
+    pub(super) fn value_of(&mut self, path: ParameterPath) -> Result<DynTensor> {
         let found = self.on_ranks(move |_, stages| {
             let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
             let owned = stages.map(|stage| stage.parameters());
@@ -79,35 +60,23 @@ impl Driver {
     }
 
     /// Replaces values of parameters by position in the table, on every rank that holds them.
-    pub(super) fn set(&mut self, values: Vec<(usize, DynTensor)>) -> Result<(), PipelineError> {
+    pub(super) fn set(&mut self, values: Vec<(usize, DynTensor)>) -> Result<()> {
         self.note_change(Change::Set, values.iter().map(|(position, _)| *position));
-        let set = self.on_ranks(move |_, stages| {
-            for stage in stages {
-                for (position, value) in &values {
-                    stage.set(*position, value.clone())?;
-                }
-            }
-            Ok::<(), ActionError>(())
-        })?;
+        let set = self.on_ranks(move |_, stages| set_all(stages, values.iter()))?;
         let mut results = set.into_iter().zip(self.ranks.first().index()..);
         match results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?))) {
             None => Ok(()),
             // Some ranks may have the new values, and others not.
             Some((rank, source)) => {
                 self.condition = Condition::Stopped;
-                Err(self.ranks.notified(RankError::Action {
-                    rank,
-                    stage: None,
-                    micro_batch: None,
-                    action: "SET PARAMETERS".into(),
-                    source: Box::new(source),
-                }))
+                let failed = action_error(rank, (None, None), "SET PARAMETERS", source);
+                Err(self.ranks.notified(failed))
             }
         }
     }
 
     /// Replaces the parameters by their averages, or the averages by the parameters.
-    pub(super) fn exchange_averages(&mut self, is_averaged: bool) -> Result<(), PipelineError> {
+    pub(super) fn exchange_averages(&mut self, is_averaged: bool) -> Result<()> {
         let values = self.on_ranks(move |_, stages| {
             let values = stages.iter_mut().map(|stage| match is_averaged {
                 true => stage.averages(),
@@ -115,24 +84,14 @@ impl Driver {
             });
             values.flatten().collect::<Vec<_>>()
         })?;
-        let (positions, values): (Vec<usize>, Vec<DynTensor>) =
-            values.into_iter().flatten().unzip();
-        // Parameters that ranks of several processes hold are replaced on all of them.
-        let all = self.ranks.exchange(To::All, positions, values)?;
-        let pairs = all
-            .into_iter()
-            .flat_map(|(positions, values)| positions.into_iter().zip(values));
         // Replicas have the rows of a divided parameter, in their order.
         let mut parts: BTreeMap<usize, Vec<DynTensor>> = BTreeMap::new();
-        for (position, value) in pairs {
+        // Parameters that ranks of several processes hold are replaced on all of them.
+        for (position, value) in self.ranks.exchange_named(To::All, values)? {
             parts.entry(position).or_default().push(value);
         }
-        let whole = parts.into_iter().map(|(position, parts)| {
-            let device = parts[0].device();
-            let parts = parts.into_iter().map(|part| part.to_device(&device));
-            let parts = parts.collect::<Result<_, FakeError>>()?;
-            Ok((position, DynTensor::joined(parts)))
-        });
+        let whole = parts.into_iter();
+        let whole = whole.map(|(position, parts)| Ok((position, joined(parts)?)));
         let whole = whole.collect::<Result<Vec<_>, FakeError>>();
         let whole = whole.map_err(|source| {
             self.ranks.notified(RankError::Unreadable {
@@ -145,11 +104,7 @@ impl Driver {
     }
 
     /// Sets whether parameters train, by position in the table.
-    pub(super) fn set_trains(
-        &mut self,
-        positions: &[usize],
-        trains: bool,
-    ) -> Result<(), PipelineError> {
+    pub(super) fn set_trains(&mut self, positions: &[usize], trains: bool) -> Result<()> {
         let change = if trains {
             Change::Unfreeze
         } else {
@@ -163,11 +118,8 @@ impl Driver {
             };
         }
         let positions = positions.to_vec();
-        let set = self.on_ranks(move |_, stages| {
-            let stages = stages.iter_mut();
-            stages.for_each(|stage| stage.set_trains(&positions, trains));
-        });
-        set.map(drop)
+        self.on_ranks(move |_, stages| set_trains(stages, &positions, trains))
+            .map(drop)
     }
 
     /// Adds a change of parameters to the digest that processes compare in each step.
@@ -181,5 +133,108 @@ impl Driver {
         });
         let sum = of_change.fold(kind, u64::wrapping_add);
         self.state.changes = self.state.changes.rotate_left(1).wrapping_add(sum);
+    }
+}
+
+/// The number of parameters that a warning names.
+const NAMED: usize = 10;
+
+impl Driver {
+    /// Replaces the parameters and the optimizer's state of every rank, after all have checked that the saved ones fit.
+    pub(super) fn restore(
+        &mut self,
+        source: &Arc<dyn Source>,
+        state: &Arc<dyn SavedOptimizer>,
+    ) -> Result<()> {
+        if self.condition == Condition::Stopped {
+            return Err(PipelineError::Stopped);
+        }
+        self.check_not_averaged()?;
+        let saved = (source.clone(), state.clone());
+        let checked = self.ranks.ask("check a saved state", move |_, stages| {
+            let mut of_rank = StatesFound::default();
+            for stage in stages {
+                let found = stage.check_restore(&*saved.0, &*saved.1)?;
+                of_rank.is_any |= found.is_any;
+                of_rank.without.extend(found.without);
+            }
+            Ok::<_, RestoreError>(of_rank)
+        })?;
+        let mut states = Vec::new();
+        let checked = checked.into_iter();
+        let checked = checked.map(|result| result.map(|found| states.push(found)));
+        let checked = checked.collect();
+        if let Some((rank, source)) = self.agreed(checked)? {
+            return Err(StateError::Restore { rank, source }.into());
+        }
+        // The ranks are sound again when every one has replaced everything.
+        self.condition = Condition::PartlyRestored;
+        let saved = (source.clone(), state.clone());
+        let restored = self.ranks.ask("restore a saved state", move |_, stages| {
+            let mut stages = stages.iter_mut();
+            stages.try_for_each(|stage| stage.restore(&*saved.0, &*saved.1))
+        })?;
+        if let Some((rank, source)) = self.agreed(restored)? {
+            return Err(StateError::PartlyRestored { rank, source }.into());
+        }
+        self.condition = Condition::Sound;
+        self.warn_of_missing(&states);
+        Ok(())
+    }
+
+    /// Warns of parameters without a saved state, if others have one, their optimizers keep one, and a step updates them.
+    fn warn_of_missing(&self, found: &[StatesFound]) {
+        let Some(optimizers) = &self.settings.optimizers else {
+            return;
+        };
+        if !found.iter().any(|found| found.is_any) {
+            return;
+        }
+        // Replicas have parts of one parameter.
+        let without: BTreeSet<&ParameterPath> =
+            found.iter().flat_map(|found| &found.without).collect();
+        let is_updated = |(position, parameter): &(usize, &Parameter)| {
+            without.contains(&parameter.path)
+                && parameter.trainable
+                && !self.state.frozen.contains(position)
+                && self.programs.example.gradients()[*position].is_some()
+        };
+        let updated = self.table.iter().enumerate();
+        let updated = updated.filter(is_updated).map(|(_, parameter)| parameter);
+        let missing = updated.filter(|parameter| {
+            let optimizer = &*optimizers.of(&parameter.path).optimizer;
+            keeps_state(optimizer, parameter.shape.len())
+        });
+        let missing: Vec<&str> = missing.map(|parameter| parameter.path.as_str()).collect();
+        if !missing.is_empty() {
+            tracing::warn!(
+                count = missing.len(),
+                first = ?&missing[..missing.len().min(NAMED)],
+                "the saved state has no state of the optimizer for parameters that are updated, and has one for others: they \
+                 begin without, because they were not updated before, or by another optimizer"
+            );
+        }
+    }
+
+    /// Returns the lowest rank of this process that failed, with its error.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError::RestoreElsewhere`] when all ranks of this process can continue, and one of another can't.
+    fn agreed(
+        &mut self,
+        results: Vec<Result<(), RestoreError>>,
+    ) -> Result<Option<(RankIndex, RestoreError)>> {
+        let first = self.ranks.first().index();
+        let mut results = results.into_iter().zip(first..);
+        let own = results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?)));
+        let reason = own.as_ref().map(|(_, error)| with_causes(error));
+        match (own, self.ranks.agree(reason)) {
+            (None, Ok(Some((rank, reason)))) => {
+                Err(StateError::RestoreElsewhere { rank, reason }.into())
+            }
+            (None, Err(error)) => Err(error),
+            (own, _) => Ok(own),
+        }
     }
 }

@@ -9,15 +9,16 @@ use tinderbox_deferred::RunContext;
 use tinderbox_deferred::random::Seed;
 use tinderbox_fake::Mode;
 
-use super::batches::MicroBatch;
-use super::weights::counts;
+use super::batches::{MicroBatch, counts};
+use super::driver::Options;
 use crate::batch::Batch;
 use crate::certify::{CertifiedStep, certify_lists, certify_programs};
 use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
+use crate::error::Result;
 use crate::lists::{ScheduleChoice, StepLists};
 use crate::recent::Recent;
 use crate::runtime::clip::Clipping;
-use crate::runtime::loss_scale::LossScale;
+
 use crate::runtime::program::{CarriedTensors, CutBytes, CutProgram, IndexPlaces, count_of};
 use crate::runtime::round::{MicroInput, Part};
 use crate::runtime::settings::Settings;
@@ -26,31 +27,21 @@ use crate::schedule::{
 };
 use crate::sum::Groups;
 use crate::trace::{JointGraph, ProgramKey, Trace};
-use crate::{BatchError, CertifyError, ListsError, PipelineError, Plan, StepError};
+use crate::{BatchError, CertifyError, ListsError, Plan, StepError};
 
 /// The key of lists: mode, number of micro-batches, the edges between stages, and the stages that update running
 /// states.
 type ListsKey = (Mode, usize, BTreeSet<Edge>, BTreeSet<StageIndex>);
 
-/// What the programs of a pipeline depend on besides graphs.
-#[derive(Clone, Copy, Debug)]
-struct ProgramSettings {
-    /// Whether a step needs the norm of all gradients.
-    global_norm: bool,
-    /// The number of replicas, and of the groups of micro-batches.
-    replicas: usize,
-    groups: usize,
-    /// Whether index errors name the module and the tensor.
-    check_indices: bool,
-}
-
 /// Creates programs and lists on demand, and keeps the most recently used.
 pub(crate) struct Programs {
     /// The graph of the example that was traced.
-    example: Arc<JointGraph>,
-    layout: Arc<Layout>,
-    choice: ScheduleChoice,
-    settings: ProgramSettings,
+    pub(super) example: Arc<JointGraph>,
+    pub(super) layout: Arc<Layout>,
+    pub(crate) choice: ScheduleChoice,
+    settings: Arc<Settings>,
+    /// Whether a step needs the norm of all gradients.
+    global_norm: bool,
     cuts: Recent<ProgramKey, Arc<CutProgram>>,
     lists: Recent<ListsKey, Arc<StepLists>>,
     /// The cuts of the micro-batches, in order, with which the lists were certified.
@@ -66,21 +57,17 @@ impl Programs {
         example: Arc<JointGraph>,
         layout: Arc<Layout>,
         choice: ScheduleChoice,
-        settings: &Settings,
-        loss_scale: Option<LossScale>,
-        kept: usize,
+        settings: &Arc<Settings>,
+        options: &Options,
     ) -> Self {
-        let factor = loss_scale.map(|scale| scale.factor());
+        let factor = options.loss_scale.map(|scale| scale.factor());
+        let kept = options.kept_programs;
         Self {
             example,
             layout,
             choice,
-            settings: ProgramSettings {
-                global_norm: settings.needs_norms(factor),
-                replicas: settings.replicas,
-                groups: settings.sum.groups(),
-                check_indices: settings.check_indices,
-            },
+            global_norm: settings.needs_norms(factor),
+            settings: settings.clone(),
             cuts: Recent::new(kept),
             lists: Recent::new(kept),
             certified: Recent::new(kept),
@@ -89,24 +76,15 @@ impl Programs {
         }
     }
 
-    pub(crate) fn choice(&self) -> &ScheduleChoice {
-        &self.choice
-    }
-
-    /// Stage and index of every parameter, in the order in which squared norms are added.
-    pub(crate) fn norm_order(&self) -> &[(StageIndex, usize)] {
-        &self.layout.norm_order
-    }
-
     /// Returns the programs for a micro-batch. They are kept until [`drop_unused`](Self::drop_unused).
-    fn cut(&mut self, part: &MicroBatch<'_>) -> Result<Arc<CutProgram>, PipelineError> {
+    fn cut(&mut self, part: &MicroBatch<'_>) -> Result<Arc<CutProgram>> {
         match self.cuts.get(&part.key) {
             Some(cut) => Ok(cut.clone()),
             None => self.cut_of(&*(part.record)()?),
         }
     }
 
-    fn cut_of(&mut self, joint: &JointGraph) -> Result<Arc<CutProgram>, PipelineError> {
+    fn cut_of(&mut self, joint: &JointGraph) -> Result<Arc<CutProgram>> {
         let key = joint.key();
         if let Some(cut) = self.cuts.get(key) {
             return Ok(cut.clone());
@@ -139,7 +117,7 @@ impl Programs {
         (seed, step): (Seed, u32),
         parts: Vec<MicroBatch<'_>>,
         first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
         let mut micro_batches = Vec::with_capacity(parts.len());
         for part in parts {
             micro_batches.push(MicroInput {
@@ -187,30 +165,21 @@ impl Programs {
     }
 
     /// The micro-batches of a step in groups.
-    pub(crate) const fn groups(&self, micro_batches: usize) -> Groups {
+    pub(crate) fn groups(&self, micro_batches: usize) -> Groups {
         Groups {
             micro_batches,
-            groups: self.settings.groups,
+            groups: self.settings.sum.groups(),
         }
     }
 
-    /// Whether a parameter has a gradient in a step over the example that was traced.
-    pub(crate) fn has_gradient(&self, position: usize) -> bool {
-        self.example.gradients()[position].is_some()
-    }
-
     /// The programs of the example that was traced.
-    pub(crate) fn example(&mut self) -> Result<Arc<CutProgram>, PipelineError> {
+    pub(crate) fn example(&mut self) -> Result<Arc<CutProgram>> {
         let example = self.example.clone();
         self.cut_of(&example)
     }
 
     /// The verified lists of each replica for its share of micro-batches with these programs.
-    pub(crate) fn parts(
-        &mut self,
-        mode: Mode,
-        cuts: &[&CutProgram],
-    ) -> Result<Vec<Part>, PipelineError> {
+    pub(crate) fn parts(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<Part>> {
         let parts = self.parts_of(mode, cuts)?;
         let order = (mode, cuts.iter().map(|cut| cut.number).collect());
         if self.certified.get(&order).is_none() {
@@ -285,7 +254,7 @@ impl Programs {
             groups: self.groups(cuts.len()),
             table: self.example.table(),
             layout: &self.layout,
-            global_norm: self.settings.global_norm && mode == Mode::Training,
+            global_norm: self.global_norm && mode == Mode::Training,
         })
     }
 
@@ -296,17 +265,16 @@ impl Programs {
         edges: BTreeSet<Edge>,
         states: BTreeSet<StageIndex>,
     ) -> Dependencies {
-        let ties = self.layout.ties().filter(|_| mode == Mode::Training);
-        let dependencies = Dependencies::new(self.layout.ranks.len(), edges, ties);
-        let dependencies = dependencies.with_states(states);
-        let dependencies = match mode == Mode::Training && self.settings.replicas > 1 {
-            true => dependencies.with_replicas(),
-            false => dependencies,
-        };
-        match mode == Mode::Training && self.settings.global_norm {
-            true => dependencies.with_global_norm(),
-            false => dependencies,
+        let trains = mode == Mode::Training;
+        let ties = self.layout.ties().filter(|_| trains);
+        let mut dependencies = Dependencies::new(self.layout.ranks.len(), edges, ties);
+        if trains && self.settings.replicas > 1 {
+            dependencies = dependencies.with_replicas();
         }
+        if trains && self.global_norm {
+            dependencies = dependencies.with_global_norm();
+        }
+        dependencies.with_states(states)
     }
 
     /// The dependencies of a training step over batches like `parts`, and its bytes, where the stages
@@ -315,7 +283,7 @@ impl Programs {
         &mut self,
         parts: &[MicroBatch<'_>],
         plan: &Plan,
-    ) -> Result<(Dependencies, Costs), PipelineError> {
+    ) -> Result<(Dependencies, Costs)> {
         let cuts = parts.iter().map(|part| self.cut(part));
         let cuts = cuts.collect::<Result<Vec<_>, _>>()?;
         let cuts: Vec<&CutProgram> = cuts.iter().map(|cut| &**cut).collect();
@@ -345,14 +313,18 @@ pub fn certification_time<B: Batch>(
     plan: &Plan,
     schedule: ScheduleKind,
     micro_batches: usize,
-) -> Result<Duration, PipelineError> {
+) -> Result<Duration> {
     let layout = Arc::new(plan.layout(trace.parameters())?);
-    let settings = Settings {
+    let settings = Arc::new(Settings {
         clipping: Some(Clipping::GlobalNorm(1.0)),
         ..Settings::default()
+    });
+    let options = Options {
+        kept_programs: 1,
+        ..Options::default()
     };
     let joint = trace.example_program()?;
-    let mut programs = Programs::new(joint.clone(), layout, schedule.into(), &settings, None, 1);
+    let mut programs = Programs::new(joint.clone(), layout, schedule.into(), &settings, &options);
     let cut = programs.example()?;
     let cuts = vec![&*cut; micro_batches];
     let parts = programs.parts_of(Mode::Training, &cuts)?;
@@ -373,14 +345,12 @@ fn edges(cuts: &[&CutProgram]) -> BTreeSet<Edge> {
 
 /// The stages of programs that update running states.
 pub(crate) fn states(cuts: &[&CutProgram]) -> BTreeSet<StageIndex> {
-    let mut states = BTreeSet::new();
-    for programs in cuts.iter().map(|cut| &cut.programs.stages) {
-        for (index, programs) in programs.iter().enumerate() {
-            let forward = programs.phase(Compute::Forward);
-            if forward.is_some_and(|phase| !phase.updates.is_empty()) {
-                states.insert(StageIndex::new(index));
-            }
-        }
-    }
-    states
+    let stages = cuts
+        .iter()
+        .flat_map(|cut| cut.programs.stages.iter().enumerate());
+    let updating = stages.filter(|(_, programs)| {
+        let forward = programs.phase(Compute::Forward);
+        forward.is_some_and(|phase| !phase.updates.is_empty())
+    });
+    updating.map(|(index, _)| StageIndex::new(index)).collect()
 }

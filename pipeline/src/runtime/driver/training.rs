@@ -1,26 +1,29 @@
-//! Training steps and evaluations.
+//! Training steps and evaluations, of whole batches or of shares: each process has only the samples of its replica then.
 
+use std::collections::BTreeMap;
 use std::hash::Hasher;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use tinderbox_fake::Mode;
+use tinderbox_world::with_causes;
 use twox_hash::XxHash3_64;
 
-use super::batches::{Batches, MicroBatch, splits};
+use super::batches::{Batches, MicroBatch, split_and_run, weights};
 use super::carry::Carry;
-use super::driver::Driver;
-use super::output::{Evaluation, StepOutput};
-use super::reports::collect;
-use super::state::Condition;
-use super::weights::weights;
+use super::driver::{Condition, Driver};
+use super::output::{Evaluation, StepOutput, collect};
+use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::runtime::learning_rates::{LastRates, LearningRates};
 use crate::runtime::program::CutProgram;
-use crate::runtime::ranks::Notice;
+use crate::runtime::ranks::{Notice, To, digest_of};
 use crate::runtime::round::{MicroBatches, MicroInput, Round, RoundCarries};
+use crate::schedule::RankIndex;
 use crate::trace::LossOver;
-use crate::{ActionError, BatchError, ListsError, PipelineError, StepError};
+use crate::{ActionError, BatchError, PipelineError, StepError};
 
 /// A round that is about to run.
 pub(super) struct Call<'a> {
@@ -31,15 +34,8 @@ pub(super) struct Call<'a> {
     pub(super) loss_scale: Option<f64>,
 }
 
-/// The micro-batches of a round.
-pub(super) struct Work {
-    /// Those that this process has.
-    pub(super) own: Vec<MicroInput>,
-    /// The index of the first of them among the micro-batches of all replicas.
-    pub(super) first: usize,
-    /// What each micro-batch of all replicas counts.
-    pub(super) counts: Vec<Option<f64>>,
-}
+/// The micro-batches of a round that this process has, and what each micro-batch of all replicas counts.
+pub(super) type Work = (MicroBatches, Vec<Option<f64>>);
 
 impl Driver {
     /// Runs a training step. With a share, each process has only its own part of the samples of the batch, so many.
@@ -48,7 +44,7 @@ impl Driver {
         rates: &LearningRates,
         batches: &dyn Batches,
         share: Option<usize>,
-    ) -> Result<StepOutput, PipelineError> {
+    ) -> Result<StepOutput> {
         // First, so that a call that only this process refuses is noticed by the others.
         self.counts.calls += 1;
         if self.settings.optimizers.is_none() {
@@ -105,31 +101,14 @@ impl Driver {
 
     /// Splits each batch into the micro-batches of the pipeline, or into fewer if it has fewer samples
     /// and the schedule is not for a fixed number, and runs them.
-    fn run_batches(
-        &mut self,
-        call: &Call<'_>,
-        batches: &dyn Batches,
-    ) -> Result<Evaluation, PipelineError> {
-        let samples = batches.samples()?;
-        let is_written = matches!(self.programs.choice(), ScheduleChoice::Written(_));
-        let mut first = None;
-        for counts in splits(&samples, self.options.micro_batches, is_written)? {
-            let parts = batches.split(call.mode, &counts)?;
-            match self.run_whole(call, parts, None) {
-                // Detected before anything ran.
-                Err(
-                    error @ PipelineError::Lists(ListsError::Generate(_) | ListsError::Lists(_)),
-                ) => {
-                    first.get_or_insert(error);
-                }
-                Ok(mut output) => {
-                    output.batches = counts;
-                    return Ok(output);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Err(first.unwrap_or(BatchError::NoBatches.into()))
+    fn run_batches(&mut self, call: &Call<'_>, batches: &dyn Batches) -> Result<Evaluation> {
+        let is_written = matches!(self.programs.choice, ScheduleChoice::Written(_));
+        let most = (self.options.micro_batches, is_written);
+        split_and_run(batches, most, |parts, counts| {
+            let mut output = self.run_whole(call, parts, None)?;
+            output.batches = counts;
+            Ok(output)
+        })
     }
 
     /// Runs the forward of a batch alone, with a carry if there is one.
@@ -137,7 +116,7 @@ impl Driver {
         &mut self,
         batch: &dyn Batches,
         carry: Option<&mut Carry>,
-    ) -> Result<Evaluation, PipelineError> {
+    ) -> Result<Evaluation> {
         self.counts.calls += 1;
         let samples = batch.samples()?.into_iter();
         let counts: Vec<usize> = samples
@@ -158,19 +137,14 @@ impl Driver {
         call: &Call<'_>,
         parts: Vec<MicroBatch<'_>>,
         carry: Option<&mut Carry>,
-    ) -> Result<Evaluation, PipelineError> {
+    ) -> Result<Evaluation> {
         self.random_step()?;
         let (own, counts) = self.prepare(parts, 0)?;
-        let work = Work {
-            own,
-            first: 0,
-            counts,
-        };
-        self.run(call, work, true, carry)
+        self.run(call, (MicroBatches { own, first: 0 }, counts), true, carry)
     }
 
     /// Checks that a round can run, and returns the step of its random values.
-    pub(super) fn random_step(&self) -> Result<u32, PipelineError> {
+    pub(super) fn random_step(&self) -> Result<u32> {
         self.check_condition()?;
         let step = self.state.step;
         Ok(u32::try_from(step).map_err(|_| StepError::StepOverflow { step })?)
@@ -181,7 +155,7 @@ impl Driver {
         &mut self,
         parts: Vec<MicroBatch<'_>>,
         first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>), PipelineError> {
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
         let context = (self.settings.seed, self.random_step()?);
         let prepared = self.programs.prepare(context, parts, first);
         prepared.inspect_err(|error| {
@@ -201,9 +175,9 @@ impl Driver {
         work: Work,
         announces: bool,
         carry: Option<&mut Carry>,
-    ) -> Result<Evaluation, PipelineError> {
+    ) -> Result<Evaluation> {
         let step = self.random_step()?;
-        let used = carry.as_ref().map(|carry| carry.check(&work.own));
+        let used = carry.as_ref().map(|carry| carry.check(&work.0.own));
         let used = used.transpose().map_err(StepError::from)?;
         let (round, weights) = self.round(call, work, step)?;
         if announces {
@@ -230,9 +204,9 @@ impl Driver {
         let reports = self.ranks.run(&round, request)?;
         let reports = self.reports_of_all(reports)?;
         if let Some(carry) = carry {
-            self.carries.advance(carry, &round.micro_batches.own);
+            carry.advance(&round.micro_batches.own);
         }
-        let output = collect(&round, reports, &weights, self.programs.norm_order());
+        let output = collect(&round, reports, &weights, &self.programs.layout.norm_order);
         if !output.is_finite() {
             tracing::warn!(
                 step,
@@ -249,16 +223,12 @@ impl Driver {
     fn round(
         &mut self,
         call: &Call<'_>,
-        work: Work,
+        (mut micro_batches, counts): Work,
         step: u32,
-    ) -> Result<(Round, Vec<f64>), PipelineError> {
-        let Work {
-            mut own,
-            first,
-            counts,
-        } = work;
+    ) -> Result<(Round, Vec<f64>)> {
         let weights = weights(counts)?;
-        for (micro, weight) in own.iter_mut().zip(&weights[first..]) {
+        let MicroBatches { own, first } = &mut micro_batches;
+        for (micro, weight) in own.iter_mut().zip(&weights[*first..]) {
             micro.weight = weight * call.loss_scale.unwrap_or(1.0);
         }
         // This process has no programs of other shares and runs none of their lists: its own stand in for them. Each process
@@ -268,7 +238,7 @@ impl Driver {
             None => self.programs.example()?,
         };
         let cuts = (0..weights.len()).map(|k| {
-            let own = k.checked_sub(first).and_then(|at| own.get(at));
+            let own = k.checked_sub(*first).and_then(|at| own.get(at));
             own.map_or(&*stand_in, |micro| &*micro.cut)
         });
         let cuts: Vec<&CutProgram> = cuts.collect();
@@ -281,7 +251,7 @@ impl Driver {
             parts,
             groups: self.programs.groups(weights.len()),
             is_sum: matches!(stand_in.loss_over, LossOver::Sum),
-            micro_batches: MicroBatches { own, first },
+            micro_batches,
             kept: self.programs.kept(),
             carries: RoundCarries::default(),
             epoch: None,
@@ -295,7 +265,7 @@ impl Driver {
         call: &Call<'_>,
         micro_batches: &[MicroInput],
         of_share: Option<usize>,
-    ) -> Result<(), PipelineError> {
+    ) -> Result<()> {
         if self.ranks.own().is_none() {
             return Ok(());
         }
@@ -319,5 +289,158 @@ impl Driver {
             hasher.write_u64(call.rates.of(&parameter.path).to_bits());
         }
         hasher.finish()
+    }
+}
+
+/// Returns the samples of a micro-batch: the first ones have one more than the others.
+fn size(samples: usize, count: usize, micro_batch: usize) -> usize {
+    samples / count + usize::from(micro_batch < samples % count)
+}
+
+impl Driver {
+    /// The samples of a batch of so many that the stages of this process read.
+    pub(crate) fn share(&self, samples: usize) -> Range<usize> {
+        let count = self.options.micro_batches.min(samples);
+        let own = self.own_micro_batches(count);
+        let before = |end: usize| (0..end).map(|k| size(samples, count, k)).sum();
+        before(own.start)..before(own.end)
+    }
+
+    /// The micro-batches of this process.
+    fn own_micro_batches(&self, count: usize) -> Range<usize> {
+        let replicas = self.settings.replicas;
+        let rank = self.ranks.own();
+        match rank.map(|rank| rank.index() / self.ranks_of_replica()) {
+            None => 0..count,
+            // It waits until another process is lost.
+            Some(replica) if replica >= replicas => 0..0,
+            Some(replica) => self.programs.groups(count).of_replica(replica, replicas),
+        }
+    }
+
+    /// Runs a training step over the own share of a batch of so many samples.
+    pub(super) fn run_share(
+        &mut self,
+        call: &Call<'_>,
+        share: &dyn Batches,
+        samples: usize,
+    ) -> Result<Evaluation> {
+        if samples == 0 {
+            return Err(PipelineError::from(BatchError::Empty));
+        }
+        self.random_step()?;
+        let count = self.options.micro_batches.min(samples);
+        let own = self.own_micro_batches(count);
+        let first = own.start;
+        // Before this process waits for what the others count.
+        self.announce(call, &[], Some(samples))?;
+        let own = match own.len() {
+            0 => Ok((Vec::new(), Vec::new())),
+            count => self.prepare_share(call, share, samples, count, first),
+        };
+        let (own, counts) = self.counts_of_all(own, first, count)?;
+        self.run(call, (MicroBatches { own, first }, counts), false, None)
+    }
+
+    /// Splits a share into the micro-batches of this process, and loads their programs.
+    fn prepare_share(
+        &mut self,
+        call: &Call<'_>,
+        share: &dyn Batches,
+        samples: usize,
+        count: usize,
+        first: usize,
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
+        let (expected, found) = (self.share(samples).len(), share.samples()?[0]);
+        if expected != found {
+            return Err(PipelineError::from(BatchError::Share { expected, found }));
+        }
+        let parts = share.split(call.mode, &[count])?;
+        self.prepare(parts, first)
+    }
+
+    /// Sends to the other processes what the micro-batches of this one count, or that its share can't be used, and returns what
+    /// all count.
+    fn counts_of_all(
+        &mut self,
+        own: Result<(Vec<MicroInput>, Vec<Option<f64>>)>,
+        first: usize,
+        count: usize,
+    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
+        let values = self.options.checks_batches;
+        let own = own.and_then(|(micro_batches, counts)| {
+            let digest = digest_of(&micro_batches, values);
+            let digest = digest.map_err(|source| BatchError::Unread { source })?;
+            let over = micro_batches.first();
+            let report = ShareReport {
+                first,
+                counts,
+                over: over.map(|micro| kind(&micro.cut.loss_over)),
+                digest,
+            };
+            Ok((micro_batches, report))
+        });
+        let report = own.as_ref().map(|(_, report)| report.clone());
+        let report = report.map_err(|error| with_causes(error));
+        let all = self.ranks.exchange(To::All, report, Vec::new())?;
+        let (micro_batches, own) = own?;
+        let mut known: BTreeMap<usize, u64> = BTreeMap::new();
+        let mut over = own.over;
+        let mut counts = vec![None; count];
+        for (rank, (report, _)) in all.into_iter().enumerate() {
+            let rank = RankIndex::new(rank);
+            let report = report.map_err(|reason| BatchError::ShareElsewhere { rank, reason })?;
+            let first = report.first;
+            if over.is_some() && report.over.is_some() && over != report.over {
+                return Err(StepError::MixedLosses { micro_batch: first }.into());
+            }
+            over = over.or(report.over);
+            if report.counts.is_empty() {
+                continue;
+            }
+            // The ranks of a replica have the same share.
+            if *known.entry(first).or_insert(report.digest) != report.digest {
+                return Err(PipelineError::from(BatchError::OtherShare { rank }));
+            }
+            let places = counts.iter_mut().skip(first).zip(report.counts);
+            places.for_each(|(place, count)| *place = count);
+        }
+        Ok((micro_batches, counts))
+    }
+}
+
+/// What the other processes get of a share.
+#[derive(Clone, Serialize, Deserialize)]
+struct ShareReport {
+    first: usize,
+    counts: Vec<Option<f64>>,
+    /// What the loss is over; nothing of a share without samples.
+    over: Option<u8>,
+    digest: u64,
+}
+
+fn kind<C>(over: &LossOver<C>) -> u8 {
+    match over {
+        LossOver::Sum => 0,
+        LossOver::Samples => 1,
+        LossOver::Count(_) => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::split_samples;
+
+    #[test]
+    fn sizes_are_those_of_a_split_batch() {
+        for (samples, count) in [(7, 4), (8, 4), (3, 3), (9, 2), (1, 1)] {
+            let batch =
+                burn::tensor::Tensor::<2>::zeros([samples, 1], &burn::tensor::Device::flex());
+            let parts = split_samples(&batch, samples, count).unwrap();
+            let expected: Vec<usize> = parts.iter().map(|(_, size)| *size).collect();
+            let found: Vec<usize> = (0..count).map(|k| size(samples, count, k)).collect();
+            assert_eq!(found, expected);
+        }
     }
 }

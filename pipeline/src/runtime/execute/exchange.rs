@@ -4,34 +4,64 @@
 //! sends the new parameters back: as many bytes as an all-reduce, in an order that does not depend on the link. The
 //! gradients of a bucket are freed when they are sent or summed.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tinderbox_fake::DynTensor;
 
-use super::on_rank::OnRank;
+use super::on_rank::{OnRank, read_norms};
 use crate::ActionError;
-use crate::runtime::clip::{Norms, sums_of};
+use crate::runtime::clip::{Change, Norms, SquareSums, sums_of};
 use crate::runtime::link::{LinkMessage, Tag};
-use crate::runtime::pieces::{Pieces, from_message, to_message};
+use crate::runtime::pieces::{Piece, Pieces, from_message, to_message};
 use crate::runtime::stage::check_length;
 use crate::schedule::{RankIndex, StageIndex};
 use crate::sum::TreeSum;
 
 impl OnRank<'_> {
-    /// The other replicas.
-    fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let setup = &self.rank.setup;
-        let own = setup.replica;
-        (0..setup.settings.replicas).filter(move |replica| *replica != own)
-    }
-
-    /// The rank of a stage in a replica.
-    fn rank_in(&self, replica: usize, stage: StageIndex) -> RankIndex {
-        self.rank.setup.layout.rank_in(replica, stage)
+    /// The other replicas, with their ranks of a stage.
+    fn others(&self, stage: StageIndex) -> impl Iterator<Item = (usize, RankIndex)> + use<> {
+        let setup = self.rank.setup.clone();
+        let replicas = (0..setup.settings.replicas).filter(move |other| *other != setup.replica);
+        let layout = self.rank.setup.layout.clone();
+        replicas.map(move |replica| (replica, layout.rank_in(replica, stage)))
     }
 
     fn pieces(&mut self, stage: StageIndex) -> Arc<Pieces> {
-        self.rank.stage_mut(stage).pieces()
+        self.rank.stage_mut(stage).pieces.clone()
+    }
+
+    /// Sends the values of the pieces of a replica to ranks, in its messages.
+    fn send_pieces(
+        &mut self,
+        to: &[RankIndex],
+        buckets: &[Range<usize>],
+        values: Vec<Option<DynTensor>>,
+        message: impl Fn(usize) -> LinkMessage,
+    ) -> Result<(), ActionError> {
+        let mut values = values.into_iter().map(to_message);
+        for (bucket, places) in buckets.iter().enumerate() {
+            let values: Vec<DynTensor> = values.by_ref().take(places.len()).collect();
+            for to in to {
+                let tag = self.tag(message(bucket));
+                self.link.send(*to, tag, values.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives the values of pieces.
+    fn receive_pieces(
+        &mut self,
+        from: RankIndex,
+        pieces: &[Piece],
+        message: LinkMessage,
+    ) -> Result<Vec<Option<DynTensor>>, ActionError> {
+        let values = self.receive_from(from, self.tag(message))?;
+        check_length(pieces.len(), values.len())?;
+        let read = pieces.iter().zip(values);
+        read.map(|(piece, value)| from_message(piece, value))
+            .collect()
     }
 
     /// The messages of gradients that a stage waits for, with their senders; the messages of norms, if an update needs them.
@@ -39,26 +69,27 @@ impl OnRank<'_> {
         let own = self.rank.setup.replica;
         let buckets = self.pieces(stage).buckets(own).len();
         let has_norms = self.needs_norms();
-        let mut awaited = Vec::new();
-        for from in self.others().map(|replica| self.rank_in(replica, stage)) {
+        let awaited = self.others(stage).flat_map(|(_, from)| {
             let gradients = (0..buckets).map(|bucket| LinkMessage::Gradients { stage, bucket });
             let squares = has_norms.then_some(LinkMessage::Squares { stage });
-            awaited.extend(gradients.chain(squares).map(|m| (from, self.tag(m))));
-        }
+            let messages = gradients.chain(squares);
+            messages.map(move |message| (from, message))
+        });
         awaited
+            .map(|(from, message)| (from, self.tag(message)))
+            .collect()
     }
 
     /// The messages of parameters that a stage waits for, with their senders.
     pub(super) fn awaited_parameters(&mut self, stage: StageIndex) -> Vec<(RankIndex, Tag)> {
         let pieces = self.pieces(stage);
-        let mut awaited = Vec::new();
-        for replica in self.others() {
-            let buckets = pieces.buckets(replica).len();
-            let from = self.rank_in(replica, stage);
-            let messages = (0..buckets).map(|bucket| LinkMessage::Parameters { stage, bucket });
-            awaited.extend(messages.map(|m| (from, self.tag(m))));
-        }
+        let awaited = self.others(stage).flat_map(|(replica, from)| {
+            let buckets = 0..pieces.buckets(replica).len();
+            buckets.map(move |bucket| (from, LinkMessage::Parameters { stage, bucket }))
+        });
         awaited
+            .map(|(from, message)| (from, self.tag(message)))
+            .collect()
     }
 
     fn needs_norms(&self) -> bool {
@@ -67,68 +98,55 @@ impl OnRank<'_> {
     }
 
     /// Completes the gradients of this replica, and sends each to the replica that updates its parameter.
-    pub(super) fn reduce(&mut self, index: StageIndex) -> Result<(), ActionError> {
+    pub(super) fn reduce(&mut self, stage: StageIndex) -> Result<(), ActionError> {
         let own = self.rank.setup.replica;
-        let stage = self.rank.stage_mut(index);
-        let pieces = stage.pieces();
-        let mut complete = stage.complete();
-        stage.set_gradients(0, std::mem::take(&mut complete[own]));
-        for replica in self.others() {
-            let to = self.rank_in(replica, index);
-            let mut gradients = std::mem::take(&mut complete[replica]).into_iter();
-            for (bucket, places) in pieces.buckets(replica).iter().enumerate() {
-                let values = gradients.by_ref().take(places.len()).map(to_message);
-                let message = LinkMessage::Gradients {
-                    stage: index,
-                    bucket,
-                };
-                let tag = self.tag(message);
-                self.send_to(to, tag, values.collect())?;
-            }
+        let pieces = self.pieces(stage);
+        let own_stage = self.rank.stage_mut(stage);
+        let mut complete = own_stage.complete();
+        own_stage.set_gradients(0, std::mem::take(&mut complete[own]));
+        let message = |bucket| LinkMessage::Gradients { stage, bucket };
+        for (replica, to) in self.others(stage) {
+            let gradients = std::mem::take(&mut complete[replica]);
+            self.send_pieces(&[to], pieces.buckets(replica), gradients, message)?;
         }
         Ok(())
     }
 
     /// Sums the gradients of the pieces that this replica updates over all replicas, and sends their squares to the others.
-    pub(super) fn sum(&mut self, index: StageIndex) -> Result<(), ActionError> {
-        let own = self.rank.setup.replica;
-        let device = self.rank.setup.device.clone();
-        let pieces = self.pieces(index);
+    pub(super) fn sum(&mut self, stage: StageIndex) -> Result<(), ActionError> {
+        let setup = self.rank.setup.clone();
+        let own = setup.replica;
+        let pieces = self.pieces(stage);
         for (bucket, places) in pieces.buckets(own).iter().enumerate() {
-            let stage = self.rank.stage_mut(index);
+            let own_stage = self.rank.stage_mut(stage);
             let mut sums: Vec<TreeSum<DynTensor>> = vec![TreeSum::default(); places.len()];
-            let mut gradients = stage.own_gradients()[places.clone()].to_vec();
-            stage.set_gradients(places.start, vec![None; places.len()]);
-            for replica in 0..self.rank.setup.settings.replicas {
-                if replica != own {
-                    let from = self.rank_in(replica, index);
-                    let message = LinkMessage::Gradients {
-                        stage: index,
-                        bucket,
-                    };
-                    let values = self.receive_from(from, self.tag(message))?;
-                    check_length(places.len(), values.len())?;
-                    let read = pieces.of(own)[places.clone()].iter().zip(values);
-                    let read = read.map(|(piece, value)| from_message(piece, value));
-                    let read: Vec<Option<DynTensor>> = read.collect::<Result<_, _>>()?;
-                    add(&mut sums, replica, read, &device)?;
+            let mut kept = own_stage.gradients.complete[places.clone()].to_vec();
+            own_stage.set_gradients(places.start, vec![None; places.len()]);
+            for replica in 0..setup.settings.replicas {
+                let gradients = if replica == own {
+                    std::mem::take(&mut kept)
                 } else {
-                    add(&mut sums, own, std::mem::take(&mut gradients), &device)?;
+                    let from = setup.layout.rank_in(replica, stage);
+                    let received = &pieces.of(own)[places.clone()];
+                    self.receive_pieces(from, received, LinkMessage::Gradients { stage, bucket })?
+                };
+                for (sum, gradient) in sums.iter_mut().zip(gradients) {
+                    if let Some(gradient) = gradient {
+                        sum.add(replica, gradient.to_device(&setup.device)?, |a, b| a + b);
+                    }
                 }
             }
             let sums = sums.iter_mut().map(|sum| sum.finish(|a, b| a + b));
-            let stage = self.rank.stage_mut(index);
-            stage.set_gradients(places.start, sums);
+            self.rank.stage_mut(stage).set_gradients(places.start, sums);
         }
         if self.needs_norms() {
-            let squares = self.own_squares(index)?;
+            let squares = self.own_squares(stage)?;
             let message = squares.to_message();
-            let tag = self.tag(LinkMessage::Squares { stage: index });
-            for replica in self.others() {
-                let to = self.rank_in(replica, index);
-                self.send_to(to, tag, vec![message.clone()])?;
+            let tag = self.tag(LinkMessage::Squares { stage });
+            for (_, to) in self.others(stage) {
+                self.link.send(to, tag, vec![message.clone()])?;
             }
-            self.own_squares.insert(index, squares);
+            self.own_squares.insert(stage, squares);
         }
         Ok(())
     }
@@ -137,7 +155,8 @@ impl OnRank<'_> {
     fn own_squares(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
         let loss_is_finite = self.loss_is_finite()?;
         let stage = self.rank.stage_mut(index);
-        let sums = stage.square_sums().read(|sums| sums.to_data())?;
+        let sums = SquareSums::of(&stage.gradients.complete);
+        let sums = sums.read(|sums| sums.to_data())?;
         let pieces = stage.own_pieces().iter().zip(sums);
         let squares = pieces.flat_map(|(piece, mut sums)| {
             sums.resize(sums_of(&piece.size()), 0.0);
@@ -165,11 +184,9 @@ impl OnRank<'_> {
                 Some(squares) => squares,
                 None if replica == own => self.own_squares(index)?,
                 None => {
-                    let from = self.rank_in(replica, index);
+                    let from = self.rank.setup.layout.rank_in(replica, index);
                     let tag = self.tag(LinkMessage::Squares { stage: index });
-                    let values = self.receive_from(from, tag)?;
-                    check_length(1, values.len())?;
-                    Norms::from_message(&values[0].to_data()?)
+                    read_norms(&self.receive_from(from, tag)?)?
                 }
             };
             norms.loss_is_finite &= of_replica.loss_is_finite;
@@ -190,62 +207,94 @@ impl OnRank<'_> {
     /// Sends what this replica has updated of a stage to the others.
     pub(super) fn send_updated(
         &mut self,
-        index: StageIndex,
+        stage: StageIndex,
         updated: Vec<Option<DynTensor>>,
     ) -> Result<(), ActionError> {
-        let own = self.rank.setup.replica;
-        let mut values = updated.into_iter().map(to_message);
-        let pieces = self.pieces(index);
-        for (bucket, places) in pieces.buckets(own).iter().enumerate() {
-            let values: Vec<DynTensor> = values.by_ref().take(places.len()).collect();
-            let message = LinkMessage::Parameters {
-                stage: index,
-                bucket,
-            };
-            let tag = self.tag(message);
-            for replica in self.others() {
-                let to = self.rank_in(replica, index);
-                self.send_to(to, tag, values.clone())?;
-            }
-        }
-        Ok(())
+        let pieces = self.pieces(stage);
+        let buckets = pieces.buckets(self.rank.setup.replica);
+        let to: Vec<RankIndex> = self.others(stage).map(|(_, to)| to).collect();
+        let message = |bucket| LinkMessage::Parameters { stage, bucket };
+        self.send_pieces(&to, buckets, updated, message)
     }
 
     /// Receives what the other replicas have updated of a stage.
-    pub(super) fn gather(&mut self, index: StageIndex) -> Result<(), ActionError> {
-        let replicas = self.rank.setup.settings.replicas;
-        let mut given = vec![Vec::new(); replicas];
-        let pieces = self.pieces(index);
-        for replica in self.others() {
-            let from = self.rank_in(replica, index);
+    pub(super) fn gather(&mut self, stage: StageIndex) -> Result<(), ActionError> {
+        let mut given = vec![Vec::new(); self.rank.setup.settings.replicas];
+        let pieces = self.pieces(stage);
+        for (replica, from) in self.others(stage) {
             for (bucket, places) in pieces.buckets(replica).iter().enumerate() {
-                let message = LinkMessage::Parameters {
-                    stage: index,
-                    bucket,
-                };
-                let values = self.receive_from(from, self.tag(message))?;
-                check_length(places.len(), values.len())?;
-                for (piece, value) in pieces.of(replica)[places.clone()].iter().zip(values) {
-                    given[replica].push(from_message(piece, value)?);
-                }
+                let received = &pieces.of(replica)[places.clone()];
+                let message = LinkMessage::Parameters { stage, bucket };
+                given[replica].extend(self.receive_pieces(from, received, message)?);
             }
         }
-        self.rank.stage_mut(index).gather(given)?;
-        self.share_on_rank(index)
+        self.rank.stage_mut(stage).gather(given)?;
+        self.share_on_rank(stage)
     }
 }
 
-/// Adds the gradients of a replica to the sums of pieces.
-fn add(
-    sums: &mut [TreeSum<DynTensor>],
-    replica: usize,
-    gradients: Vec<Option<DynTensor>>,
-    device: &burn::tensor::Device,
-) -> Result<(), ActionError> {
-    for (sum, gradient) in sums.iter_mut().zip(gradients) {
-        if let Some(gradient) = gradient {
-            sum.add(replica, gradient.to_device(device)?, |a, b| a + b);
+impl OnRank<'_> {
+    /// Returns the change of the gradients of all stages before the update; computed once per round.
+    pub(super) fn change(&mut self) -> Result<Change, ActionError> {
+        if let Some(change) = self.change {
+            return Ok(change);
         }
+        let settings = &self.rank.setup.settings;
+        let stops = settings.stop_on_non_finite;
+        let (max, scale) = (settings.max_norm(), self.round.loss_scale);
+        if !settings.needs_norms(scale) {
+            return Ok(*self.change.insert(Change::Keep));
+        }
+        let squares = self.squared_norms()?;
+        // A loss scale is a power of two, so the division is exact.
+        let norm = squares.iter().sum::<f64>().sqrt() / scale.unwrap_or(1.0);
+        self.report.gradient_norm = Some(norm);
+        let loss_is_finite = self.norms.values().all(|norms| norms.loss_is_finite);
+        // With a loss scale, steps whose gradients overflow are skipped.
+        let is_finite = loss_is_finite && (norm.is_finite() || scale.is_some());
+        let mut change = Change::of(norm, max, scale);
+        if stops && !is_finite {
+            let of = squares.iter().enumerate().filter(|(_, s)| !s.is_finite());
+            self.report.stopped = Some(of.map(|(position, _)| position).collect());
+            change = Change::Skip;
+        }
+        Ok(*self.change.insert(change))
     }
-    Ok(())
+
+    /// The squared norms of the gradients of all stages, which were all received, in the order of the
+    /// table.
+    fn squared_norms(&mut self) -> Result<Vec<f64>, ActionError> {
+        for index in self.rank.stage_indices() {
+            self.norms_of(index)?;
+        }
+        let order = self.rank.setup.layout.norm_order.iter();
+        let squares = order.map(|(stage, place)| {
+            let of_stage = self.norms.get(stage);
+            let square = of_stage.and_then(|norms| norms.squares.get(*place));
+            *square.expect("certified lists update after the norms of all stages are known")
+        });
+        Ok(squares.collect())
+    }
+
+    /// The squared norms of the gradients of a stage of this rank, computed once.
+    pub(super) fn norms_of(&mut self, index: StageIndex) -> Result<&Norms, ActionError> {
+        if !self.norms.contains_key(&index) {
+            let norms = self.norms_of_all(index)?;
+            self.norms.insert(index, norms);
+        }
+        Ok(&self.norms[&index])
+    }
+
+    /// Whether the losses that this rank has computed are finite, if that is checked. The stage that computes a loss has
+    /// finished it before the gradients of its parameters are complete.
+    pub(super) fn loss_is_finite(&self) -> Result<bool, ActionError> {
+        let stops = self.rank.setup.settings.stop_on_non_finite;
+        let weighs = |k: usize| self.round.micro_batch(k).weight != 0.0;
+        let losses = self.unread.losses.iter();
+        let mut is_finite = true;
+        for (_, loss) in losses.filter(|(k, _)| stops && weighs(*k)) {
+            is_finite &= loss.to_data()?.iter::<f64>().all(f64::is_finite);
+        }
+        Ok(is_finite)
+    }
 }

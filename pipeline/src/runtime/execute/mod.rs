@@ -1,11 +1,10 @@
 //! Executes the actions of a rank.
 //!
-//! The host of the executor is `on_rank`, with `exchange` between replicas and `norms` of gradients; `list` runs a rank's list
-//! with it, and `serve` is the rank's thread.
+//! The host of the executor is `on_rank`, with `exchange` of gradients and their norms; `serve` is the rank's
+//! thread, which runs lists.
 
 mod exchange;
-mod list;
-mod norms;
+
 mod on_rank;
 mod rank;
 mod serve;

@@ -1,24 +1,22 @@
 //! A rank as the host of an executor: programs run on its device, messages cross its link.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device};
-use tinderbox_deferred::{Executable, ProgramError, ProgramInput, RunContext};
-use tinderbox_fake::{DeviceLabel, DynTensor, FakeError, ValueId, is_host};
+use tinderbox_deferred::{ProgramError, ProgramInput, RunContext};
+use tinderbox_fake::{DynTensor, FakeError, ValueId, is_host};
 
 use super::rank::Rank;
 use crate::cut::{Binding, Phase};
-use crate::kept::{Kept, Location};
-use crate::runtime::caught::{action_error, caught};
-use crate::runtime::clip::{Change, Clipping, Norms, SquareSums, each, scaled};
+use crate::kept::Location;
+use crate::runtime::caught::{action_error, caught, device_failed};
+use crate::runtime::clip::{Change, Norms, SquareSums, each, scaled};
 use crate::runtime::executor::{Host, Job};
-use crate::runtime::link::{Abort, Link, LinkMessage, Tag};
-use crate::runtime::pass::Pass;
-use crate::runtime::program::CutProgram;
+use crate::runtime::link::{Link, LinkMessage, Tag};
+use crate::runtime::pass::Streaming;
 use crate::runtime::round::{MicroInput, Part, RankReport, Reported, Round};
-use crate::runtime::stage::check_length;
+use crate::runtime::stage::{Stage, check_length};
 use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::Given;
 use crate::{ActionError, LinkError, RankError};
@@ -91,43 +89,23 @@ impl<'a> OnRank<'a> {
         Ok((self.report, self.unread.outputs))
     }
 
-    /// Prepares a pass over streamed stages.
-    pub(super) fn begin(&mut self, pass: Option<&Arc<Pass>>) -> Result<(), ActionError> {
-        match (&mut self.rank.streaming, pass) {
-            (Some(streaming), Some(pass)) => streaming.begin(pass),
-            _ => Ok(()),
-        }
-    }
-
-    /// Gives a streamed stage its values.
-    pub(super) fn enter(
+    /// Runs code that gives streamed stages their values, or takes them back.
+    pub(super) fn stream(
         &mut self,
-        stage: StageIndex,
-        values: &mut Kept<DynTensor>,
+        run: impl FnOnce(&mut Streaming, &mut [Stage], &Round) -> Result<(), ActionError>,
     ) -> Result<(), ActionError> {
         let Rank {
             streaming, stages, ..
         } = &mut *self.rank;
-        match streaming {
-            Some(streaming) => streaming.enter((stages, stage), self.round, values),
-            None => Ok(()),
-        }
-    }
-
-    /// Takes back the values of the last streamed stage.
-    pub(super) fn leave(&mut self, values: &mut Kept<DynTensor>) -> Result<(), ActionError> {
-        let Rank {
-            streaming, stages, ..
-        } = &mut *self.rank;
-        match streaming {
-            Some(streaming) => streaming.leave(stages, self.round, values),
-            None => Ok(()),
-        }
+        let streaming = streaming.as_mut();
+        streaming.map_or(Ok(()), |streaming| run(streaming, stages, self.round))
     }
 
     /// Loads a program, with its inputs.
-    fn load(&mut self, job: Job<'_, DynTensor>) -> Result<Loaded, ActionError> {
-        let Job { task, phase, read } = job;
+    fn load(
+        &mut self,
+        Job { task, phase, read }: Job<'_, DynTensor>,
+    ) -> Result<(Task, impl Program + use<>), ActionError> {
         let index = self.part.index(task.micro_batch);
         let round = self.round;
         let micro = round.micro_batch(index);
@@ -143,18 +121,20 @@ impl<'a> OnRank<'a> {
             Binding::Value(_) => Ok(read.next().expect("every value was read").into()),
         });
         let inputs = inputs.collect::<Result<Vec<ProgramInput>, ActionError>>()?;
-        Ok(Loaded {
-            task,
-            cut: micro.cut.clone(),
-            executable,
-            inputs,
-            context: RunContext {
-                seed: self.rank.setup.settings.seed,
-                step: self.round.step,
-                micro_batch: index as u32,
-            },
-            abort: self.rank.setup.abort.clone(),
-        })
+        let context = RunContext {
+            seed: self.rank.setup.settings.seed,
+            step: self.round.step,
+            micro_batch: index as u32,
+        };
+        let (cut, abort) = (micro.cut.clone(), self.rank.setup.abort.clone());
+        let program = move || {
+            let made = executable.run_until(inputs, &context, &|| abort.is_triggered());
+            made.map_err(|source| match source {
+                ProgramError::Stopped => LinkError::Aborted.into(),
+                source => cut.indices.locate(source),
+            })
+        };
+        Ok((task, program))
     }
 
     /// An input that no program computes.
@@ -198,7 +178,7 @@ impl<'a> OnRank<'a> {
             }
         }
         for (position, value) in phase.updates.iter().zip(&mut outputs) {
-            stage.update_state(*position, value);
+            stage.held.update_state(*position, value);
         }
         if let Some(carry) = round.carries.used {
             for (position, value) in phase.carried.iter().zip(outputs) {
@@ -217,17 +197,17 @@ impl<'a> OnRank<'a> {
         // Reading the norms on the driver would make devices other than the CPU wait after each step.
         if is_host(&setup.device) && self.report.gradient_norm.is_none() {
             let places = stage.own_pieces().iter().map(|piece| piece.place);
-            let sums = (index, places.collect(), stage.square_sums());
+            let sums = (
+                index,
+                places.collect(),
+                SquareSums::of(&stage.gradients.complete),
+            );
             self.unread.squares.push(sums);
         }
         let updated = if let Change::Skip = change {
             stage.drop_gradients();
             vec![None; stage.own_pieces().len()]
         } else {
-            let each_by_itself = match &setup.settings.clipping {
-                Some(Clipping::Each(config)) => Some(config),
-                Some(Clipping::GlobalNorm(_)) | None => None,
-            };
             stage.update(&self.round.rates, |gradient| {
                 if setup.abort.is_triggered() {
                     return Err(LinkError::Aborted.into());
@@ -236,7 +216,7 @@ impl<'a> OnRank<'a> {
                     Change::Scale(factor) => scaled(gradient, factor),
                     Change::Keep | Change::Skip => gradient,
                 };
-                match each_by_itself {
+                match setup.settings.each() {
                     Some(config) => each(config, gradient),
                     None => Ok(gradient),
                 }
@@ -261,15 +241,6 @@ impl<'a> OnRank<'a> {
             copy.replace_shared(index, values)?;
         }
         Ok(())
-    }
-
-    pub(super) fn send_to(
-        &mut self,
-        to: RankIndex,
-        tag: Tag,
-        values: Vec<DynTensor>,
-    ) -> Result<(), ActionError> {
-        Ok(self.link.send(to, tag, values)?)
     }
 
     /// Waits for a message.
@@ -315,9 +286,7 @@ impl<'a> OnRank<'a> {
                 copy.replace_shared(tie.owner, values)?;
             }
             Message::Norm { from, .. } => {
-                check_length(1, values.len())?;
-                let data = values[0].to_data()?;
-                self.norms.insert(from, Norms::from_message(&data));
+                self.norms.insert(from, read_norms(&values)?);
             }
             Message::Values { .. } => unreachable!("the executor keeps the values"),
         }
@@ -361,7 +330,7 @@ impl Host for OnRank<'_> {
     fn run(&mut self, jobs: Vec<Job<'_, DynTensor>>) -> Result<Vec<Vec<DynTensor>>, ActionError> {
         let phases: Vec<(Task, &Phase)> = jobs.iter().map(|job| (job.task, job.phase)).collect();
         let loaded = jobs.into_iter().map(|job| self.load(job));
-        let loaded = loaded.collect::<Result<Vec<Loaded>, ActionError>>()?;
+        let loaded = loaded.collect::<Result<Vec<_>, ActionError>>()?;
         let (device, epoch) = (&self.rank.setup.device, self.round.epoch);
         let started = epoch.map(since);
         let made = flush_device(run_all(loaded, device)?, device, self.round)?;
@@ -392,7 +361,8 @@ impl Host for OnRank<'_> {
 
     fn send(&mut self, message: Message, values: Vec<DynTensor>) -> Result<(), ActionError> {
         let to = self.rank_of(message.receiver());
-        self.send_to(to, self.tag(LinkMessage::Schedule(message)), values)
+        let tag = self.tag(LinkMessage::Schedule(message));
+        Ok(self.link.send(to, tag, values)?)
     }
 
     fn receive(&mut self, message: Message, count: usize) -> Result<Vec<DynTensor>, ActionError> {
@@ -435,52 +405,40 @@ impl Host for OnRank<'_> {
     }
 }
 
-/// A program with its inputs.
-struct Loaded {
-    task: Task,
-    cut: Arc<CutProgram>,
-    executable: Executable,
-    inputs: Vec<ProgramInput>,
-    context: RunContext,
-    abort: Abort,
-}
+/// A program with its inputs, which runs until a rank fails.
+trait Program: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send {}
 
-impl Loaded {
-    /// Runs the program, until a rank fails.
-    fn run(self) -> Result<Vec<DynTensor>, ActionError> {
-        let is_stopped = || self.abort.is_triggered();
-        let made = self
-            .executable
-            .run_until(self.inputs, &self.context, &is_stopped);
-        made.map_err(|source| match source {
-            ProgramError::Stopped => LinkError::Aborted.into(),
-            source => self.cut.indices.locate(source),
-        })
-    }
-
-    /// Runs one of two programs; its error names it.
-    fn run_of_pair(self) -> Result<Vec<DynTensor>, ActionError> {
-        let task = self.task;
-        caught(|| self.run()).map_err(|source| ActionError::OfPair {
-            task,
-            source: Box::new(source),
-        })
-    }
-}
+impl<P: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send> Program for P {}
 
 /// Runs one program, or two at the same time, with a thread of the rank's pool each. Devices other than the CPU run their queue
 /// in order, in parallel to this thread, so one thread fills the queue.
-fn run_all(loaded: Vec<Loaded>, device: &Device) -> Result<Vec<Vec<DynTensor>>, ActionError> {
-    match <[Loaded; 2]>::try_from(loaded) {
-        Err(others) => others.into_iter().map(Loaded::run).collect(),
+fn run_all(
+    loaded: Vec<(Task, impl Program)>,
+    device: &Device,
+) -> Result<Vec<Vec<DynTensor>>, ActionError> {
+    // The error of one of two names it.
+    let of_pair = |(task, program)| {
+        caught(program).map_err(|source| ActionError::OfPair {
+            task,
+            source: Box::new(source),
+        })
+    };
+    match <[_; 2]>::try_from(loaded) {
+        Err(others) => others.into_iter().map(|(_, program)| program()).collect(),
         Ok([first, second]) => {
             let (first, second) = match is_host(device) {
-                true => rayon::join(|| first.run_of_pair(), || second.run_of_pair()),
-                false => (first.run_of_pair(), second.run_of_pair()),
+                true => rayon::join(|| of_pair(first), || of_pair(second)),
+                false => (of_pair(first), of_pair(second)),
             };
             Ok(vec![first?, second?])
         }
     }
+}
+
+/// Reads norms from a message.
+pub(super) fn read_norms(values: &[DynTensor]) -> Result<Norms, ActionError> {
+    check_length(1, values.len())?;
+    Ok(Norms::from_message(&values[0].to_data()?))
 }
 
 /// Nanoseconds since the beginning of a round.
@@ -497,9 +455,6 @@ fn flush_device<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionE
     };
     match flushed {
         Ok(()) => Ok(made),
-        Err(source) => Err(ActionError::Device {
-            device: DeviceLabel::of(device),
-            source: Box::new(source),
-        }),
+        Err(error) => Err(device_failed(device, error)),
     }
 }

@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_pack::Scalar;
 use tinderbox_fake::DynTensor;
 
-use super::config::OptimizerConfig;
+use super::groups::OptimizerConfig;
 
 /// AdamW whose moments may have 16 bits, and whose parameters may: torchdistX's AnyPrecisionAdamW.
 ///
@@ -35,6 +35,7 @@ use super::config::OptimizerConfig;
 /// // Pipeline::new(..).optimizer(optimizer)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct AnyPrecisionAdamW {
     beta_1: f32,
     beta_2: f32,
@@ -94,7 +95,6 @@ impl AnyPrecisionAdamW {
     }
 
     /// Sets the decay rates of the first and the second moment. Default: 0.9 and 0.999.
-    #[must_use]
     pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
         Self {
             beta_1,
@@ -104,13 +104,11 @@ impl AnyPrecisionAdamW {
     }
 
     /// Sets what is added to the root of the second moment. Default: 1e-5.
-    #[must_use]
     pub fn epsilon(self, epsilon: f32) -> Self {
         Self { epsilon, ..self }
     }
 
     /// Sets the weight decay. Default: 1e-4.
-    #[must_use]
     pub fn weight_decay(self, weight_decay: f32) -> Self {
         Self {
             weight_decay,
@@ -119,7 +117,6 @@ impl AnyPrecisionAdamW {
     }
 
     /// Sets the dtypes of the first and the second moment. Default: bf16 and f32.
-    #[must_use]
     pub fn moments(self, first: MomentDType, second: MomentDType) -> Self {
         Self {
             first,
@@ -129,7 +126,6 @@ impl AnyPrecisionAdamW {
     }
 
     /// Sets whether the rounding error of each update is kept for the next, in the dtype of the parameter. Default: no.
-    #[must_use]
     pub fn kahan_summation(self, is_kahan: bool) -> Self {
         Self { is_kahan, ..self }
     }
@@ -204,11 +200,8 @@ impl Optimizer for AnyPrecisionAdamW {
                 None => new,
             }
         };
-        let (time, old) = match state {
-            Some(state) => (state.time + 1, Some(state)),
-            None => (1, None),
-        };
-        let (old_1, old_2, compensation) = match old {
+        let time = state.as_ref().map_or(1, |old| old.time + 1);
+        let (old_1, old_2, compensation) = match state {
             Some(old) => (Some(old.moment_1), Some(old.moment_2), old.compensation),
             None => (None, None, None),
         };
@@ -223,23 +216,20 @@ impl Optimizer for AnyPrecisionAdamW {
             let moment = moment.clone().cast(wide);
             moment.div_scalar(correction(beta))
         };
-        let corrected_1 = corrected(&moment_1, self.beta_1);
-        let corrected_2 = corrected(&moment_2, self.beta_2);
-        let delta = corrected_1.div(corrected_2.sqrt().add_scalar(self.epsilon));
-
+        let deviation = corrected(&moment_2, self.beta_2).sqrt();
+        let delta = corrected(&moment_1, self.beta_1).div(deviation.add_scalar(self.epsilon));
+        let mut decayed = value.clone();
         let decay = lr * f64::from(self.weight_decay);
-        let decayed = match decay == 0.0 {
-            true => value.clone(),
-            false => value.clone().mul_scalar(1.0 - decay),
-        };
+        if decay != 0.0 {
+            decayed = decayed.mul_scalar(1.0 - decay);
+        }
         let (updated, compensation) = match self.is_kahan {
             false => ((decayed - delta.mul_scalar(lr)).cast(own), None),
             true => {
-                let update = (decayed - value.clone()) - delta.mul_scalar(lr);
-                let update = match compensation {
-                    Some(lost) => update + lost.cast(wide),
-                    None => update,
-                };
+                let mut update = (decayed - value.clone()) - delta.mul_scalar(lr);
+                if let Some(lost) = compensation {
+                    update = update + lost.cast(wide);
+                }
                 let rounded = (value.clone() + update.clone()).cast(own);
                 let lost = update - (rounded.clone().cast(wide) - value);
                 (rounded, Some(lost.cast(own)))

@@ -1,6 +1,5 @@
 //! An average of a parameter's values over steps, kept with the state of its optimizer.
 
-use std::fmt;
 use std::sync::Arc;
 
 use burn::optim::{DynOptimizer, DynState, LearningRate, StateSink, StateSource};
@@ -16,7 +15,8 @@ const AVERAGE: &str = "average";
 const INNER: &str = "of_optimizer";
 
 /// An optimizer that keeps an exponential moving average of the values that it returns.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Averaging {{ decay: {decay:?}, .. }}")]
 pub(super) struct Averaging {
     pub(super) inner: Arc<dyn DynOptimizer>,
     pub(super) decay: f64,
@@ -118,13 +118,5 @@ impl DynOptimizer for Averaging {
         };
         let average = DynTensor::from_data(average, device);
         Some(DynState::create(AveragingState { inner, average }, rank))
-    }
-}
-
-impl fmt::Debug for Averaging {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Averaging")
-            .field("decay", &self.decay)
-            .finish_non_exhaustive()
     }
 }

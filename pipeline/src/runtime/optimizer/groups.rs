@@ -1,23 +1,92 @@
-//! Which optimizer updates which parameter.
+//! Configurations of optimizers, including their clipping, and which optimizer updates which parameter.
 
-use std::fmt;
 use std::sync::Arc;
 
 use burn::module::{ParamGroup, ParamId};
-use burn::optim::DynOptimizer;
-use burn::optim::grad_clipping::GradientClippingConfig;
+use burn::optim::grad_clipping::{GradientClipping, GradientClippingConfig};
+use burn::optim::{
+    AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, DynOptimizer, LambConfig,
+    LionConfig, MuonConfig, RmsPropConfig, SgdConfig,
+};
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use twox_hash::XxHash3_64;
 
 use super::average::Averaging;
-use super::config::OptimizerConfig;
 use crate::GroupError;
+
+/// The configuration of an optimizer: one of Burn's, or a custom one.
+///
+/// The runtime needs the configuration, since an optimizer from its `build` has lost the clipping.
+pub trait OptimizerConfig {
+    /// Returns the optimizer of one parameter.
+    fn optimizer(&self) -> Arc<dyn DynOptimizer>;
+
+    /// Returns the clipping of each gradient before it is passed to the optimizer; `None` for no
+    /// clipping.
+    fn clipping(&self) -> Option<GradientClippingConfig>;
+
+    /// Returns whether the optimizer updates each element of a parameter by itself: from its own value, gradient and state.
+    /// [Replicas](crate::Plan::replicas) can then divide a large parameter; otherwise one of them updates all of it.
+    /// Default: false.
+    fn is_by_element(&self) -> bool {
+        false
+    }
+
+    /// Returns the configuration as text, which must be the same in all processes of a world. Default: the name of the
+    /// type.
+    fn describe(&self) -> String {
+        std::any::type_name::<Self>().to_owned()
+    }
+}
+
+macro_rules! optimizer_configs {
+    ($($config:ident $by_element:literal)*) => {
+        $(impl OptimizerConfig for $config {
+            fn is_by_element(&self) -> bool {
+                $by_element
+            }
+
+            fn optimizer(&self) -> Arc<dyn DynOptimizer> {
+                Arc::new(self.build())
+            }
+
+            fn clipping(&self) -> Option<GradientClippingConfig> {
+                // The configuration's field is private; the optimizer of a whole module exposes it.
+                Some(match *self.init().grad_clipping()? {
+                    GradientClipping::Value(threshold) => GradientClippingConfig::Value(threshold),
+                    GradientClipping::Norm(threshold) => GradientClippingConfig::Norm(threshold),
+                })
+            }
+
+            fn describe(&self) -> String {
+                // Burn's text of a configuration has a line for each field.
+                let fields = self.to_string();
+                let fields: Vec<&str> = fields.split_whitespace().collect();
+                format!("{} {}", stringify!($config), fields.join(" "))
+            }
+        })*
+    };
+}
+
+optimizer_configs!(
+    AdaGradConfig true
+    AdafactorConfig false
+    AdamConfig true
+    AdamWConfig true
+    AdanConfig true
+    LambConfig false
+    LionConfig true
+    MuonConfig false
+    RmsPropConfig true
+    SgdConfig true
+);
 
 /// Groups that are written out in a text.
 const GROUPS_IN_TEXT: usize = 16;
 
 /// How a parameter is updated.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Rule {{ description: {description:?}, clipping: {clipping:?}, .. }}")]
 pub(crate) struct Rule {
     pub(crate) optimizer: Arc<dyn DynOptimizer>,
     /// The clipping of the optimizer's configuration.
@@ -54,10 +123,8 @@ pub(crate) fn contains(group: &ParamGroup, path: &ParameterPath) -> bool {
 /// Refuses a group that has ids, by itself or in what it excludes; with its number among the groups with an optimizer.
 pub(crate) fn check_group(group: &ParamGroup, number: Option<usize>) -> Result<(), GroupError> {
     // Burn shows what a group matches in its debug text alone.
-    match format!("{group:?}").contains("Explicit([") {
-        true => Err(GroupError::Ids { number }),
-        false => Ok(()),
-    }
+    let has_ids = format!("{group:?}").contains("Explicit([");
+    (!has_ids).then_some(()).ok_or(GroupError::Ids { number })
 }
 
 impl Optimizers {
@@ -88,23 +155,15 @@ impl Optimizers {
     /// Creates the optimizers: one for all parameters, and the optimizers of groups, of which the last that contains a
     /// parameter updates it. With a decay, all of them keep averages.
     pub(crate) fn new(base: Rule, groups: Vec<(ParamGroup, Rule)>, decay: Option<f64>) -> Self {
-        let rule = |rule: Rule| match decay {
-            None => rule,
-            Some(decay) => Rule {
-                optimizer: Arc::new(Averaging {
-                    inner: rule.optimizer,
-                    decay,
-                }),
-                ..rule
-            },
-        };
-        let groups = groups.into_iter();
-        Self {
-            base: rule(base),
-            groups: groups
-                .map(|(group, of_group)| (group, rule(of_group)))
-                .collect(),
+        let mut all = Self { base, groups };
+        if let Some(decay) = decay {
+            let rules = all.groups.iter_mut().map(|(_, rule)| rule);
+            for rule in rules.chain([&mut all.base]) {
+                let inner = rule.optimizer.clone();
+                rule.optimizer = Arc::new(Averaging { inner, decay });
+            }
         }
+        all
     }
 
     /// Returns how a parameter is updated.
@@ -130,14 +189,5 @@ impl Optimizers {
             }
         }
         Ok(())
-    }
-}
-
-impl fmt::Debug for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rule")
-            .field("description", &self.description)
-            .field("clipping", &self.clipping)
-            .finish_non_exhaustive()
     }
 }

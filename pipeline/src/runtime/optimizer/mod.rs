@@ -2,17 +2,17 @@
 
 mod any_precision;
 mod average;
-mod config;
+
 mod groups;
 mod probe;
 mod saved;
-mod snapshot;
+
 mod state;
 
 pub use any_precision::{AnyPrecisionAdamW, AnyPrecisionState, MomentDType};
-pub use config::OptimizerConfig;
+pub use groups::OptimizerConfig;
 pub(super) use groups::{Optimizers, Rule, check_group, contains};
 pub(super) use probe::{bytes_per_element, keeps_state, works_by_row};
 pub use saved::{SavedOptimizer, SavedState, StateFields, StatePart, StateTensor};
-pub use snapshot::OptimizerSnapshot;
+pub use state::OptimizerSnapshot;
 pub(super) use state::OptimizerState;

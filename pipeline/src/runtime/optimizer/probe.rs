@@ -7,16 +7,12 @@ use burn::tensor::{DType, Device, TensorData};
 use burn_pack::Scalar;
 use tinderbox_fake::DynTensor;
 
-use super::saved::PREFIX;
+use super::saved::{PREFIX, flattened};
 use crate::runtime::caught::guarded;
 use crate::runtime::clip::any_rank;
 
 /// Returns the bytes of the state for an element of a parameter of this rank and dtype, after an update: tried on one.
-pub(in crate::runtime) fn bytes_per_element(
-    optimizer: &dyn DynOptimizer,
-    rank: usize,
-    dtype: DType,
-) -> u64 {
+pub(crate) fn bytes_per_element(optimizer: &dyn DynOptimizer, rank: usize, dtype: DType) -> u64 {
     let state = after_one_step(optimizer, rank, dtype);
     let tensors = state.tensors.iter();
     tensors.map(|(_, data)| data.dtype().size() as u64).sum()
@@ -31,18 +27,14 @@ fn after_one_step(optimizer: &dyn DynOptimizer, rank: usize, dtype: DType) -> St
     };
     let tried = guarded(|| {
         let (_, state) = optimizer.step_dyn(rank, 0.0, one(), one(), None);
-        let mut sink = StateSink::default();
-        if let Some(state) = &state {
-            optimizer.state_flatten(PREFIX, state, &mut sink);
-        }
-        sink
+        flattened(optimizer, PREFIX, state.as_ref())
     });
     tried.unwrap_or_default()
 }
 
 /// Whether the optimizer has a state to save after it updated a parameter of this rank: tried on
 /// one element.
-pub(in crate::runtime) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
+pub(crate) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
     let state = after_one_step(optimizer, rank, DType::F32);
     !state.tensors.is_empty() || !state.scalars.is_empty()
 }
@@ -50,13 +42,12 @@ pub(in crate::runtime) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize)
 /// Whether the optimizer updates each row of a parameter of this rank by itself, so that parts of the rows have the
 /// bits of the whole: tried in two steps on a few rows. Its state must be tensors of the parameter's shape, and
 /// numbers.
-pub(in crate::runtime) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
+pub(crate) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
     const ROWS: usize = 4;
     let shape = |rows| {
-        [rows]
-            .into_iter()
-            .chain((1..rank).map(|_| 3))
-            .collect::<Vec<usize>>()
+        let mut shape = vec![3; rank];
+        shape[0] = rows;
+        shape
     };
     let numbers = |seed: f32, rows: Range<usize>| {
         let row: usize = shape(1).iter().product();
@@ -75,10 +66,7 @@ pub(in crate::runtime) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize
                 optimizer.step_dyn(rank, 0.1, any_rank(value).into_bridge(), gradient, state);
             (value, state) = (stepped.0.into(), stepped.1);
         }
-        let mut sink = StateSink::default();
-        if let Some(state) = &state {
-            optimizer.state_flatten(PREFIX, state, &mut sink);
-        }
+        let sink = flattened(optimizer, PREFIX, state.as_ref());
         let mut tensors: Vec<TensorData> = sink.tensors.into_iter().map(|(_, data)| data).collect();
         tensors.push(any_rank(value).into_data());
         (tensors, sink.scalars)

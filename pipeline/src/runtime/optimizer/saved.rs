@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use burn::optim::DynState;
+use burn::optim::{DynOptimizer, DynState, StateSink};
 use burn::tensor::{DType, TensorData};
 use burn_pack::Scalar;
 use tinderbox_deferred::{Observer, ParameterPath};
@@ -88,7 +88,7 @@ impl StateFields {
     }
 
     /// The bytes of the tensors.
-    pub(in crate::runtime) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let bytes = self.tensors.iter().map(|tensor| {
             let elements: u64 = tensor.shape.iter().product();
             elements * tensor.dtype.size() as u64
@@ -97,7 +97,7 @@ impl StateFields {
     }
 
     /// The names of tensors and scalars.
-    pub(in crate::runtime) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let tensors = self.tensors.iter().map(|tensor| &tensor.name);
         let scalars = self.scalars.iter().map(|(name, _)| name);
         tensors.chain(scalars).cloned().collect()
@@ -125,6 +125,19 @@ pub struct StatePart {
     pub shape: Vec<u64>,
     /// The first position in the first dimension.
     pub first_row: u64,
+}
+
+/// The fields of a state, with the names that begin with a prefix.
+pub(super) fn flattened(
+    optimizer: &dyn DynOptimizer,
+    prefix: &str,
+    state: Option<&DynState>,
+) -> StateSink {
+    let mut sink = StateSink::default();
+    if let Some(state) = state {
+        optimizer.state_flatten(prefix, state, &mut sink);
+    }
+    sink
 }
 
 /// The prefix of every name of a saved state.

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::fmt;
 
 use burn::optim::grad_clipping::GradientClippingConfig;
-use burn::optim::{DynState, StateSink, StateSource};
+use burn::optim::{DynState, StateSource};
 use burn::tensor::{DType, Device, TensorData};
 use burn_pack::Scalar;
 use tinderbox_deferred::{Observer, ParameterPath, groups_by_bytes, with_ordered_sums};
@@ -13,22 +12,25 @@ use tinderbox_fake::{DynTensor, ExecutionError, dtype_name, read_now};
 
 use super::average::{average_of, with_value};
 use super::groups::Rule;
-use super::saved::{PREFIX, SavedOptimizer, StateFields, StateTensor};
+use super::saved::{
+    PREFIX, SavedOptimizer, SavedState, StateFields, StatePart, StateTensor, flattened,
+};
 use crate::RestoreError;
 use crate::runtime::caught::guarded;
 use crate::runtime::clip::any_rank;
 use crate::runtime::pieces::Piece;
 
 /// The optimizers and their states for the parameters of one stage, by position.
-#[derive(Clone)]
-pub(in crate::runtime) struct OptimizerState {
+#[derive(Clone, derive_more::Debug)]
+#[debug("OptimizerState {{ parameters: {}, stepped: {}, .. }}", states.len(), states.iter().flatten().count())]
+pub(crate) struct OptimizerState {
     rules: Vec<Rule>,
     states: Vec<Option<DynState>>,
 }
 
 impl OptimizerState {
     /// Creates a state that has not stepped yet, with the rule of each parameter.
-    pub(in crate::runtime) fn new(rules: Vec<Rule>) -> Self {
+    pub(crate) fn new(rules: Vec<Rule>) -> Self {
         Self {
             states: vec![None; rules.len()],
             rules,
@@ -41,17 +43,17 @@ impl OptimizerState {
     }
 
     /// Takes the state of a parameter.
-    pub(in crate::runtime) fn take(&mut self, position: usize) -> Option<DynState> {
+    pub(crate) fn take(&mut self, position: usize) -> Option<DynState> {
         self.states[position].take()
     }
 
     /// Returns how the gradient of a parameter is clipped by its optimizer's configuration.
-    pub(in crate::runtime) fn clipping(&self, position: usize) -> Option<&GradientClippingConfig> {
+    pub(crate) fn clipping(&self, position: usize) -> Option<&GradientClippingConfig> {
         self.rules[position].clipping.as_ref()
     }
 
     /// Returns the parameter's next value.
-    pub(in crate::runtime) fn step(
+    pub(crate) fn step(
         &mut self,
         position: usize,
         lr: f64,
@@ -74,17 +76,12 @@ impl OptimizerState {
     }
 
     /// Returns the average of a parameter's values, if the optimizers keep averages and it has stepped.
-    pub(in crate::runtime) fn average(&self, position: usize) -> Option<DynTensor> {
+    pub(crate) fn average(&self, position: usize) -> Option<DynTensor> {
         Some(average_of(self.states[position].as_ref()?).clone())
     }
 
     /// Advances the average of a parameter, if it has one, by a step that did not update it.
-    pub(in crate::runtime) fn average_unchanged(
-        &mut self,
-        position: usize,
-        value: DynTensor,
-        decay: f64,
-    ) {
+    pub(crate) fn average_unchanged(&mut self, position: usize, value: DynTensor, decay: f64) {
         let state = self.states[position].take();
         self.states[position] = state.map(|state| with_value(state, value, decay));
     }
@@ -100,9 +97,8 @@ impl OptimizerState {
             let Some(state) = state.as_ref().filter(|_| is_selected(path, piece)) else {
                 continue;
             };
-            let mut sink = StateSink::default();
             let prefix = format!("{PREFIX}{path}");
-            rule.optimizer.state_flatten(&prefix, state, &mut sink);
+            let sink = flattened(&*rule.optimizer, &prefix, Some(state));
             let tensors = sink.tensors.into_iter();
             let tensors = tensors.map(|(name, data)| Ok((name, read_now(data)?)));
             saved.push(PieceState {
@@ -117,7 +113,7 @@ impl OptimizerState {
 
     /// Fails if the saved state of a parameter is of another optimizer or of another shape. Reads no values: it rebuilds a
     /// state with one element per tensor.
-    pub(in crate::runtime) fn check(
+    pub(crate) fn check(
         &self,
         (position, path, shape): (usize, &ParameterPath, &[u64]),
         fields: &StateFields,
@@ -136,10 +132,8 @@ impl OptimizerState {
         // Burn panics on a tensor of another rank.
         let rebuilt = guarded(|| {
             let state = self.rebuilt((position, path, rank), fields, data, device)?;
-            let mut sink = StateSink::default();
-            let optimizer = &self.rules[position].optimizer;
-            optimizer.state_flatten(&prefix, &state, &mut sink);
-            Some(sink)
+            let optimizer = &*self.rules[position].optimizer;
+            Some(flattened(optimizer, &prefix, Some(&state)))
         });
         let sink = rebuilt.ok().flatten().unwrap_or_default();
         let tensors = sink.tensors.into_iter();
@@ -175,7 +169,7 @@ impl OptimizerState {
 
     /// Replaces the state of each parameter by the saved one, or by no state if none was saved. The old
     /// states are dropped before the new ones are read, small ones together.
-    pub(in crate::runtime) fn restore(
+    pub(crate) fn restore(
         &mut self,
         parameters: &[(&ParameterPath, &Piece)],
         saved: &dyn SavedOptimizer,
@@ -279,19 +273,72 @@ fn other_optimizer(path: &ParameterPath, fields: &StateFields) -> RestoreError {
 }
 
 /// The state of a piece on the host.
-pub(in crate::runtime) struct PieceState<'a> {
-    pub(in crate::runtime) path: &'a ParameterPath,
-    pub(in crate::runtime) piece: &'a Piece,
-    pub(in crate::runtime) tensors: Vec<(String, TensorData)>,
-    pub(in crate::runtime) scalars: Vec<(String, Scalar)>,
+pub(crate) struct PieceState<'a> {
+    pub(crate) path: &'a ParameterPath,
+    pub(crate) piece: &'a Piece,
+    pub(crate) tensors: Vec<(String, TensorData)>,
+    pub(crate) scalars: Vec<(String, Scalar)>,
 }
 
-impl fmt::Debug for OptimizerState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stepped = self.states.iter().filter(|state| state.is_some()).count();
-        f.debug_struct("OptimizerState")
-            .field("parameters", &self.states.len())
-            .field("stepped", &stepped)
-            .finish_non_exhaustive()
+/// The state of a stage's optimizer at one point in time.
+#[derive(Clone, Debug)]
+pub struct OptimizerSnapshot {
+    optimizer: Option<OptimizerState>,
+    pieces: Vec<(ParameterPath, Piece)>,
+}
+
+impl OptimizerSnapshot {
+    pub(crate) fn new(
+        optimizer: Option<OptimizerState>,
+        pieces: Vec<(ParameterPath, Piece)>,
+    ) -> Self {
+        Self { optimizer, pieces }
+    }
+
+    /// Returns the state, copied to the host; empty without an optimizer.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn to_host(&self) -> Result<SavedState, ExecutionError> {
+        let mut saved = SavedState::default();
+        for PieceState {
+            piece,
+            tensors,
+            scalars,
+            ..
+        } in self.of_pieces(|_, _| true)?
+        {
+            for (name, _) in tensors.iter().filter(|_| !piece.is_whole()) {
+                let part = StatePart {
+                    shape: piece.shape.clone(),
+                    first_row: piece.rows.start,
+                };
+                saved.parts.insert(name.clone(), part);
+            }
+            saved.tensors.extend(tensors);
+            if piece.rows.start == 0 {
+                saved.scalars.extend(scalars);
+            }
+        }
+        Ok(saved)
+    }
+
+    /// Returns the state of each piece that has one, and that is selected, copied to the host.
+    pub(crate) fn of_pieces(
+        &self,
+        is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
+    ) -> Result<Vec<PieceState<'_>>, ExecutionError> {
+        match &self.optimizer {
+            Some(optimizer) => optimizer.save(&self.pieces, is_selected),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the state of each piece that has one, as it is.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
+        let states = self.optimizer.iter().flat_map(OptimizerState::states);
+        let pieces = self.pieces.iter().zip(states);
+        pieces.filter_map(|((path, piece), state)| Some((path, piece, state.as_ref()?)))
     }
 }

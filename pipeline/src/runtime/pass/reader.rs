@@ -1,16 +1,18 @@
 //! A thread that reads parameters before the stages that need them.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use tinderbox_deferred::{Observer, ParameterPath, Request, Source, SourceError};
+use tinderbox_deferred::{Observer, ParameterPath, Source, SourceError};
 use tinderbox_planner::{StreamState, StreamStep};
 
 use super::pass::Pass;
+use super::spill::HostTier;
 use super::spill::Spill;
-use super::tier::HostTier;
 use crate::ActionError;
+use crate::runtime::locked::Awaited;
 use crate::runtime::optimizer::SavedOptimizer;
 use crate::runtime::stage::RankSetup;
 use crate::runtime::streamed::{Item, State, Value};
@@ -27,24 +29,8 @@ pub(super) enum Loaded {
     Ready,
 }
 
-/// What the rank and the thread share.
-struct Shared {
-    reading: Mutex<Reading>,
-    changed: Condvar,
-}
-
-struct Reading {
-    state: StreamState,
-    /// Whether the thread has to end.
-    is_stopped: bool,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Reading> {
-        // No change panics halfway.
-        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// What the rank and the thread share: the state of reading, until the thread has to end.
+type Shared = Awaited<Option<StreamState>>;
 
 /// The thread that reads for one pass after the other.
 pub(super) struct Reader {
@@ -61,13 +47,7 @@ impl Reader {
         setup: &Arc<RankSetup>,
         sources: Sources,
     ) -> Result<Self, ActionError> {
-        let shared = Arc::new(Shared {
-            reading: Mutex::new(Reading {
-                state,
-                is_stopped: false,
-            }),
-            changed: Condvar::new(),
-        });
+        let shared = Arc::new(Shared::of(Some(state)));
         let (sender, loaded) = unbounded();
         let (own, pass, setup) = (shared.clone(), pass.clone(), setup.clone());
         let thread = std::thread::Builder::new().name("reader".into());
@@ -90,16 +70,15 @@ impl Reader {
 
     /// A visit has ended: its memory is free.
     pub(super) fn finish(&self) {
-        self.shared.lock().state.finish();
-        self.shared.changed.notify_all();
+        self.shared
+            .change(|state| state.as_mut().map(StreamState::finish));
     }
 }
 
 impl Drop for Reader {
     /// Waits for what is being read.
     fn drop(&mut self) {
-        self.shared.lock().is_stopped = true;
-        self.shared.changed.notify_all();
+        self.shared.change(|state| *state = None);
         if let Some(thread) = self.thread.take() {
             // Its panic would be reported by the next value that it does not send.
             let _ = thread.join();
@@ -126,34 +105,28 @@ impl Sources {
         items: &[Item],
     ) -> Result<Vec<(Item, Value)>, SourceError> {
         let observer: &dyn Observer = &*setup.progress;
-        let parameters = items.iter().filter_map(|item| match item {
-            Item::Parameter(position) => Some(*position),
-            _ => None,
-        });
-        let parameters: Vec<usize> = parameters.collect();
-        let requested = parameters.iter().map(|at| (*at, pass.request(setup, *at)));
-        let requested: Vec<(usize, Request)> = requested.collect();
-        let read = self.tier.read(&requested, &*self.parameters, observer)?;
-        let read = parameters
-            .into_iter()
-            .map(Item::Parameter)
-            .zip(read.into_iter().map(Value::Parameter));
-        let mut read: Vec<(Item, Value)> = read.collect();
-        let states = items.iter().filter_map(|item| match item {
-            Item::State(position) => Some(*position),
-            _ => None,
-        });
-        let states: Vec<usize> = states.collect();
-        let paths = states
-            .iter()
-            .map(|at| &setup.table.iter().as_slice()[*at].path);
-        let values = self.states(&paths.collect::<Vec<_>>(), observer)?;
-        let states = states.into_iter().map(Item::State);
-        read.extend(states.zip(values.into_iter().map(Value::State)));
+        let (mut requested, mut states, mut activations) = (Vec::new(), Vec::new(), Vec::new());
         for item in items {
-            if let (Item::Activation(activation), Some(spill)) = (item, &self.spill) {
-                let (value, holders) = spill.read(*activation, &setup.device)?;
-                read.push((*item, Value::Activation(value, holders)));
+            match *item {
+                Item::Parameter(at) => requested.push((at, pass.request(setup, at))),
+                Item::State(at) => states.push((*item, &setup.table.iter().as_slice()[at].path)),
+                Item::Activation(activation) => activations.push(activation),
+            }
+        }
+        let read = self.tier.read(&requested, &*self.parameters, observer)?;
+        let read = requested.iter().zip(read);
+        let read = read.map(|((at, _), value)| (Item::Parameter(*at), Value::Parameter(value)));
+        let mut read: Vec<(Item, Value)> = read.collect();
+        let (states, paths): (Vec<Item>, Vec<&ParameterPath>) = states.into_iter().unzip();
+        let values = self.states(&paths, observer)?.into_iter();
+        read.extend(states.into_iter().zip(values.map(Value::State)));
+        for activation in activations {
+            if let Some(spill) = &self.spill {
+                let (value, holders) = spill.read(activation, &setup.device)?;
+                read.push((
+                    Item::Activation(activation),
+                    Value::Activation(value, holders),
+                ));
             }
         }
         Ok(read)
@@ -190,6 +163,23 @@ impl Sources {
     }
 }
 
+/// The values to read next, and whether the next visit has all its values then; `None` if there is nothing to do yet.
+fn next_group(state: &mut StreamState, pass: &Pass) -> Option<(Vec<Item>, bool)> {
+    let (mut items, mut bytes) = (Vec::new(), 0);
+    while bytes < GROUP_BYTES {
+        match state.step() {
+            StreamStep::Read { item, .. } => {
+                bytes += pass.plan.item_bytes(item);
+                items.push(pass.items[item]);
+            }
+            StreamStep::Ready { .. } => return Some((items, true)),
+            StreamStep::Wait if items.is_empty() => return None,
+            StreamStep::Wait => break,
+        }
+    }
+    Some((items, false))
+}
+
 /// Reads what the state asks for, until it has to end or a read fails.
 fn run(
     shared: &Shared,
@@ -198,30 +188,11 @@ fn run(
     sources: &Sources,
     sender: &Sender<Result<Loaded, SourceError>>,
 ) {
-    loop {
-        let mut items = Vec::new();
-        let mut bytes = 0;
-        let mut is_ready = false;
-        {
-            let mut reading = shared.lock();
-            while bytes < GROUP_BYTES && !is_ready {
-                if reading.is_stopped {
-                    return;
-                }
-                match reading.state.step() {
-                    StreamStep::Read { item, .. } => {
-                        bytes += pass.plan.item_bytes(item);
-                        items.push(pass.items[item]);
-                    }
-                    StreamStep::Ready { .. } => is_ready = true,
-                    StreamStep::Wait if !items.is_empty() => break,
-                    StreamStep::Wait => {
-                        let waited = shared.changed.wait(reading);
-                        reading = waited.unwrap_or_else(PoisonError::into_inner);
-                    }
-                }
-            }
-        }
+    let next = |state: &mut Option<StreamState>| match state {
+        None => Some(None),
+        Some(state) => next_group(state, pass).map(Some),
+    };
+    while let Some((items, is_ready)) = shared.wait_for(Duration::MAX, next).flatten() {
         if !items.is_empty() {
             let read = sources.read(pass, setup, &items).map(Loaded::Values);
             let failed = read.is_err();

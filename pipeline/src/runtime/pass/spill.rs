@@ -1,20 +1,24 @@
-//! Activations in a file, from the forward to the backward.
+//! Where values wait that do not stay on their device: activations in a file, from the forward to the backward, and parameters in
+//! the memory of the host, between the source and a device with its own memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, create_dir_all};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use burn::tensor::Device;
-use tinderbox_deferred::SourceError;
-use tinderbox_fake::{DeviceLabel, DynTensor};
+use tinderbox_deferred::{Observer, Request, Source, SourceError, read_values};
+use tinderbox_fake::DynTensor;
 use tinderbox_world::Buffer;
 
+use super::pass::Pass;
 use crate::ActionError;
 use crate::kept::Holders;
-use crate::runtime::streamed::Activation;
-use crate::runtime::wire::{self, TensorType};
+use crate::runtime::caught::device_failed;
+use crate::runtime::locked::locked;
+use crate::runtime::streamed::{Activation, Item};
+use crate::runtime::wire::{TensorType, lend_compact};
 
 /// The activations of a step that do not stay in memory, in a file without a name, which ends with the process.
 #[derive(Debug)]
@@ -47,14 +51,9 @@ impl Spill {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Written> {
-        // A write that panics ends the step.
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Forgets what a step has written. The file and its blocks are gone then.
     pub(crate) fn clear(&self) {
-        *self.lock() = Written::default();
+        *locked(&self.written) = Written::default();
     }
 
     /// Writes an activation, if it is not there already, and drops it.
@@ -64,29 +63,25 @@ impl Spill {
         value: DynTensor,
         holders: Holders,
     ) -> Result<(), ActionError> {
-        let mut written = self.lock();
+        // A write that panics ends the step.
+        let mut written = locked(&self.written);
         if let Some(place) = written.values.get_mut(&activation) {
             place.holders = holders;
             return Ok(());
         }
         let device = value.device();
-        let lent = wire::lend_compact(vec![value]);
-        let (kinds, pieces) = lent.map_err(|source| ActionError::Device {
-            device: DeviceLabel::of(&device),
-            source: Box::new(source),
+        let (kind, piece) = lend_compact(value).map_err(|error| device_failed(&device, error))?;
+        let start = self.append(&mut written, &piece);
+        let start = start.map_err(|source| ActionError::Spill {
+            path: self.dir.clone(),
+            source,
         })?;
-        for (kind, piece) in kinds.into_iter().zip(pieces) {
-            let start = self.append(&mut written, &piece);
-            let place = Place {
-                start: start.map_err(|source| ActionError::Spill {
-                    path: self.dir.clone(),
-                    source,
-                })?,
-                kind,
-                holders: holders.clone(),
-            };
-            written.values.insert(activation, place);
-        }
+        let place = Place {
+            start,
+            kind,
+            holders,
+        };
+        written.values.insert(activation, place);
         Ok(())
     }
 
@@ -111,7 +106,7 @@ impl Spill {
         activation: Activation,
         device: &Device,
     ) -> Result<(DynTensor, Holders), SourceError> {
-        let mut written = self.lock();
+        let mut written = locked(&self.written);
         let Written { file, values, .. } = &mut *written;
         let failed = |source| SourceError::Failed {
             described: format!("the activations in {}", self.dir.display()),
@@ -121,28 +116,25 @@ impl Spill {
         let place = place.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let bytes = file.as_mut().map(|file| bytes(file, place));
         let bytes = bytes.transpose().map_err(failed)?.unwrap_or_default();
-        let tensors = wire::tensors(vec![place.kind.clone()], vec![bytes]);
-        let value = tensors.and_then(|tensors| tensors.into_iter().next());
+        let value = place.kind.tensor(bytes);
         let value = value.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
-        let value = value
-            .to_device(device)
-            .map_err(|source| SourceError::Failed {
-                described: "the memory of the host".to_owned(),
-                source: Box::new(source),
-            })?;
-        Ok((value, place.holders.clone()))
+        Ok((moved(value, device)?, place.holders.clone()))
     }
 }
 
+/// Copies a value to a device, or from it.
+pub(super) fn moved(value: DynTensor, device: &Device) -> Result<DynTensor, SourceError> {
+    let moved = value.to_device(device);
+    moved.map_err(|source| SourceError::Failed {
+        described: "the memory of the host".to_owned(),
+        source: Box::new(source),
+    })
+}
+
 /// Returns the most bytes that writing or reading an activation takes beside it.
-pub(crate) const fn working_bytes(bytes: u64) -> u64 {
+pub(crate) fn working_bytes(bytes: u64) -> u64 {
     // A view is copied twice to be written; what was read may be copied to be aligned.
-    let block = if bytes < BLOCK as u64 {
-        bytes
-    } else {
-        BLOCK as u64
-    };
-    2 * bytes + block
+    2 * bytes + bytes.min(BLOCK as u64)
 }
 
 /// Bytes that are read at a time.
@@ -162,5 +154,78 @@ fn bytes(file: &mut File, place: &Place) -> io::Result<Buffer> {
         bytes.extend(block);
         let read = block.len();
         reader.consume(read);
+    }
+}
+
+/// The parameters that stay in the memory of the host.
+pub(crate) struct HostTier {
+    limit_bytes: u64,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// The parameters that stay, by position in the table.
+    chosen: BTreeSet<usize>,
+    values: HashMap<usize, DynTensor>,
+}
+
+impl HostTier {
+    pub(crate) fn new(limit_bytes: u64) -> Self {
+        Self {
+            limit_bytes,
+            held: Mutex::default(),
+        }
+    }
+
+    /// Chooses what stays for a pass, of the parameters that it does not change, and drops the rest.
+    ///
+    /// Cost: linear in the values of all visits.
+    pub(crate) fn choose(&self, pass: &Pass, is_changed: impl Fn(usize) -> bool) {
+        if self.limit_bytes == 0 {
+            return;
+        }
+        let position = |item: usize| match pass.items[item] {
+            Item::Parameter(position) if !is_changed(position) => Some(position),
+            _ => None,
+        };
+        let chosen = pass
+            .plan
+            .behind(self.limit_bytes, |item| position(item).is_some());
+        let Held {
+            chosen: positions,
+            values,
+        } = &mut *locked(&self.held);
+        *positions = chosen.into_iter().filter_map(position).collect();
+        values.retain(|at, value| {
+            positions.contains(at) && pass.dtypes.get(at) == Some(&value.dtype())
+        });
+    }
+
+    /// Reads parameters, each requested by its position in the table: from the host if they are there, or from the source.
+    pub(crate) fn read(
+        &self,
+        requested: &[(usize, Request)],
+        source: &dyn Source,
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        let mut held = locked(&self.held);
+        let missing = requested.iter();
+        let missing = missing.filter(|(at, _)| !held.values.contains_key(at));
+        let missing: Vec<&(usize, Request)> = missing.collect();
+        // On the device, where a source may compute them.
+        let requests = missing.iter().map(|(_, request)| request.clone());
+        let found = read_values(&requests.collect::<Vec<_>>(), source, observer)?;
+        let positions = missing.into_iter().map(|(at, _)| *at);
+        let mut read: HashMap<usize, DynTensor> = positions.zip(found).collect();
+        let Held { chosen, values } = &mut *held;
+        for (at, value) in read.iter().filter(|(at, _)| chosen.contains(at)) {
+            values.insert(*at, moved(value.clone(), &Device::flex())?);
+        }
+        let values = requested.iter().map(|(at, request)| match read.remove(at) {
+            Some(value) => Ok(value),
+            None => moved(values[at].clone(), &request.device),
+        });
+        values.collect()
     }
 }

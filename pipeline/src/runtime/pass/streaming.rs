@@ -5,21 +5,20 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use tinderbox_deferred::{Source, Uncached};
-use tinderbox_fake::{DeviceLabel, DynTensor};
+use tinderbox_fake::DynTensor;
 use tinderbox_planner::StreamState;
 
 use super::pass::Pass;
 use super::reader::{Loaded, Reader, Sources};
+use super::spill::HostTier;
 use super::spill::Spill;
-use super::tier::HostTier;
 use crate::ActionError;
-use crate::kept::Kept;
+use crate::kept::{Holders, Kept};
+use crate::runtime::caught::device_failed;
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::round::Round;
 use crate::runtime::stage::{RankSetup, Stage};
-use crate::runtime::streamed::{
-    Activation, Item, RowSource, StreamedSetup, UpdatedStage, Value, Values,
-};
+use crate::runtime::streamed::{Activation, Item, StreamedSetup, UpdatedStage, Value, Values};
 use crate::runtime::wire;
 use crate::schedule::StageIndex;
 
@@ -84,13 +83,10 @@ impl Streaming {
         let kept: BTreeSet<Item> = kept.collect();
         self.kept.retain(|item, _| kept.contains(item));
         self.visit = 0;
-        let trained: &[_] = match pass.is_training {
-            true => &self.streamed.trained,
-            false => &[],
-        };
         let is_changed = |position: usize| {
-            let mut states = trained.iter().filter_map(|stage| stage.get(&position));
-            states.any(Option::is_some)
+            let trained = self.streamed.trained.iter();
+            let mut states = trained.filter_map(|stage| stage.get(&position));
+            pass.is_training && states.any(Option::is_some)
         };
         self.tier.choose(pass, is_changed);
         let store = self.streamed.store.as_ref();
@@ -109,14 +105,11 @@ impl Streaming {
     /// The values of a pass that stay from the pass before.
     fn in_memory(&self, pass: &Pass) -> BTreeSet<usize> {
         let values = pass.items.iter().enumerate();
-        let in_memory = values.filter(|(_, item)| {
-            let value = self.kept.get(item);
-            value.is_some_and(|value| match (item, value) {
-                (Item::Parameter(position), Value::Parameter(value)) => {
-                    value.dtype() == pass.dtypes[position]
-                }
-                _ => true,
-            })
+        let in_memory = values.filter(|(_, item)| match (item, self.kept.get(item)) {
+            (Item::Parameter(at), Some(Value::Parameter(value))) => {
+                value.dtype() == pass.dtypes[at]
+            }
+            (_, value) => value.is_some(),
         });
         in_memory.map(|(item, _)| item).collect()
     }
@@ -136,12 +129,7 @@ impl Streaming {
             return Ok(());
         }
         self.leave(stages, round, activations)?;
-        let mut values = self.wait_for(stage)?;
-        for ((k, id), value, holders) in values.activations.drain(..) {
-            for (holder, uses) in holders {
-                activations.put((holder, k), id, value.clone(), uses);
-            }
-        }
+        let values = self.wait_for(stage, activations)?;
         let is_training = self.current().0.is_training;
         stage_of(stages, stage).attach(values, is_training)?;
         self.entered = Some(stage);
@@ -149,30 +137,31 @@ impl Streaming {
     }
 
     /// Waits for the values of a stage.
-    fn wait_for(&mut self, stage: StageIndex) -> Result<Values, ActionError> {
+    fn wait_for(
+        &mut self,
+        stage: StageIndex,
+        activations: &mut Kept<DynTensor>,
+    ) -> Result<Values, ActionError> {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
         debug_assert_eq!(
             pass.visits[self.visit].stage, stage,
             "stages run in the order of the pass"
         );
-        let mut values = Values {
-            rows: (!pass.is_training).then(|| RowSource(self.source.clone())),
-            ..Values::default()
-        };
-        for item in pass.plan.items_of(self.visit) {
-            let item = pass.items[*item];
-            if let Some(value) = self.kept.remove(&item) {
-                values.insert(item, value);
-            }
-        }
+        let rows = (!pass.is_training).then(|| self.source.clone());
+        let items = pass.plan.items_of(self.visit).iter();
+        let items = items.filter_map(|item| self.kept.remove_entry(&pass.items[*item]));
+        let mut items: HashMap<Item, Value> = items.collect();
         loop {
-            match reader.next()? {
-                Loaded::Values(read) => {
-                    for (item, value) in read {
-                        values.insert(item, value);
+            let Loaded::Values(read) = reader.next()? else {
+                return Ok(Values { items, rows });
+            };
+            for (item, value) in read {
+                match (item, value) {
+                    (Item::Activation(activation), Value::Activation(value, holders)) => {
+                        keep(activations, activation, &value, holders);
                     }
+                    (item, value) => drop(items.insert(item, value)),
                 }
-                Loaded::Ready => return Ok(values),
             }
         }
     }
@@ -212,9 +201,7 @@ impl Streaming {
         for (k, id) in staying {
             if let Some((value, holders)) = activations.take_all(k, id, all.iter().copied()) {
                 let value = compact(value, &self.setup.device)?;
-                for (holder, uses) in holders {
-                    activations.put((holder, k), id, value.clone(), uses);
-                }
+                keep(activations, (k, id), &value, holders);
             }
         }
         self.take_back(values);
@@ -234,15 +221,11 @@ impl Streaming {
             return Ok(None);
         }
         let optimizer = stage.optimizer_snapshot().to_host();
-        let optimizer = optimizer.map_err(|source| ActionError::Device {
-            device: DeviceLabel::of(stage.device()),
-            source: Box::new(source),
-        })?;
+        let optimizer = optimizer.map_err(|error| device_failed(stage.device(), error))?;
         let path = |position: usize| &self.setup.table.iter().as_slice()[position].path;
         let rates = rates.of_all(changed.iter().map(|position| path(*position)));
-        let held = stage
-            .held()
-            .filter(|(position, _)| changed.contains(position));
+        let held = stage.held.values();
+        let held = held.filter(|(position, _)| changed.contains(position));
         Ok(Some(UpdatedStage {
             stage: stage.index(),
             parameters: held.map(|(at, value)| (path(at).clone(), value)).collect(),
@@ -270,12 +253,13 @@ impl Streaming {
     }
 
     /// Takes back the values of the stage that has run, and keeps those that stay.
-    fn take_back(&mut self, mut values: Values) {
+    fn take_back(&mut self, mut values: HashMap<Item, Value>) {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
         let items = pass.plan.items_of(self.visit).iter();
         for (item, stays) in items.zip(pass.plan.stays(self.visit)) {
             let item = pass.items[*item];
-            if let Some(value) = values.remove(item).filter(|_| *stays) {
+            // The round keeps activations.
+            if let Some(value) = values.remove(&item).filter(|_| *stays) {
                 self.kept.insert(item, value);
             }
         }
@@ -290,6 +274,18 @@ impl Streaming {
     }
 }
 
+/// Keeps an activation for the stages that need it.
+fn keep(
+    activations: &mut Kept<DynTensor>,
+    (k, id): Activation,
+    value: &DynTensor,
+    holders: Holders,
+) {
+    for (holder, uses) in holders {
+        activations.put((holder, k), id, value.clone(), uses);
+    }
+}
+
 fn stage_of(stages: &mut [Stage], index: StageIndex) -> &mut Stage {
     let stage = stages.iter_mut().find(|stage| stage.index() == index);
     stage.expect("certified lists of a rank name its own stages")
@@ -299,10 +295,7 @@ fn stage_of(stages: &mut [Stage], index: StageIndex) -> &mut Stage {
 fn compact(value: DynTensor, device: &Device) -> Result<DynTensor, ActionError> {
     match value.host_memory() {
         Some((_, memory)) if memory.len() as u64 > value.bytes() => {
-            wire::copied(value).map_err(|source| ActionError::Device {
-                device: DeviceLabel::of(device),
-                source: Box::new(source),
-            })
+            wire::copied(value).map_err(|error| device_failed(device, error))
         }
         _ => Ok(value),
     }

@@ -82,6 +82,7 @@ fn run(lists: &StepLists, sizes: Sizes<'_>) -> (Vec<Visit>, BTreeSet<Activation>
 }
 
 /// The bytes that are in memory while the actions of a round run.
+#[derive(Default)]
 struct Sizes<'a> {
     cuts: &'a [&'a CutProgram],
     /// Of the constants of the stage that runs.
@@ -109,16 +110,10 @@ impl<'a> Sizes<'a> {
             .iter()
             .map(|cut| cut.bytes.inputs + cut.bytes.carried());
         Self {
-            constants: 0,
             stays: each.sum(),
             cuts,
-            holders: HashMap::new(),
-            kept: 0,
-            just_used: 0,
-            needed: BTreeMap::new(),
             written,
-            changes: BTreeMap::new(),
-            visits: Vec::new(),
+            ..Self::default()
         }
     }
 

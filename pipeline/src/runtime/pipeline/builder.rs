@@ -1,6 +1,5 @@
 //! The settings of a pipeline.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +18,8 @@ use crate::Plan;
 use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
 use crate::runtime::clip::Clipping;
-use crate::runtime::driver::{OutputsOn, RankOptions};
-use crate::runtime::link::Link;
-use crate::runtime::local::LocalLink;
+use crate::runtime::driver::{Options, OutputsOn, RankOptions};
+use crate::runtime::link::{Link, LocalLink};
 use crate::runtime::loss_scale::LossScale;
 use crate::runtime::optimizer::{OptimizerConfig, Optimizers, Rule};
 use crate::runtime::ranks::Wrap;
@@ -37,12 +35,19 @@ pub struct Resident;
 
 /// Builds a [`Pipeline`], or with the kind [`OnDemand`](crate::OnDemand) a [`Streamed`](crate::Streamed) model; all settings have
 /// defaults.
+#[derive(derive_more::Debug)]
+#[debug(
+    "PipelineBuilder {{ seed: {:?}, schedule: {:?}, micro_batches: {:?}, stages: {}, .. }}",
+    settings.seed, chosen.schedule, chosen.micro_batches, plan.stages().len()
+)]
+#[must_use]
 pub struct PipelineBuilder<M, B, K = Resident> {
     pub(super) model: Deferred<M>,
     pub(super) trace: Trace<B>,
     pub(super) plan: Plan,
     pub(super) settings: Settings,
-    pub(super) options: CallOptions,
+    pub(super) options: Options,
+    pub(super) chosen: Chosen,
     pub(super) updates: Updates,
     pub(super) values: InitialValues,
     pub(super) ranks: RankOptions,
@@ -51,18 +56,12 @@ pub struct PipelineBuilder<M, B, K = Resident> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// Settings of steps and evaluations.
+/// Settings whose defaults follow from the plan.
 #[derive(Default)]
-pub(super) struct CallOptions {
+pub(super) struct Chosen {
     pub(super) schedule: Option<ScheduleChoice>,
     pub(super) micro_batches: Option<usize>,
     pub(super) sum: Option<GradientSum>,
-    pub(super) loss_scale: Option<LossScale>,
-    pub(super) kept_programs: usize,
-    pub(super) checks_batches: bool,
-    pub(super) outputs: OutputsOn,
-    /// After how many steps ranks check that values have not changed in memory.
-    pub(super) check_memory: Option<u64>,
 }
 
 /// How parameters are updated.
@@ -97,20 +96,21 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
                 check_indices: cfg!(debug_assertions),
                 ..Settings::default()
             },
-            options: CallOptions {
-                loss_scale: default_scale(trace.compute_dtype()),
+            options: Options {
+                compute: trace.compute_dtype(),
+                // f16 loses small gradients; bf16 has the range of f32.
+                loss_scale: (trace.compute_dtype() == Some(FloatDType::F16))
+                    .then(LossScale::dynamic),
                 kept_programs: KEPT_PROGRAMS,
-                ..CallOptions::default()
+                ..Options::default()
             },
+            chosen: Chosen::default(),
             updates: Updates::default(),
             values: InitialValues::default(),
             ranks: RankOptions {
                 devices: vec![Device::flex()],
-                threads_per_rank: None,
                 timeout: Duration::from_secs(600),
-                world: None,
-                backups: None,
-                streamed: None,
+                ..RankOptions::default()
             },
             links: None,
             recovery: None,
@@ -123,7 +123,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     ///
     /// Each gradient is clipped as configured by `with_grad_clipping`; in combination with
     /// [`clip`](Self::clip), the start fails.
-    #[must_use]
     pub fn optimizer(mut self, config: impl OptimizerConfig) -> Self {
         self.updates.optimizer = Some(Rule::of(&config));
         self
@@ -149,7 +148,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// );
     /// # }
     /// ```
-    #[must_use]
     pub fn optimizer_group(mut self, group: ParamGroup, config: impl OptimizerConfig) -> Self {
         self.updates.groups.push((group, Rule::of(&config)));
         self
@@ -160,7 +158,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// This accepts an optimizer that a configuration of Burn has built, but Burn's `build` drops the
     /// configured clipping. Use [`optimizer`](Self::optimizer) to keep it. [Replicas](Plan::replicas) do not divide the
     /// parameters that it updates.
-    #[must_use]
     pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
         self.updates.optimizer = Some(Rule {
             description: std::any::type_name_of_val(&optimizer).to_owned(),
@@ -172,7 +169,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     }
 
     /// Sets the seed of initial values and of dropout masks. Default: 0.
-    #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
         self.settings.seed = seed.into();
         self
@@ -180,14 +176,12 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
 
     /// Sets the number of micro-batches of a batch, at least 1, and at least one for each replica. Default: the number of the
     /// schedule if it is for a fixed number, else the number of the plan.
-    #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
-        self.options.micro_batches = Some(count);
+        self.chosen.micro_batches = Some(count);
         self
     }
 
     /// Clips gradients before each update. Default: no clipping.
-    #[must_use]
     pub fn clip(mut self, clipping: Clipping) -> Self {
         self.settings.clipping = Some(clipping);
         self
@@ -205,7 +199,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     ///
     /// Default: on in builds with debug assertions. Costs two passes over the indices; on a GPU, each
     /// such operation waits for the operations queued before it.
-    #[must_use]
     pub fn check_indices(mut self, check: bool) -> Self {
         self.settings.check_indices = check;
         self
@@ -214,7 +207,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// Measures the time of each action and the memory of each rank:
     /// [`StepOutput::timeline`](crate::StepOutput::timeline). Costs two readings of the clock per
     /// action, and one pass over the gradients per program.
-    #[must_use]
     pub fn measure(mut self) -> Self {
         self.settings.measure = true;
         self
@@ -222,7 +214,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
 
     /// Sets the source of initial values. Default: a replay of the model's own initialization. A streamed model reads it again in
     /// every pass; its [store](Self::store) has its own.
-    #[must_use]
     pub fn source(mut self, source: impl Source + 'static) -> Self {
         self.values.source = Some(Arc::new(source));
         self
@@ -230,14 +221,12 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
 
     /// Sets an observer of the ranks' progress with their parameters; each rank reports its own begin
     /// and end, and a streamed model those of each group of parameters, in every pass.
-    #[must_use]
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
         self.values.observer = Some(Arc::new(observer));
         self
     }
 
     /// Sets the device of every rank. Default: the CPU.
-    #[must_use]
     pub fn device(self, device: &Device) -> Self {
         self.on_devices(std::slice::from_ref(device))
     }
@@ -289,7 +278,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     ///
     /// Memory: the bytes of the parameters once more, on the ranks that own them; for 16 bits twice, because averages are in
     /// f32. Running states, and parameters that are frozen in the trace, have no average.
-    #[must_use]
     pub fn average(mut self, decay: f64) -> Self {
         self.settings.average_decay = Some(decay);
         self
@@ -298,7 +286,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Sets a function of the path and the gradient of a parameter, which is called on its rank before each update, with
     /// the gradient of the whole batch, after clipping. The optimizer gets what it returns, which must have the same
     /// shape and dtype. Default: none.
-    #[must_use]
     pub fn on_gradients(
         mut self,
         change: impl Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync + 'static,
@@ -311,23 +298,20 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// custom [`Schedule`](crate::schedule::Schedule). Default: the schedule of the plan.
     ///
     /// The plan must place its stages on the ranks as the schedule does.
-    #[must_use]
     pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
-        self.options.schedule = Some(schedule.into());
+        self.chosen.schedule = Some(schedule.into());
         self
     }
 
     /// Sets the order in which the gradients of micro-batches are added. Default: [`GradientSum::Sequential`] for one
     /// replica, else [`GradientSum::Tree`] of 8 groups, or of one for each replica if there are more.
-    #[must_use]
     pub fn gradient_sum(mut self, sum: GradientSum) -> Self {
-        self.options.sum = Some(sum);
+        self.chosen.sum = Some(sum);
         self
     }
 
     /// Scales the loss of a training step. Default: [dynamic](LossScale::dynamic) if the forward is
     /// [traced in f16](crate::MixedPrecision::f16), else no scaling.
-    #[must_use]
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.options.loss_scale = Some(scale);
         self
@@ -335,12 +319,11 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 
     /// Sets the factor of a dynamic [loss scale](Self::loss_scale), and the number of finite steps since it changed, to the
     /// values of an earlier run. Does nothing if the loss is not scaled, or has a fixed scale.
-    #[must_use]
     pub fn resume_loss_scale(mut self, factor: f64, steps: u64) -> Self {
-        self.options.loss_scale = self
-            .options
-            .loss_scale
-            .map(|scale| scale.resumed(factor, steps));
+        let scale = self.options.loss_scale.as_mut();
+        if let Some(scale) = scale {
+            *scale = scale.resumed(factor, steps);
+        }
         self
     }
 
@@ -351,7 +334,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Every rank waits for all others before its update, as with clipping by the norm of all
     /// gradients. With a [loss scale](Self::loss_scale), steps where only the gradients are not finite
     /// are skipped instead.
-    #[must_use]
     pub fn stop_on_non_finite(mut self) -> Self {
         self.settings.stop_on_non_finite = true;
         self
@@ -360,7 +342,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Sets the devices of the ranks in order; if there are more ranks than devices, they are assigned
     /// round-robin, so that several ranks share a device. Messages between ranks are copied between
     /// their devices.
-    #[must_use]
     pub fn devices(self, devices: &[Device]) -> Self {
         self.on_devices(devices)
     }
@@ -369,7 +350,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Default: the free memory of each device. [`MemoryCheck::Bytes`] applies to each device, and to
     /// each stage when it is materialized. A restore checks one group of values, as many bytes as the
     /// largest parameter, since it replaces values in place.
-    #[must_use]
     pub fn memory(mut self, check: MemoryCheck) -> Self {
         self.settings.memory = check;
         self
@@ -378,7 +358,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Sets the number of CPU threads of each rank, at least 1. Default: the threads that this process may use, divided by the
     /// number of ranks that may use them, at least 1. Burn divides large operations among them; up to four
     /// independent matrix products that it does not divide run at the same time.
-    #[must_use]
     pub fn threads_per_rank(mut self, threads: usize) -> Self {
         self.ranks.threads_per_rank = Some(threads);
         self
@@ -386,7 +365,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 
     /// Keeps the gradients of each step readable ([`Stage::gradients`](crate::Stage::gradients)), which
     /// needs additional memory of their size. Default: they are freed at the update.
-    #[must_use]
     pub fn keep_gradients(mut self) -> Self {
         self.settings.keep_gradients = true;
         self
@@ -402,7 +380,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// another value of these.
     ///
     /// Cost of a checked step: two passes over parameters and state, and two copies of the state to the host.
-    #[must_use]
     pub fn check_memory(mut self, every: u64) -> Self {
         self.options.check_memory = (every > 0).then_some(every);
         self
@@ -415,7 +392,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// kept program needs memory for its operations (about a kilobyte each), and for its constants on
     /// the devices. Creating and dropping a program are `tracing` events at the debug level, with the
     /// total number so far.
-    #[must_use]
     pub fn keep_programs(mut self, count: usize) -> Self {
         self.options.kept_programs = count;
         self
@@ -430,14 +406,12 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// checked once per timeout; without any, the request fails with
     /// [`RankError::Stalled`](crate::RankError::Stalled). A call by [`on_ranks`](Pipeline::on_ranks) must
     /// finish within the timeout unless it reports to [`Stage::observer`](crate::Stage::observer).
-    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.ranks.timeout = timeout;
         self
     }
 
     /// Wraps each rank's link to the others, to count, delay or log messages. Default: no wrapper.
-    #[must_use]
     pub fn links(mut self, wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link> + 'static) -> Self {
         self.links = Some(Box::new(wrap));
         self
@@ -451,7 +425,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     ///
     /// The start compares versions, plan, graph, seed, schedule and optimizer of all processes; each step compares the
     /// shapes of the batch. [`on_ranks`](Pipeline::on_ranks) runs on the rank of this process alone.
-    #[must_use]
     pub fn world(mut self, world: &World) -> Self {
         self.ranks.world = (world.size() > 1).then(|| world.clone());
         self
@@ -459,14 +432,12 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 
     /// Sets whether the processes of a [world](Self::world) compare the values of their batches in each step, not only the
     /// shapes. Default: off. Costs a pass over the batch.
-    #[must_use]
     pub fn check_batches(mut self, check: bool) -> Self {
         self.options.checks_batches = check;
         self
     }
 
     /// Sets which processes of a [world](Self::world) get the named outputs of a step. Default: all of them.
-    #[must_use]
     pub fn outputs_on(mut self, outputs: OutputsOn) -> Self {
         self.options.outputs = outputs;
         self
@@ -485,25 +456,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// let builder = builder.world(world).recovery(Recovery::default());
     /// # }
     /// ```
-    #[must_use]
     pub fn recovery(mut self, recovery: Recovery) -> Self {
         self.recovery = Some(recovery);
         self
-    }
-}
-
-/// f16 loses small gradients; bf16 has the range of f32.
-fn default_scale(compute: Option<FloatDType>) -> Option<LossScale> {
-    (compute == Some(FloatDType::F16)).then(LossScale::dynamic)
-}
-
-impl<M, B, K> fmt::Debug for PipelineBuilder<M, B, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PipelineBuilder")
-            .field("seed", &self.settings.seed)
-            .field("schedule", &self.options.schedule)
-            .field("micro_batches", &self.options.micro_batches)
-            .field("stages", &self.plan.stages().len())
-            .finish_non_exhaustive()
     }
 }

@@ -3,7 +3,7 @@
 
 mod batches;
 mod builder;
-mod parameters;
+
 #[expect(clippy::module_inception, reason = "the folder is of the type")]
 mod pipeline;
 mod repeat;

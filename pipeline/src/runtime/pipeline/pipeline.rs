@@ -1,9 +1,6 @@
 //! The handle that controls a pipeline.
 
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -15,15 +12,15 @@ use tinderbox_fake::Mode;
 use super::batches::micro_batch;
 use crate::batch::{Batch, split_batch};
 use crate::lists::ScheduleChoice;
-use crate::runtime::driver::{Carry, Command, Driver, Repaired, Reply};
+use crate::runtime::driver::{Carry, Command, Driver, Repaired};
 use crate::runtime::learning_rates::{LastRates, StepRates};
 use crate::runtime::loss_scale::LossScale;
-use crate::runtime::ranks::To;
+use crate::runtime::ranks::{To, read, typed, untyped, written};
 use crate::runtime::recovery::{CallLog, Recovering};
 use crate::runtime::stage::Stage;
 use crate::schedule::{Costs, Dependencies, RankIndex};
 use crate::trace::Trace;
-use crate::{PipelineError, Plan, ProcessError, StateError};
+use crate::{PipelineError, Plan, StateError};
 
 /// Why a reply has the kind that a call expects.
 pub(super) const REPLY: &str = "a command has one kind of reply";
@@ -31,6 +28,12 @@ pub(super) const REPLY: &str = "a command has one kind of reply";
 /// A model in training, with stages on ranks that run as threads.
 ///
 /// Dropping it stops and joins the ranks.
+#[derive(derive_more::Debug)]
+#[debug(
+    "Pipeline {{ stages: {}, seed: {:?}, schedule: {:?}, micro_batches: {}, steps: {}, .. }}",
+    driver.plan.stages().len(), driver.settings.seed, driver.programs.choice,
+    driver.options.micro_batches, driver.state.step
+)]
 pub struct Pipeline<M, B> {
     pub(super) model: Deferred<M>,
     pub(super) trace: Trace<B>,
@@ -43,16 +46,7 @@ pub struct Pipeline<M, B> {
 pub(super) enum Call<M, B> {
     Command(Command),
     /// A program that makes calls itself.
-    Program(Arc<Program<M, B>>),
-}
-
-impl<M, B> Clone for Call<M, B> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Command(command) => Self::Command(command.clone()),
-            Self::Program(program) => Self::Program(program.clone()),
-        }
-    }
+    Program(Box<Program<M, B>>),
 }
 
 pub(super) type Program<M, B> =
@@ -79,7 +73,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Returns the schedule of a training step.
     pub fn schedule(&self) -> &ScheduleChoice {
-        self.driver.programs.choice()
+        &self.driver.programs.choice
     }
 
     /// Returns the seed.
@@ -162,8 +156,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Changes what the driver has, and can't fail.
     fn change(&mut self, command: Command) {
-        let changed = self.make(command);
-        changed.expect("it sends nothing");
+        self.make::<()>(command).expect("it sends nothing");
     }
 
     /// Returns the dependencies and the costs of a step with batches like `example`, for the simulator
@@ -195,14 +188,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
     ) -> Result<Vec<R>, PipelineError> {
-        let call = move |rank, stages: &mut [Stage]| -> Box<dyn Any + Send> {
-            Box::new(call(rank, stages))
-        };
-        let Reply::OfRanks(results) = self.make(Command::OnRanks(Arc::new(call)))? else {
-            unreachable!("{REPLY}");
-        };
-        let typed = results.into_iter().map(|result| result.downcast::<R>());
-        Ok(typed.map(|result| *result.expect(REPLY)).collect())
+        Ok(typed(self.make(Command::OnRanks(untyped(call)))?))
     }
 
     /// Gives every process of a [world](crate::PipelineBuilder::world) the values of all, in the order of the ranks; without one,
@@ -220,15 +206,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             self.driver.ranks.wait_for_all()?;
             return Ok(vec![value]);
         };
-        let written = postcard::to_stdvec(&value).map_err(|_| ProcessError::Frame { rank })?;
-        let Reply::Gathered(all) = self.make(Command::Gather(written))? else {
-            unreachable!("{REPLY}");
-        };
-        let read = all.iter().enumerate().map(|(rank, value)| {
-            let rank = RankIndex::new(rank);
-            postcard::from_bytes(value).map_err(|_| ProcessError::Frame { rank })
-        });
-        Ok(read.collect::<Result<_, _>>()?)
+        let all: Vec<Vec<u8>> = self.make(Command::Gather(written(rank, &value)?))?;
+        let all = all.iter().enumerate();
+        Ok(all
+            .map(|(rank, value)| read(rank, value))
+            .collect::<Result<_, _>>()?)
     }
 
     /// Returns the trained model on one device, as an ordinary Burn module. In a [world](crate::PipelineBuilder::world) of
@@ -238,7 +220,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// When a rank has failed, or the closure constructs another model than before.
     pub fn gather(&mut self, device: &Device) -> Result<M, PipelineError> {
-        let values = self.values(To::All)?;
+        let values = self.make(Command::Values(To::All))?;
         Ok(self.construct(values, device)?)
     }
 
@@ -249,18 +231,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// As [`gather`](Self::gather).
     pub fn gather_on_first(&mut self, device: &Device) -> Result<Option<M>, PipelineError> {
-        let values = self.values(To::First)?;
+        let values = self.make(Command::Values(To::First))?;
         let is_first = self.driver.ranks.own().is_none_or(|own| own.index() == 0);
         let first = is_first.then(|| self.construct(values, device));
         Ok(first.transpose()?)
-    }
-
-    /// Returns the parameters of all ranks.
-    fn values(&mut self, to: To) -> Result<Values, PipelineError> {
-        match self.make(Command::Values(to))? {
-            Reply::Values(values) => Ok(values),
-            _ => unreachable!("{REPLY}"),
-        }
     }
 
     fn construct(&self, values: Values, device: &Device) -> Result<M, StateError> {
@@ -275,17 +249,5 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns the parameters that [checks of memory](crate::PipelineBuilder::check_memory) have repaired so far.
     pub fn repaired(&self) -> &[Repaired] {
         &self.driver.repaired
-    }
-}
-
-impl<M, B> fmt::Debug for Pipeline<M, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pipeline")
-            .field("stages", &self.driver.plan.stages().len())
-            .field("seed", &self.driver.settings.seed)
-            .field("schedule", &self.driver.programs.choice())
-            .field("micro_batches", &self.driver.options.micro_batches)
-            .field("steps", &self.driver.state.step)
-            .finish_non_exhaustive()
     }
 }

@@ -7,10 +7,10 @@ use burn::module::Module;
 use tinderbox_world::clock::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
-use super::pipeline::{Call, Pipeline, Repeating};
+use super::pipeline::{Call, Pipeline, REPLY, Repeating};
 use crate::batch::Batch;
+use crate::runtime::driver::Recovered;
 use crate::runtime::driver::{CallKind, Command, Condition, Reply};
-use crate::runtime::recovered::Recovered;
 use crate::runtime::recovery::{CallLog, Recovering};
 #[cfg(test)]
 use crate::runtime::snapshots::Snapshot;
@@ -28,18 +28,15 @@ impl<M, B> Repeating<M, B> {
     /// Notes a call that was made. One that was refused is not: it has changed nothing, and sent nothing that others wait for.
     fn note(&mut self, kind: CallKind, call: Call<M, B>) {
         let recovering = &mut self.recovering;
-        let number = match kind.is_of_all() {
-            true => recovering.count_call(),
-            false => recovering.calls(),
-        };
         if kind.is_of_all() {
+            recovering.count_call();
             self.log.drop_reads();
         }
         self.log.prune(recovering.oldest());
         match recovering.has_others() {
             false => self.log.clear(),
             true if kind == CallKind::ReadsHere => {}
-            true => self.log.add(call, kind, recovering.version(), number),
+            true => (self.log).add(call, kind, recovering.version, recovering.calls),
         }
     }
 }
@@ -89,7 +86,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns what happened each time that processes were lost, and the pipeline went on.
     pub fn recovered(&self) -> &[Recovered] {
         let recovery = self.recovery.as_ref();
-        recovery.map_or(&[], |recovery| recovery.recovering.recovered())
+        recovery.map_or(&[], |recovery| &recovery.recovering.recovered)
     }
 
     /// Continues without processes that were lost, if the last error was one of a call of the
@@ -107,11 +104,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// Makes a call of the driver.
-    pub(super) fn make(&mut self, command: Command) -> Result<Reply, PipelineError> {
+    /// Makes a call of the driver, and returns its kind of reply.
+    pub(super) fn make<T: TryFrom<Reply>>(&mut self, command: Command) -> Result<T, PipelineError> {
         let kind = command.kind();
         let call = Call::Command(command.clone());
-        self.recovering(kind, |pipeline| pipeline.driver.apply(&command), || call)
+        let reply = self.recovering(kind, |pipeline| pipeline.driver.apply(&command), || call)?;
+        Ok(T::try_from(reply).ok().expect(REPLY))
     }
 
     /// Makes a call that is a program, and may not wait for the other processes, and waits for them: what one process has
@@ -141,7 +139,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.recovering(
             kind,
             |pipeline| call(pipeline),
-            || Call::Program(Arc::new(repeat)),
+            || Call::Program(Box::new(repeat)),
         )
     }
 
@@ -191,7 +189,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Takes the snapshot of the present version again.
     #[cfg(test)]
-    pub(in crate::runtime) fn renew_snapshot(&mut self) -> Result<(), PipelineError> {
+    pub(crate) fn renew_snapshot(&mut self) -> Result<(), PipelineError> {
         let taken = self.on_ranks(|_, stages| Snapshot::of(stages))?;
         if let (Some(recovery), Some(kept)) = (&mut self.recovery, &mut self.driver.kept) {
             kept.renewed = taken.into_iter().next();
@@ -220,7 +218,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Ok(());
         };
         let was_running = std::mem::replace(&mut recovery.is_running, true);
-        let world = recovery.recovering.world().clone();
+        let world = recovery.recovering.world.clone();
         let result = loop {
             let result = self.restart(failure, began);
             let is_final = matches!(
@@ -258,25 +256,23 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let Some(recovery) = &mut self.recovery else {
             return Ok(());
         };
-        let restarted = recovery.recovering.restart(&mut self.driver, began);
+        let restarted = (recovery.recovering).restart(&mut self.driver, failure, began);
         if let Err(PipelineError::Recovery(RecoveryError::StateLost { .. })) = restarted {
             recovery.log.clear();
         }
-        let restarted = restarted?;
-        let version = recovery.recovering.version();
-        let mut repeated = 0;
-        for entry in recovery.log.to_repeat(version, restarted.least) {
+        let (mut recovered, least) = restarted?;
+        let version = recovery.recovering.version;
+        for entry in recovery.log.to_repeat(version, least) {
             let kind = match (entry.changes, entry.number) {
                 (false, _) => CallKind::Reads,
                 (true, Some(_)) => CallKind::Changes,
                 (true, None) => CallKind::ChangesHere,
             };
-            repeated += self.repeat(&entry.call, kind)?;
+            recovered.repeated += self.repeat(&entry.call, kind)?;
         }
         if let Some(recovery) = &mut self.recovery {
-            let took = began.elapsed();
-            let recovering = &mut recovery.recovering;
-            recovering.report(&self.driver, restarted, failure, repeated, took);
+            (recovered.step, recovered.took) = (self.driver.state.step, began.elapsed());
+            recovery.recovering.report(recovered);
             recovery.log.prune(recovery.recovering.oldest());
         }
         Ok(())

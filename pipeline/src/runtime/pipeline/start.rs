@@ -105,11 +105,11 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         if let Some(difference) = self.trace.constructor_difference(self.model.graph()) {
             return Err(StartError::OtherModel { difference }.into());
         }
-        let (plan, options) = (&self.plan, &self.options);
+        let (plan, chosen) = (&self.plan, &self.chosen);
         plan.layout(self.trace.parameters())?;
         plan.check_trace(&self.trace)?;
         let replicas = plan.replica_count();
-        let schedule = options.schedule.clone();
+        let schedule = chosen.schedule.clone();
         let written = match schedule.as_ref().unwrap_or(&plan.schedule()) {
             ScheduleChoice::Written(schedule) => Some(schedule.micro_batches * replicas),
             _ => None,
@@ -121,19 +121,14 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
             source: self.source_of_values(),
             settings: Arc::new(Settings {
                 optimizers: self.optimizers(),
-                sum: options.sum.unwrap_or(GradientSum::of_replicas(replicas)),
+                sum: chosen.sum.unwrap_or(GradientSum::of_replicas(replicas)),
                 ..self.settings.clone()
             }),
             options: Options {
-                micro_batches: options.micro_batches.or(written).unwrap_or(planned),
-                compute: self.trace.compute_dtype(),
-                checks_batches: options.checks_batches,
-                outputs: options.outputs,
-                check_memory: options.check_memory,
+                micro_batches: chosen.micro_batches.or(written).unwrap_or(planned),
+                ..self.options
             },
-            loss_scale: options.loss_scale,
             schedule,
-            kept_programs: options.kept_programs,
             ranks: self.ranks.clone(),
         })
     }
@@ -144,7 +139,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         if self.ranks.devices.is_empty() {
             return Err(StartError::NoDevices.into());
         }
-        if self.options.micro_batches == Some(0) {
+        if self.chosen.micro_batches == Some(0) {
             return Err(StartError::NoMicroBatches.into());
         }
         if self.ranks.threads_per_rank == Some(0) {

@@ -1,6 +1,5 @@
 //! Models that do not fit in memory: the parameters of each stage are read before it runs, and dropped after it.
 
-use std::fmt;
 use std::sync::Arc;
 
 use burn::module::Module;
@@ -53,6 +52,8 @@ use crate::{PipelineError, Plan, StateError, StreamedError};
 /// ```
 ///
 /// Dropping it stops the threads.
+#[derive(derive_more::Debug)]
+#[debug("Streamed({pipeline:?})")]
 pub struct Streamed<M, B> {
     pipeline: Pipeline<M, B>,
     passes: SharedPasses,
@@ -190,7 +191,6 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     /// tensors and the batch, the memory that products of 16-bit numbers take inside, and with [`MemoryBudget::Bytes`] what the
     /// process holds already. An operation that needs other memory of its own may exceed it. With [`MemoryBudget::Bytes`], freed memory
     /// is returned to the system from then on, in the whole process ([`tinderbox_pages::return_freed_blocks`]).
-    #[must_use]
     pub fn memory(mut self, budget: MemoryBudget) -> Self {
         self.options_of_stages().budget = budget;
         self
@@ -199,7 +199,6 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     /// Sets how many bytes of parameters may stay in the memory of the host, between a device with its own memory and the source:
     /// those that do not stay on the device, and that a training step does not change. Default: none. On the CPU it is more memory
     /// beside [the memory of the model](Self::memory), which serves better there.
-    #[must_use]
     pub fn host_memory(mut self, bytes: u64) -> Self {
         self.options_of_stages().host_bytes = bytes;
         self
@@ -207,7 +206,6 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
 
     /// Sets where the trained parameters and the state of the optimizer are while their stages do not run. All parameters are read
     /// from its source, in place of [`source`](Self::source), and training continues with the step after the last one that it has.
-    #[must_use]
     pub fn store(mut self, store: impl StageStore + 'static) -> Self {
         self.options_of_stages().store = Some(Arc::new(store));
         self
@@ -215,7 +213,6 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
 
     /// Sets the number of CPU threads that compute, at least 1. Default: those that this process may use. The source has threads
     /// of its own.
-    #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.ranks.threads_per_rank = Some(threads);
         self
@@ -253,7 +250,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         let launch = self.checked()?;
         launch.check_source()?;
         let mut pipeline = self.launch(&launch)?;
-        let setup = pipeline.on_ranks(|_, stages| stages.first()?.streamed_setup());
+        let setup = pipeline.on_ranks(|_, stages| stages.first()?.setup.streamed.clone());
         let setup = setup?.into_iter().flatten().next();
         let setup = setup.expect("the plan has stages, and they are streamed");
         if let Some(store) = &store {
@@ -274,7 +271,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         if let (Some(mode), Some(parts)) = (mode, parts) {
             planned.pass(mode, &parts[0].lists, &cuts, 0)?;
         }
-        passes.set(planned);
+        *passes.lock() = Some(planned);
         Ok(Streamed {
             pipeline,
             passes,
@@ -313,10 +310,4 @@ fn resume<M: Module + Sync + 'static, B: Batch>(
     })?;
     pipeline.resume_at(store.step());
     Ok(())
-}
-
-impl<M, B> fmt::Debug for Streamed<M, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Streamed").field(&self.pipeline).finish()
-    }
 }

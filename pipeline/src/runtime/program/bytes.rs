@@ -18,13 +18,8 @@ pub(crate) struct CutBytes {
     pub(crate) inputs: u64,
 }
 
-/// What the programs of one stage read and hold.
-#[derive(Debug)]
-struct StageBytes {
-    /// Bytes of its constants, which are computed again for each visit.
-    constants: u64,
-    programs: BTreeMap<Compute, ProgramBytes>,
-}
+/// Bytes of the constants of a stage, which are computed again for each visit, and what its programs read and hold.
+type StageBytes = (u64, BTreeMap<Compute, ProgramBytes>);
 
 /// What a program reads and holds.
 #[derive(Debug)]
@@ -51,12 +46,8 @@ impl CutBytes {
         let stage = |programs: &StagePrograms| {
             let phases = Compute::ALL.into_iter();
             let phases = phases.filter_map(|compute| Some((compute, programs.phase(compute)?)));
-            StageBytes {
-                constants: programs.constants.output_bytes(),
-                programs: phases
-                    .map(|(compute, phase)| (compute, ProgramBytes::of(joint, phase)))
-                    .collect(),
-            }
+            let programs_bytes = phases.map(|(of, phase)| (of, ProgramBytes::of(joint, phase)));
+            (programs.constants.output_bytes(), programs_bytes.collect())
         };
         let inputs = joint.inputs().iter().enumerate();
         // Of carried tensors, the new values are counted.
@@ -70,19 +61,22 @@ impl CutBytes {
 
     /// The bytes of the program of a task; `None` if the stage has no such program.
     pub(crate) fn program(&self, task: Task) -> Option<&ProgramBytes> {
-        let stage = self.stages.get(task.stage.index())?;
-        stage.programs.get(&task.compute)
+        let (_, programs) = self.stages.get(task.stage.index())?;
+        programs.get(&task.compute)
     }
 
     /// The bytes of the constants of a stage.
     pub(crate) fn constants(&self, stage: StageIndex) -> u64 {
         let of_stage = self.stages.get(stage.index());
-        of_stage.map_or(0, |of_stage| of_stage.constants)
+        of_stage.map_or(0, |(constants, _)| *constants)
     }
 
     /// The bytes of the new values of all carried tensors.
     pub(crate) fn carried(&self) -> u64 {
-        let programs = self.stages.iter().flat_map(|stage| stage.programs.values());
+        let programs = self
+            .stages
+            .iter()
+            .flat_map(|(_, programs)| programs.values());
         programs.map(|program| program.carried).sum()
     }
 }
@@ -109,25 +103,15 @@ impl ProgramBytes {
             .map(|node| joint.graph().node(*node).operation().workspace_bytes());
         let gradients = phase.gradients.iter();
         let gradients = gradients.filter_map(|position| joint.gradients()[*position]);
+        let (made, updates, carried) = (&phase.outputs, &phase.updates, &phase.carried);
         Self {
             parameters,
             rows,
             transient: phase.transient_bytes(joint) + inside.max().unwrap_or(0),
-            made: {
-                let made = phase.outputs.iter();
-                made.map(|(value, _)| bytes(value)).collect()
-            },
+            made: made.iter().map(|(value, _)| bytes(value)).collect(),
             gradients: gradients.map(|value| bytes(&value)).sum(),
-            states: phase
-                .updates
-                .iter()
-                .map(|position| bytes(&joint.updates()[position]))
-                .sum(),
-            carried: phase
-                .carried
-                .iter()
-                .map(|input| bytes(&joint.carried()[input]))
-                .sum(),
+            states: updates.iter().map(|at| bytes(&joint.updates()[at])).sum(),
+            carried: carried.iter().map(|at| bytes(&joint.carried()[at])).sum(),
         }
     }
 }

@@ -19,9 +19,7 @@ pub(crate) struct RoundCarry {
 
 /// The carried tensors of a program, in the order of the batch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CarriedTensors {
-    pub(crate) tensors: Vec<CarriedTensor>,
-}
+pub(crate) struct CarriedTensors(pub(crate) Vec<CarriedTensor>);
 
 /// A carried tensor of a program.
 #[derive(Clone, Debug)]
@@ -58,18 +56,12 @@ impl CarriedTensors {
                 keepers,
             }
         });
-        Self {
-            tensors: tensors.collect(),
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.tensors.is_empty()
+        Self(tensors.collect())
     }
 
     /// The index among the carried tensors of the one at a position of the batch.
     pub(crate) fn index_of(&self, position: usize) -> Option<usize> {
-        let known = self.tensors.binary_search_by_key(&position, |t| t.position);
+        let known = self.0.binary_search_by_key(&position, |t| t.position);
         known.ok()
     }
 }

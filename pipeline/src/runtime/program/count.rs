@@ -4,7 +4,11 @@ use burn::tensor::Device;
 use tinderbox_deferred::{Executable, Executor, Program, ProgramError, RunContext};
 use tinderbox_fake::{DynTensor, ValueId};
 
+use super::bytes::CutBytes;
+use super::carried::CarriedTensors;
+use super::indices::IndexPlaces;
 use crate::ActionError;
+use crate::certify::CertifiedPrograms;
 use crate::runtime::caught::caught;
 use crate::trace::{Given, JointGraph, LossOver};
 
@@ -54,4 +58,20 @@ pub(crate) fn count_of(
 ) -> Result<LossOver<CountProgram>, ProgramError> {
     let new = |count| CountProgram::new(joint, count, check_indices);
     joint.loss_over().try_map(new)
+}
+
+/// A joint graph cut into the programs of every stage, shared by all ranks.
+#[derive(Debug)]
+pub(crate) struct CutProgram {
+    /// Its number among the programs of the pipeline.
+    pub(crate) number: u64,
+    pub(crate) programs: CertifiedPrograms,
+    /// What the loss of a micro-batch is a mean or a sum over.
+    pub(crate) loss_over: LossOver<CountProgram>,
+    /// What its programs hold beside parameters.
+    pub(crate) bytes: CutBytes,
+    /// The places of its operations that read by index.
+    pub(crate) indices: IndexPlaces,
+    /// The carried tensors of the batch.
+    pub(crate) carried: CarriedTensors,
 }

@@ -27,14 +27,6 @@ struct Place {
     input: Option<String>,
 }
 
-/// The origin of the elements of a value.
-struct Origin {
-    /// The position of the tensor in the batch.
-    input: usize,
-    /// Whether the value contains all elements of the tensor.
-    is_whole: bool,
-}
-
 impl IndexPlaces {
     /// Cost: linear in the graph.
     pub(crate) fn of(joint: &JointGraph) -> Self {
@@ -46,20 +38,13 @@ impl IndexPlaces {
                 continue;
             };
             let origin = origin(joint, indices);
-            if let (
-                Some(Origin {
-                    input,
-                    is_whole: true,
-                }),
-                [size],
-            ) = (&origin, sizes)
-            {
-                let place = all.of_batch.entry((*input, *size));
+            if let (Some((input, true)), [size]) = (origin, sizes) {
+                let place = all.of_batch.entry((input, *size));
                 place.or_insert_with(|| node.clone());
             }
             let place = Place {
                 module: module(joint, id),
-                input: origin.map(|origin| joint.inputs()[origin.input].leaf.name.clone()),
+                input: origin.map(|(input, _)| joint.inputs()[input].leaf.name.clone()),
             };
             all.places.insert(made.index() as u64, place);
         }
@@ -115,32 +100,31 @@ pub(crate) fn named(path: &str) -> String {
     }
 }
 
-/// The tensor of the batch that a value is, up to its shape and dtype.
-fn origin(joint: &JointGraph, mut value: ValueId) -> Option<Origin> {
+/// The position of the tensor of the batch that a value is, up to its shape and dtype, and whether it has all elements of it.
+fn origin(joint: &JointGraph, mut value: ValueId) -> Option<(usize, bool)> {
     let graph = joint.graph();
     let mut is_whole = true;
     loop {
         if let Some(Given::Input(input)) = joint.given(value) {
-            return Some(Origin { input, is_whole });
+            return Some((input, is_whole));
         }
         let node = graph.node(graph.value(value).producer?);
-        let keeps = [
-            "Reshape",
-            "SwapDims",
-            "Permute",
-            "Flip",
-            "Expand",
-            "RepeatDim",
-            "Slice",
-            "Cast",
-        ];
+
         let name = node.name();
         let name = name.rsplit('.').next()?;
         match node.inputs() {
-            [only] if keeps.contains(&name) => value = *only,
+            [only] if keeps(name) => value = *only,
             _ => return None,
         }
         // A cast may change the value of a number.
         is_whole &= !["Slice", "Cast"].contains(&name);
     }
+}
+
+/// Whether an operation gives elements of its input.
+fn keeps(name: &str) -> bool {
+    matches!(
+        name,
+        "Reshape" | "SwapDims" | "Permute" | "Flip" | "Expand" | "RepeatDim" | "Slice" | "Cast"
+    )
 }

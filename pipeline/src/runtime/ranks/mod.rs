@@ -3,7 +3,7 @@
 //! A new kind of rank is a new implementation of [`Ranks`].
 
 mod notice;
-mod processes;
+
 #[expect(clippy::module_inception, reason = "the folder is of the trait")]
 mod ranks;
 mod remote;
@@ -11,8 +11,8 @@ mod streaming;
 mod threads;
 
 pub(crate) use notice::{Notice, digest_of};
-pub(crate) use processes::Processes;
-pub(crate) use ranks::{RankCall, Ranks, To};
-pub(crate) use remote::header_of;
+
+pub(crate) use ranks::{RankCall, Ranks, To, read, typed, untyped, written};
+pub(crate) use remote::{Processes, header_of};
 pub(crate) use streaming::{SharedPasses, StreamingRank};
 pub(crate) use threads::{Start, Threads, Wrap};

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::hash::Hasher;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::FakeError;
+use tinderbox_fake::{DynTensor, FakeError};
 use twox_hash::XxHash3_64;
 
+use crate::runtime::digest::with_bytes;
 use crate::runtime::round::MicroInput;
 use crate::runtime::wire::TensorType;
 use crate::schedule::RankIndex;
@@ -21,10 +22,7 @@ pub(crate) fn digest_of(micro_batches: &[MicroInput], values: bool) -> Result<u6
             // Numbers and names are always written.
             hasher.write(&written.unwrap_or_default());
             if values {
-                match input.host_bytes() {
-                    Some(bytes) => hasher.write(bytes),
-                    None => hasher.write(input.to_data()?.as_bytes()),
-                }
+                with_bytes(input, |bytes| hasher.write(bytes))?;
             }
         }
     }
@@ -57,31 +55,24 @@ impl Notice {
         settings: u64,
         values: bool,
     ) -> Result<Self, FakeError> {
-        if let Some(samples) = of_share {
-            return Ok(Self {
-                call,
-                step,
-                is_training,
-                shapes: format!("{samples} samples in shares"),
-                digest: 0,
-                settings,
-            });
-        }
-        let digest = digest_of(micro_batches, values)?;
-        let first = micro_batches.first().map_or(&[][..], |micro| &micro.inputs);
-        let first = first
-            .iter()
-            .map(|input| format!("{:?} {:?}", input.shape().to_vec(), input.dtype()));
-        let first: Vec<String> = first.collect();
+        let (shapes, digest) = if let Some(samples) = of_share {
+            (format!("{samples} samples in shares"), 0)
+        } else {
+            let text =
+                |input: &DynTensor| format!("{:?} {:?}", input.shape().to_vec(), input.dtype());
+            let first = micro_batches.iter().take(1).flat_map(|micro| &micro.inputs);
+            let first = first.map(text).collect::<Vec<_>>().join(", ");
+            let shapes = format!(
+                "{} micro-batches, the first of {first}",
+                micro_batches.len()
+            );
+            (shapes, digest_of(micro_batches, values)?)
+        };
         Ok(Self {
             call,
             step,
             is_training,
-            shapes: format!(
-                "{} micro-batches, the first of {}",
-                micro_batches.len(),
-                first.join(", ")
-            ),
+            shapes,
             digest,
             settings,
         })
@@ -94,11 +85,8 @@ impl Notice {
             false => format!("evaluates after step {}", notice.step),
         };
         if (self.is_training, self.step) != (other.is_training, other.step) {
-            return Some(format!(
-                "rank {of} {} while this one {}",
-                doing(other),
-                doing(self)
-            ));
+            let (found, own) = (doing(other), doing(self));
+            return Some(format!("rank {of} {found} while this one {own}"));
         }
         if self.shapes != other.shapes {
             let (found, own) = (&other.shapes, &self.shapes);
@@ -119,7 +107,7 @@ impl Notice {
 /// The calls of all processes.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
-    pub(super) own: Option<Notice>,
+    own: Option<Notice>,
     /// The calls of others that this process has not made yet, and the last of each.
     others: BTreeMap<(u64, RankIndex), Notice>,
     last: BTreeMap<RankIndex, u64>,
@@ -148,14 +136,17 @@ impl Notices {
 
     /// Returns a rank that has ended before what this process does.
     pub(super) fn left(&self) -> Option<RankIndex> {
-        let call = self.own.as_ref().map_or(0, |own| own.call);
+        let call = self.call();
         let is_before = |(last, payloads): &(u64, u64)| {
             *last < call || self.awaited.is_some_and(|awaited| *payloads <= awaited)
         };
-        let mut ended = self.ended.iter();
-        ended
-            .find(|(_, last)| is_before(last))
-            .map(|(rank, _)| *rank)
+        let mut ended = self.ended.iter().filter(|(_, last)| is_before(last));
+        ended.next().map(|(rank, _)| *rank)
+    }
+
+    /// The number of this process' call.
+    pub(super) fn call(&self) -> u64 {
+        self.own.as_ref().map_or(0, |own| own.call)
     }
 
     /// Adds a call of another process.

@@ -10,6 +10,7 @@ use tinderbox_fake::DynTensor;
 use tinderbox_world::Channel;
 
 use super::notice::Notice;
+use crate::error::Result;
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
@@ -48,19 +49,11 @@ pub(crate) trait Ranks: Send {
     /// Runs a round on every rank of this process and returns the reports in the order of the ranks. It may take any
     /// time as long as some rank finishes an action within two timeouts: a rank that waits for a
     /// message aborts earlier and names the message.
-    fn run(
-        &mut self,
-        round: &Arc<Round>,
-        request: &'static str,
-    ) -> Result<Vec<Reported>, PipelineError>;
+    fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>>;
 
     /// Runs code on every rank's thread and returns the results in the order of the ranks. It may take
     /// any time as long as some rank reports progress within each timeout.
-    fn call(
-        &mut self,
-        request: &'static str,
-        call: RankCall,
-    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError>;
+    fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>>;
 
     /// Gives a value and tensors to all processes, or to the first, and returns the values and tensors of all that give to this
     /// one, in the order of the ranks. Without other processes, returns the own ones.
@@ -69,7 +62,7 @@ pub(crate) trait Ranks: Send {
         to: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>, PipelineError>;
+    ) -> Result<Vec<Payload>>;
 
     /// Reports to the other processes what this one is about to do, and stops it if another does something else.
     fn announce(&self, _: Notice) {}
@@ -89,19 +82,40 @@ pub(crate) trait Ranks: Send {
     fn end(&mut self);
 }
 
+/// A call whose results may be of any type.
+pub(crate) fn untyped<R: Send + 'static>(
+    call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
+) -> RankCall {
+    Arc::new(move |rank, stages| Box::new(call(rank, stages)))
+}
+
+/// The results of a call, with their type.
+pub(crate) fn typed<R: 'static>(results: Vec<Box<dyn Any + Send>>) -> Vec<R> {
+    let typed = results.into_iter().map(|result| result.downcast::<R>());
+    typed
+        .map(|result| *result.expect("it is of the call"))
+        .collect()
+}
+
+/// Writes a value of a rank for the others.
+pub(crate) fn written(rank: RankIndex, value: &impl Serialize) -> Result<Vec<u8>, ProcessError> {
+    postcard::to_stdvec(value).map_err(|_| ProcessError::Frame { rank })
+}
+
+/// Reads a value that a rank has written.
+pub(crate) fn read<T: DeserializeOwned>(rank: usize, value: &[u8]) -> Result<T, ProcessError> {
+    let rank = RankIndex::new(rank);
+    postcard::from_bytes(value).map_err(|_| ProcessError::Frame { rank })
+}
+
 impl dyn Ranks {
     /// Runs code on every rank's thread, as [`call`](Ranks::call) does.
     pub(crate) fn ask<R: Send + 'static>(
         &mut self,
         request: &'static str,
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
-    ) -> Result<Vec<R>, PipelineError> {
-        let call = move |rank, stages: &mut [Stage]| -> Box<dyn Any + Send> {
-            Box::new(call(rank, stages))
-        };
-        let results = self.call(request, Arc::new(call))?.into_iter();
-        let typed = results.map(|result| *result.downcast::<R>().expect("it is of the call"));
-        Ok(typed.collect())
+    ) -> Result<Vec<R>> {
+        Ok(typed(self.call(request, untyped(call))?))
     }
 
     /// Gives a value and tensors to all processes, or to the first, as [`exchange_bytes`](Ranks::exchange_bytes) does.
@@ -110,32 +124,36 @@ impl dyn Ranks {
         to: To,
         value: T,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<(T, Vec<DynTensor>)>, PipelineError> {
+    ) -> Result<Vec<(T, Vec<DynTensor>)>> {
         let Some(rank) = self.own() else {
             self.exchange_bytes(to, Vec::new(), Vec::new())?;
             return Ok(vec![(value, tensors)]);
         };
-        let written = postcard::to_stdvec(&value).map_err(|_| ProcessError::Frame { rank })?;
-        let all = self.exchange_bytes(to, written, tensors)?;
-        let read = all.into_iter().enumerate().map(|(rank, (value, tensors))| {
-            let rank = RankIndex::new(rank);
-            let value = postcard::from_bytes(&value);
-            Ok((value.map_err(|_| ProcessError::Frame { rank })?, tensors))
-        });
+        let all = self.exchange_bytes(to, written(rank, &value)?, tensors)?;
+        let all = all.into_iter().enumerate();
+        let read = all.map(|(rank, (value, tensors))| Ok((read(rank, &value)?, tensors)));
         read.collect()
     }
 
+    /// Gives named tensors to all processes, or to the first, and returns those of all that give to this one.
+    pub(crate) fn exchange_named<N: Serialize + DeserializeOwned>(
+        &mut self,
+        to: To,
+        of_ranks: Vec<Vec<(N, DynTensor)>>,
+    ) -> Result<impl Iterator<Item = (N, DynTensor)> + use<N>> {
+        let (names, values): (Vec<N>, Vec<DynTensor>) = of_ranks.into_iter().flatten().unzip();
+        let all = self.exchange(to, names, values)?.into_iter();
+        Ok(all.flat_map(|(names, values)| names.into_iter().zip(values)))
+    }
+
     /// Waits until all processes have made this call.
-    pub(crate) fn wait_for_all(&mut self) -> Result<(), PipelineError> {
+    pub(crate) fn wait_for_all(&mut self) -> Result<()> {
         self.exchange_bytes(To::All, Vec::new(), Vec::new())
             .map(drop)
     }
 
     /// Returns the first rank of another process that can't continue, and why.
-    pub(crate) fn agree(
-        &mut self,
-        own: Option<String>,
-    ) -> Result<Option<(RankIndex, String)>, PipelineError> {
+    pub(crate) fn agree(&mut self, own: Option<String>) -> Result<Option<(RankIndex, String)>> {
         let all = self.exchange(To::All, own, Vec::new())?;
         let mut ranks = all.into_iter().enumerate();
         Ok(ranks.find_map(|(rank, (reason, _))| Some((RankIndex::new(rank), reason?))))

@@ -1,21 +1,26 @@
-//! Ranks that are other processes.
+//! Ranks of which each is a process of a world: this process runs its own, and reaches the others by messages.
 //!
 //! A process has the mailboxes of all ranks. Its own is polled by the thread of its rank; the mailboxes of the others are held
 //! here, and filled with what arrives from their processes. So a rank of another process is a rank whose mailbox somebody
 //! else fills, and the protocol of `tinderbox-link` stays as it is.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::any::Any;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::DynTensor;
+use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_link::{Mailbox, MailboxError, mailboxes};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with_causes};
 
 use super::notice::{Notice, Notices};
-use super::ranks::{Payload, To};
+use super::ranks::{Payload, RankCall, Ranks, To};
+use super::threads::{Start, Threads};
+use crate::error::Result;
 use crate::runtime::link::{Abort, Link, Tag};
+use crate::runtime::locked::locked;
 use crate::runtime::points::System;
+use crate::runtime::round::{Reported, Round};
 use crate::runtime::snapshots::{Backups, Part};
 use crate::runtime::wire::{TensorType, lend, tensors};
 use crate::schedule::RankIndex;
@@ -49,10 +54,6 @@ struct Inbox {
     abort: Abort,
     /// What this process keeps of another one.
     backups: Option<Arc<Backups>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inbox {
@@ -116,9 +117,11 @@ impl Handler for Inbox {
 }
 
 /// The driver's side of the other processes.
+#[derive(derive_more::Debug)]
+#[debug("Remote {{ own: {own:?}, size: {}, .. }}", channel.size())]
 pub(super) struct Remote {
     own: RankIndex,
-    channel: Arc<Channel>,
+    pub(super) channel: Arc<Channel>,
     inbox: Arc<Inbox>,
     payloads: Mailbox<u64, Payload, System>,
     sequence: u64,
@@ -176,6 +179,14 @@ pub(super) fn join(
     (Box::new(link), remote)
 }
 
+fn unsent(rank: RankIndex, message: String, source: FakeError) -> ProcessError {
+    ProcessError::Unsent {
+        rank,
+        message,
+        source: Box::new(source),
+    }
+}
+
 /// The header of a frame with a part of a state.
 pub(crate) fn header_of(part: Part) -> Vec<u8> {
     // Numbers and names are always written.
@@ -195,18 +206,11 @@ impl Link for ProcessLink {
 
     fn send(&mut self, to: RankIndex, tag: Tag, values: Vec<DynTensor>) -> Result<(), LinkError> {
         self.mailbox.post(to, &tag)?;
-        let (types, pieces) = match lend(values) {
-            Ok(lent) => lent,
-            Err(source) => {
-                let unsent = ProcessError::Unsent {
-                    rank: self.mailbox.rank(),
-                    message: tag.to_string(),
-                    source: Box::new(source),
-                };
-                self.abort.trigger(unsent.into());
-                return Err(LinkError::Aborted);
-            }
-        };
+        let (types, pieces) = lend(values).map_err(|source| {
+            let unsent = unsent(self.mailbox.rank(), tag.to_string(), source);
+            self.abort.trigger(unsent.into());
+            LinkError::Aborted
+        })?;
         let header = Header::Message { tag, types };
         let channel = self.channel.upgrade().ok_or(LinkError::Aborted)?;
         send(&channel, to, &header, pieces);
@@ -234,28 +238,11 @@ impl Remote {
         self.channel.fail(&with_causes(error));
     }
 
-    pub(super) fn is_aborted(&self) -> bool {
-        self.inbox.abort.is_triggered()
-    }
-
-    pub(super) fn channel(&self) -> Weak<Channel> {
-        Arc::downgrade(&self.channel)
-    }
-
-    /// Sets what this process reports of itself.
-    pub(super) fn report(&self, status: impl Fn() -> Option<String> + Send + Sync + 'static) {
-        self.channel.report(status);
-    }
-
     /// Reports to the others what this process is about to do, and stops it if another does something else.
     pub(super) fn announce(&self, notice: Notice) {
+        let header = Header::Notice(notice.clone());
         for to in self.channel.others() {
-            send(
-                &self.channel,
-                to,
-                &Header::Notice(notice.clone()),
-                Vec::new(),
-            );
+            send(&self.channel, to, &header, Vec::new());
         }
         let mut notices = locked(&self.inbox.notices);
         notices.begin(notice);
@@ -269,22 +256,20 @@ impl Remote {
         to: To,
         value: Vec<u8>,
         given: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>, PipelineError> {
+    ) -> Result<Vec<Payload>> {
         let sequence = self.sequence;
         self.sequence += 1;
         let is_first = |rank: RankIndex| rank.index() == 0;
-        let (types, pieces) = lend(given.clone()).map_err(|source| ProcessError::Unsent {
-            rank: self.own,
-            message: "what all ranks need".to_owned(),
-            source: Box::new(source),
-        })?;
+        let message = "what all ranks need".to_owned();
+        let lent = lend(given.clone());
+        let (types, pieces) = lent.map_err(|source| unsent(self.own, message, source))?;
+        let header = Header::Payload {
+            sequence,
+            value: value.clone(),
+            types,
+        };
         let receivers = self.channel.others();
         for other in receivers.filter(|other| to == To::All || is_first(*other)) {
-            let header = Header::Payload {
-                sequence,
-                value: value.clone(),
-                types: types.clone(),
-            };
             send(&self.channel, other, &header, pieces.clone());
         }
         self.wait_for(Some(sequence));
@@ -330,12 +315,9 @@ impl Drop for Remote {
         if std::thread::panicking() {
             return;
         }
-        let own = locked(&self.inbox.notices)
-            .own
-            .as_ref()
-            .map_or(0, |own| own.call);
+        let call = locked(&self.inbox.notices).call();
         let header = Header::Ended {
-            call: own,
+            call,
             payloads: self.sequence,
         };
         for to in self.channel.others() {
@@ -344,11 +326,94 @@ impl Drop for Remote {
     }
 }
 
-impl std::fmt::Debug for Remote {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Remote")
-            .field("own", &self.own)
-            .field("size", &self.channel.size())
-            .finish_non_exhaustive()
+/// The rank of this process, and the others. A process beyond the ranks of the plan has none, and makes the same calls.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    own: Threads,
+    /// None after it has ended.
+    remote: Option<Remote>,
+    rank: RankIndex,
+}
+
+impl Processes {
+    /// Joins the ranks of the other processes, and starts the rank of this one, if it has one.
+    pub(crate) fn new(
+        start: Start<'_>,
+        world: &World,
+        backups: Option<Arc<Backups>>,
+    ) -> Result<Self> {
+        let (link, remote) = join(world, &start.abort, start.timeout, backups);
+        let first = start.setups.first();
+        let progress = first.map(|setup| setup.progress.clone());
+        (remote.channel).report(move || progress.as_ref()?.doing());
+        let rank = world.rank();
+        let others = Some(Arc::downgrade(&remote.channel));
+        Ok(Self {
+            own: Threads::start(rank, start, vec![link], others)?,
+            remote: Some(remote),
+            rank,
+        })
+    }
+
+    /// Notifies the others of an error.
+    fn notify<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.fail(error))
+    }
+}
+
+impl Ranks for Processes {
+    fn own(&self) -> Option<RankIndex> {
+        self.remote.as_ref().map(|_| self.rank)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.own.timeout()
+    }
+
+    fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
+        let reports = self.own.run(round, request);
+        self.notify(reports)
+    }
+
+    fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
+        let results = self.own.call(request, call);
+        self.notify(results)
+    }
+
+    fn exchange_bytes(
+        &mut self,
+        to: To,
+        value: Vec<u8>,
+        tensors: Vec<DynTensor>,
+    ) -> Result<Vec<Payload>> {
+        let remote = self.remote.as_mut().ok_or(PipelineError::Stopped)?;
+        let exchanged = remote.exchange(to, value, tensors);
+        self.notify(exchanged)
+    }
+
+    fn announce(&self, notice: Notice) {
+        if let Some(remote) = &self.remote {
+            remote.announce(notice);
+        }
+    }
+
+    fn fail(&self, error: &PipelineError) {
+        if let Some(remote) = &self.remote {
+            remote.fail(error);
+        }
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.remote.is_none() || self.own.is_aborted()
+    }
+
+    fn channel(&self) -> Option<Weak<Channel>> {
+        let remote = self.remote.as_ref()?;
+        Some(Arc::downgrade(&remote.channel))
+    }
+
+    fn end(&mut self) {
+        self.own.end();
+        self.remote = None;
     }
 }

@@ -1,7 +1,7 @@
 //! A rank whose stages have their parameters only while they run.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tinderbox_fake::{DynTensor, Mode};
@@ -9,6 +9,8 @@ use tinderbox_fake::{DynTensor, Mode};
 use super::ranks::{Payload, RankCall, Ranks, To};
 use super::threads::Threads;
 use crate::PipelineError;
+use crate::error::Result;
+use crate::runtime::locked::locked;
 use crate::runtime::pass::Passes;
 use crate::runtime::program::CutProgram;
 use crate::runtime::round::{Reported, Round};
@@ -19,13 +21,8 @@ use crate::schedule::ScheduleMode;
 pub(crate) struct SharedPasses(Arc<Mutex<Option<Passes>>>);
 
 impl SharedPasses {
-    pub(crate) fn set(&self, passes: Passes) {
-        *self.lock() = Some(passes);
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Passes>> {
-        // No change panics halfway.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 
@@ -46,11 +43,7 @@ impl Ranks for StreamingRank {
         self.thread.timeout()
     }
 
-    fn run(
-        &mut self,
-        round: &Arc<Round>,
-        request: &'static str,
-    ) -> Result<Vec<Reported>, PipelineError> {
+    fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
         let part = &round.parts[0];
         let mode = match part.lists.schedule.mode {
             ScheduleMode::Training => Mode::Training,
@@ -65,11 +58,7 @@ impl Ranks for StreamingRank {
         self.thread.run_pass(round, Some(&pass), request)
     }
 
-    fn call(
-        &mut self,
-        request: &'static str,
-        call: RankCall,
-    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError> {
+    fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
         self.thread.call(request, call)
     }
 
@@ -78,7 +67,7 @@ impl Ranks for StreamingRank {
         to: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>, PipelineError> {
+    ) -> Result<Vec<Payload>> {
         self.thread.exchange_bytes(to, value, tensors)
     }
 

@@ -12,9 +12,9 @@ use tinderbox_world::Channel;
 use tinderbox_world::clock::is_simulated;
 
 use super::ranks::{Payload, RankCall, Ranks, To};
+use crate::error::Result;
 use crate::runtime::execute::{RankRequest, Reply, run_rank};
-use crate::runtime::link::{Abort, Link};
-use crate::runtime::local::{LocalLink, local_links};
+use crate::runtime::link::{Abort, Link, LocalLink, local_links};
 use crate::runtime::pass::Pass;
 use crate::runtime::points::{Receiver, System};
 use crate::runtime::progress::{Counted, RankProgress, Watch};
@@ -55,17 +55,16 @@ pub(crate) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 
 impl Threads {
     /// Starts all ranks in this process.
-    pub(crate) fn new(start: Start<'_>) -> Result<Self, PipelineError> {
+    pub(crate) fn new(start: Start<'_>) -> Result<Self> {
         let links = local_links(start.setups.len(), &start.abort, start.timeout);
-        let links = start
-            .setups
-            .iter()
-            .zip(links)
-            .map(|(setup, link)| match start.wrap {
+        let links = start.setups.iter().zip(links).map(|(setup, link)| {
+            let link: Box<dyn Link> = match start.wrap {
                 Some(wrap) => wrap(setup.rank, link),
                 None => Box::new(link),
-            });
-        let links: Vec<Box<dyn Link>> = links.collect();
+            };
+            link
+        });
+        let links = links.collect();
         Self::start(RankIndex::new(0), start, links, None)
     }
 
@@ -75,25 +74,21 @@ impl Threads {
         start: Start<'_>,
         links: Vec<Box<dyn Link>>,
         others: Option<Weak<Channel>>,
-    ) -> Result<Self, PipelineError> {
-        let Start {
-            setups,
-            abort,
-            source,
-            threads_per_rank,
-            timeout,
-            ..
-        } = start;
-        let progress: Vec<_> = setups.iter().map(|setup| setup.progress.clone()).collect();
+    ) -> Result<Self> {
+        let setups = start.setups.into_iter();
+        let progress: Vec<_> = setups
+            .as_slice()
+            .iter()
+            .map(|of| of.progress.clone())
+            .collect();
         let watch = Arc::new(Watch {
             own: (first, progress.clone()),
             others,
         });
-        let members = setups.into_iter().zip(links);
-        let members = members.map(|(setup, link)| {
+        let members = setups.zip(links).map(|(setup, link)| {
             let rank = setup.rank;
-            let (source, watch) = (source.clone(), watch.clone());
-            let pool = pool(rank, threads_per_rank)?;
+            let (source, watch) = (start.source.clone(), watch.clone());
+            let pool = pool(rank, start.threads_per_rank)?;
             let body = move |link: &mut Box<dyn Link>, requests: &Receiver<RankRequest>| {
                 let run = || run_rank(setup, watch, &mut **link, &source, requests);
                 match pool {
@@ -106,13 +101,13 @@ impl Threads {
         });
         let members = members.collect::<Result<Vec<_>, StartError>>()?;
         let lost = |rank| RankError::Ended { rank }.into();
-        let crew = Crew::start_at(first, &abort, members, lost);
+        let crew = Crew::start_at(first, &start.abort, members, lost);
         Ok(Self {
             crew: Some(crew.map_err(|error| stopped(error, "start"))?),
             first,
             progress,
-            abort,
-            timeout,
+            abort: start.abort,
+            timeout: start.timeout,
         })
     }
 
@@ -122,7 +117,7 @@ impl Threads {
         round: &Arc<Round>,
         pass: Option<&Arc<Pass>>,
         request: &'static str,
-    ) -> Result<Vec<Reported>, PipelineError> {
+    ) -> Result<Vec<Reported>> {
         let make = |_, reply| RankRequest::Round(round.clone(), pass.cloned(), reply);
         let mut progressed = progressed(&self.progress);
         let mut is_idle = false;
@@ -149,19 +144,11 @@ impl Ranks for Threads {
         self.timeout
     }
 
-    fn run(
-        &mut self,
-        round: &Arc<Round>,
-        request: &'static str,
-    ) -> Result<Vec<Reported>, PipelineError> {
+    fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
         self.run_pass(round, None, request)
     }
 
-    fn call(
-        &mut self,
-        request: &'static str,
-        call: RankCall,
-    ) -> Result<Vec<Box<dyn Any + Send>>, PipelineError> {
+    fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
         let make = |_, reply: Reply<Box<dyn Any + Send>>| {
             let (call, channels) = (call.clone(), self.abort.channels().clone());
             RankRequest::Call(Box::new(move |rank, stages| {
@@ -197,7 +184,7 @@ impl Ranks for Threads {
         _: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>, PipelineError> {
+    ) -> Result<Vec<Payload>> {
         match self.crew {
             Some(_) => Ok(vec![(value, tensors)]),
             None => Err(PipelineError::Stopped),

@@ -1,5 +1,7 @@
 //! The calls that a process may have to make again.
 
+use std::sync::Arc;
+
 use crate::runtime::driver::CallKind;
 
 /// A call that may be repeated.
@@ -15,10 +17,10 @@ pub(crate) struct Entry<C> {
 
 /// The calls since the oldest version that a process may go back to.
 pub(crate) struct CallLog<C> {
-    entries: Vec<Entry<C>>,
+    entries: Vec<Arc<Entry<C>>>,
 }
 
-impl<C: Clone> CallLog<C> {
+impl<C> CallLog<C> {
     pub(crate) const fn new() -> Self {
         Self {
             entries: Vec::new(),
@@ -27,12 +29,12 @@ impl<C: Clone> CallLog<C> {
 
     /// Adds a call, with the version after it and its number.
     pub(crate) fn add(&mut self, call: C, kind: CallKind, version: u64, number: u64) {
-        self.entries.push(Entry {
+        self.entries.push(Arc::new(Entry {
             version: version - u64::from(kind.changes()),
             changes: kind.changes(),
             number: kind.is_of_all().then_some(number),
             call,
-        });
+        }));
     }
 
     /// Drops the calls that changed nothing: every process has made them.
@@ -51,15 +53,11 @@ impl<C: Clone> CallLog<C> {
 
     /// The calls to make again from a version: those that changed something, and the last one of all processes if some have
     /// made fewer than this process.
-    pub(crate) fn to_repeat(&self, version: u64, least: u64) -> Vec<Entry<C>> {
+    pub(crate) fn to_repeat(&self, version: u64, least: u64) -> Vec<Arc<Entry<C>>> {
         let due = self.entries.iter().filter(|entry| {
             let is_missing = entry.number.is_some_and(|number| number > least);
             entry.version >= version && (entry.changes || is_missing)
         });
-        let due = due.map(|entry| Entry {
-            call: entry.call.clone(),
-            ..*entry
-        });
-        due.collect()
+        due.cloned().collect()
     }
 }

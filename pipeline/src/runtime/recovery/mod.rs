@@ -16,7 +16,7 @@ mod moving;
 mod recovering;
 mod replan;
 mod restart;
-mod sending;
+
 mod settings;
 
 pub(crate) use log::CallLog;

@@ -1,62 +1,34 @@
 //! Moves the state of all ranks to where a new plan needs it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
-use burn::optim::DynState;
 use burn::tensor::TensorData;
 use burn_pack::Scalar;
 use bytes::Bytes;
-use tinderbox_deferred::{Observer, ParameterPath, ParameterTable, Values};
-use tinderbox_fake::DynTensor;
-use tinderbox_world::clock::{Condvar, Instant};
+use tinderbox_deferred::{ParameterPath, ParameterTable, Values};
+use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
 use crate::cut::Layout;
-use crate::runtime::optimizer::{SavedOptimizer, StateFields, StateTensor};
-use crate::runtime::snapshots::{Contents, Item, Name, tensor};
+use crate::error::Result;
+use crate::runtime::digest::joined;
+use crate::runtime::locked::Awaited;
+use crate::runtime::optimizer::{StateFields, StateTensor};
+use crate::runtime::snapshots::{Contents, Item, Name};
+use crate::runtime::streamed::State;
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
-use crate::{PipelineError, ProcessError, RankError};
+use crate::{ProcessError, RankError};
 
 /// What a rank of the new plan holds, whole.
 pub(super) struct Moved {
     pub(super) values: Values,
-    pub(super) state: MovedState,
+    /// The states of the optimizer for the parameters that the rank owns.
+    pub(super) states: HashMap<ParameterPath, State>,
     /// The bytes that this rank was sent.
     pub(super) received_bytes: u64,
-}
-
-/// The state of the optimizer for the parameters that a rank owns.
-pub(super) struct MovedState {
-    /// The states that stay on this rank.
-    pub(super) own: BTreeMap<ParameterPath, DynState>,
-    fields: BTreeMap<ParameterPath, StateFields>,
-    /// Each is read once.
-    values: Mutex<BTreeMap<ParameterPath, Vec<DynTensor>>>,
-}
-
-impl SavedOptimizer for MovedState {
-    fn fields(&self, path: &ParameterPath) -> StateFields {
-        self.fields.get(path).cloned().unwrap_or_default()
-    }
-
-    fn state(&self, path: &ParameterPath) -> Option<DynState> {
-        self.own.get(path).cloned()
-    }
-
-    fn read(
-        &self,
-        path: &ParameterPath,
-        _: &dyn Observer,
-    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
-        let values = self.values.lock();
-        let values = values.unwrap_or_else(PoisonError::into_inner).remove(path);
-        let read = values.into_iter().flatten();
-        read.map(|value| Ok(value.into_data()?)).collect()
-    }
 }
 
 /// What the ranks of a layout need.
@@ -64,35 +36,31 @@ pub(super) struct Needs<'a> {
     layout: &'a Layout,
     /// The number of ranks of all replicas.
     ranks: usize,
-    /// The parameters that each rank of a replica holds, and those that it owns, by position.
-    held: Vec<BTreeSet<usize>>,
-    owned: Vec<BTreeSet<usize>>,
+    /// The parameters that each rank of a replica holds, by position, and whether it owns them.
+    held: Vec<BTreeMap<usize, bool>>,
 }
 
 impl<'a> Needs<'a> {
     pub(super) fn of(layout: &'a Layout, ranks: usize) -> Self {
-        let mut held = vec![BTreeSet::new(); layout.rank_count()];
-        let mut owned = held.clone();
+        let mut held = vec![BTreeMap::new(); layout.rank_count()];
         for (stage, rank) in layout.stages().zip(&layout.ranks) {
-            let rank = rank.index();
-            owned[rank].extend(layout.owned(stage).iter().copied());
-            held[rank].extend(layout.owned(stage).iter().copied());
-            held[rank].extend(layout.copies(stage).iter().copied());
+            let held: &mut BTreeMap<usize, bool> = &mut held[rank.index()];
+            held.extend(layout.owned(stage).iter().map(|at| (*at, true)));
+            for copy in layout.copies(stage) {
+                held.entry(*copy).or_insert(false);
+            }
         }
         Self {
             layout,
             ranks,
             held,
-            owned,
         }
     }
 
     /// Whether a rank needs a part of a state.
     fn includes(&self, rank: RankIndex, name: &Name) -> bool {
-        match name.state {
-            None => self.is_in(&self.held, rank, name.position),
-            Some(_) => self.owns(rank, name.position),
-        }
+        let owns = self.holding(rank, name.position);
+        owns.is_some_and(|owns| owns || name.state.is_none())
     }
 
     /// Whether a rank needs the state of a parameter, and no other does.
@@ -101,12 +69,14 @@ impl<'a> Needs<'a> {
     }
 
     fn owns(&self, rank: RankIndex, position: usize) -> bool {
-        self.is_in(&self.owned, rank, position)
+        self.holding(rank, position) == Some(true)
     }
 
-    fn is_in(&self, of_ranks: &[BTreeSet<usize>], rank: RankIndex, position: usize) -> bool {
-        let place = rank.index() % self.layout.rank_count();
-        rank.index() < self.ranks && of_ranks[place].contains(&position)
+    /// Whether a rank owns a parameter; `None` if it does not hold it.
+    fn holding(&self, rank: RankIndex, position: usize) -> Option<bool> {
+        let held = &self.held[rank.index() % self.layout.rank_count()];
+        let is_rank = rank.index() < self.ranks;
+        held.get(&position).copied().filter(|_| is_rank)
     }
 }
 
@@ -130,12 +100,7 @@ impl Value {
     /// The bytes of its elements in row-major order. Not copied for a tensor on the CPU that is not a view.
     fn bytes(&self) -> Result<Vec<Bytes>, RankError> {
         match self {
-            Self::Tensor(tensor) => {
-                lend_row_major(vec![tensor.clone()]).map_err(|source| RankError::Unreadable {
-                    what: "a value to move",
-                    source: Box::new(source),
-                })
-            }
+            Self::Tensor(tensor) => lend_row_major(vec![tensor.clone()]).map_err(unreadable),
             Self::Chunks(chunks) => {
                 let one = |at| Bytes::from_owner(Chunk(chunks.clone(), at));
                 Ok((0..chunks.len()).map(one).collect())
@@ -147,7 +112,7 @@ impl Value {
     fn into_tensor(self, item: &Item) -> Option<DynTensor> {
         match self {
             Self::Tensor(tensor) => Some(tensor),
-            Self::Chunks(chunks) => tensor(item, Buffer::joined(&chunks)),
+            Self::Chunks(chunks) => item.kind.tensor(Buffer::joined(&chunks)),
         }
     }
 }
@@ -158,12 +123,7 @@ struct Parts(BTreeMap<Name, BTreeMap<u64, DynTensor>>);
 
 impl Parts {
     /// Adds an item from a rank; `None` for its value if other bytes have arrived than the item says.
-    fn add(
-        &mut self,
-        from: RankIndex,
-        item: &Item,
-        value: Option<DynTensor>,
-    ) -> Result<(), PipelineError> {
+    fn add(&mut self, from: RankIndex, item: &Item, value: Option<DynTensor>) -> Result<()> {
         let value = value.ok_or(ProcessError::Frame { rank: from })?;
         let rows = self.0.entry(item.name.clone()).or_default();
         rows.insert(item.first_row, value);
@@ -175,14 +135,13 @@ impl Parts {
         self,
         scalars: impl Iterator<Item = (usize, String, Scalar)>,
         table: &ParameterTable,
-    ) -> Result<(Values, MovedState), PipelineError> {
+    ) -> Result<(Values, HashMap<ParameterPath, State>)> {
         let path = |position: usize| table.iter().as_slice()[position].path.clone();
         let mut of_parameters = Vec::new();
-        let mut fields: BTreeMap<ParameterPath, StateFields> = BTreeMap::new();
-        let mut of_state: BTreeMap<ParameterPath, Vec<DynTensor>> = BTreeMap::new();
+        let mut states: HashMap<ParameterPath, (StateFields, Vec<TensorData>)> = HashMap::new();
         for (name, rows) in self.0 {
             let path = path(name.position);
-            let value = joined(rows.into_values().collect())?;
+            let value = joined(rows.into_values().collect()).map_err(unreadable)?;
             let Some(name) = name.state else {
                 of_parameters.push((path, value));
                 continue;
@@ -193,19 +152,17 @@ impl Parts {
                 shape: shape.iter().map(|size| *size as u64).collect(),
                 dtype: value.dtype(),
             };
-            fields.entry(path.clone()).or_default().tensors.push(tensor);
-            of_state.entry(path).or_default().push(value);
+            let (fields, data) = states.entry(path).or_default();
+            fields.tensors.push(tensor);
+            data.push(value.into_data().map_err(unreadable)?);
         }
         for (position, name, scalar) in scalars {
-            let fields = fields.entry(path(position)).or_default();
+            let (fields, _) = states.entry(path(position)).or_default();
             fields.scalars.push((name, scalar));
         }
-        let state = MovedState {
-            own: BTreeMap::new(),
-            fields,
-            values: Mutex::new(of_state),
-        };
-        Ok((of_parameters.into_iter().collect(), state))
+        let states = states.into_iter();
+        let states = states.map(|(path, (fields, data))| (path, State::Read(fields, data)));
+        Ok((of_parameters.into_iter().collect(), states.collect()))
     }
 }
 
@@ -216,7 +173,7 @@ pub(super) fn move_state(
     needs: &Needs<'_>,
     table: &ParameterTable,
     timeout: Duration,
-) -> Result<Moved, PipelineError> {
+) -> Result<Moved> {
     let own = world.rank();
     let arrived = Arc::new(Arrived::default());
     let channel = world.open(arrived.clone());
@@ -252,75 +209,43 @@ pub(super) fn move_state(
                 Err(chunks) => Buffer::joined(&chunks),
             };
             received_bytes += bytes.len() as u64;
-            parts.add(from, item, tensor(item, bytes))?;
+            parts.add(from, item, item.kind.tensor(bytes))?;
         }
     }
     let scalars = all.into_iter().flat_map(|contents| contents.scalars);
     let scalars = scalars.filter(|(position, ..)| needs.owns(own, *position));
-    let (values, state) = parts.joined(scalars, table)?;
+    let (values, states) = parts.joined(scalars, table)?;
     Ok(Moved {
         values,
-        state,
+        states,
         received_bytes,
     })
 }
 
-/// Joins rows, at least one, some of which may be on a device and others in the memory of the host.
-fn joined(rows: Vec<DynTensor>) -> Result<DynTensor, RankError> {
-    let device = rows[0].device();
-    let rows = rows.into_iter().map(|rows| rows.to_device(&device));
-    let rows = rows.collect::<Result<_, _>>();
-    rows.map(DynTensor::joined)
-        .map_err(|source| RankError::Unreadable {
-            what: "a value to move",
-            source: Box::new(source),
-        })
+/// The error of a value that can't be read.
+fn unreadable(source: FakeError) -> RankError {
+    RankError::Unreadable {
+        what: "a value to move",
+        source: Box::new(source),
+    }
 }
 
-/// The items that have arrived, by their sender and index.
+/// The items that have arrived, by their sender and index, and the failure of the world.
 #[derive(Default)]
-struct Arrived {
-    state: Mutex<ArrivedState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct ArrivedState {
-    items: BTreeMap<(RankIndex, u32), Vec<Buffer>>,
-    failure: Option<Failure>,
-}
+struct Arrived(Awaited<(BTreeMap<(RankIndex, u32), Vec<Buffer>>, Option<Failure>)>);
 
 impl Arrived {
-    fn state(&self) -> MutexGuard<'_, ArrivedState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait_for(
-        &self,
-        key: (RankIndex, u32),
-        timeout: Duration,
-    ) -> Result<Vec<Buffer>, PipelineError> {
-        let began = Instant::now();
-        let mut state = self.state();
-        loop {
-            if let Some(pieces) = state.items.remove(&key) {
-                return Ok(pieces);
-            }
-            if let Some(failure) = &state.failure {
-                return Err(WorldError::Failed(failure.clone()).into());
-            }
-            let left = timeout.saturating_sub(began.elapsed());
-            if left.is_zero() {
-                let (rank, _) = key;
-                let late = RankError::Timeout {
-                    rank,
-                    request: "send the state that it keeps",
-                    timeout,
-                };
-                return Err(late.into());
-            }
-            state = self.changed.wait_timeout(&self.state, state, left);
-        }
+    fn wait_for(&self, key: (RankIndex, u32), timeout: Duration) -> Result<Vec<Buffer>> {
+        let found = self.0.wait_for(timeout, |(items, failure)| {
+            let failed = || Some(Err(WorldError::Failed(failure.clone()?).into()));
+            items.remove(&key).map(Ok).or_else(failed)
+        });
+        let late = RankError::Timeout {
+            rank: key.0,
+            request: "send the state that it keeps",
+            timeout,
+        };
+        found.unwrap_or_else(|| Err(late.into()))
     }
 }
 
@@ -328,13 +253,11 @@ impl Handler for Arrived {
     fn received(&self, from: RankIndex, header: &[u8], pieces: Vec<Buffer>) {
         if let Ok(at) = header.try_into() {
             let key = (from, u32::from_le_bytes(at));
-            self.state().items.insert(key, pieces);
-            self.changed.notify_all();
+            self.0.change(|(items, _)| items.insert(key, pieces));
         }
     }
 
     fn failed(&self, failure: &Failure) {
-        self.state().failure = Some(failure.clone());
-        self.changed.notify_all();
+        self.0.change(|(_, failed)| *failed = Some(failure.clone()));
     }
 }

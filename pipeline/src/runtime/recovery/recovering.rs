@@ -3,44 +3,50 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use tinderbox_deferred::ParameterTable;
 use tinderbox_world::clock::{Instant, Thread};
-use tinderbox_world::{Failure, How, World, machine};
+use tinderbox_world::{Channel, Failure, How, World, machine};
 
 use super::keepers::keepers;
 use super::ledger::{INITIAL, Ledger};
-use super::sending::send;
+use crate::error::Result;
 use crate::plan::Plan;
+use crate::runtime::digest::ReadError;
+use crate::runtime::driver::Recovered;
 use crate::runtime::driver::{CallKind, Condition, Driver, Launch};
 use crate::runtime::points::{Point, reach};
-use crate::runtime::recovered::Recovered;
-use crate::runtime::snapshots::{Backups, Snapshot};
+use crate::runtime::ranks::header_of;
+use crate::runtime::snapshots::{Backups, Part, Snapshot};
+use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
-use crate::{PipelineError, RankError, RecoveryError, StartError};
+use crate::{RankError, RecoveryError, StartError};
 
 /// After so many changes without a snapshot, the next call of all processes takes one.
 const CHANGES: u64 = 64;
 
 /// Plans for a number of processes.
-pub(crate) type Planned = dyn Fn(usize) -> Result<Plan, PipelineError> + Send + Sync;
+pub(crate) type Planned = dyn Fn(usize) -> Result<Plan> + Send + Sync;
 
 /// What a process needs to continue without others.
 pub(crate) struct Recovering {
     /// After how many steps a snapshot is taken.
     every: u64,
     pub(super) replan: Arc<Planned>,
-    pub(super) world: World,
+    pub(crate) world: World,
     /// Starts the ranks of any plan, with initial parameters, and the plan with which they were started first.
     pub(super) launch: (Launch, Plan),
     pub(super) ledger: Ledger,
     /// The ledgers before the last losses, the newest last, until the present one has a version that all keepers have.
     pub(super) earlier: Vec<Ledger>,
     /// The number of calls so far that changed something.
-    pub(super) version: u64,
+    pub(crate) version: u64,
     /// The number of calls so far in which all processes took part.
-    pub(super) calls: u64,
+    pub(crate) calls: u64,
     /// Whether the state of lost ranks is lost, and no restore is complete since.
     pub(super) is_state_lost: bool,
-    pub(super) recovered: Vec<Recovered>,
+    /// What happened each time that processes were lost.
+    pub(crate) recovered: Vec<Recovered>,
     /// Sends the last snapshot.
     sending: Option<Thread>,
 }
@@ -52,14 +58,14 @@ impl Recovering {
         world: World,
         launch: Launch,
         driver: &mut Driver,
-    ) -> Result<Self, PipelineError> {
+    ) -> Result<Self> {
         let (timeout, lost_after) = (driver.ranks.timeout(), world.lost_after());
         if timeout <= lost_after {
-            let short = RecoveryError::ShortTimeout {
+            return Err(RecoveryError::ShortTimeout {
                 timeout,
                 lost_after,
-            };
-            return Err(short.into());
+            }
+            .into());
         }
         if !world.begin_recovery() {
             return Err(RecoveryError::TwoRecoveries.into());
@@ -81,19 +87,6 @@ impl Recovering {
             recovered: Vec::new(),
             sending: None,
         })
-    }
-
-    pub(crate) const fn world(&self) -> &World {
-        &self.world
-    }
-
-    pub(crate) const fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// What happened each time that processes were lost.
-    pub(crate) fn recovered(&self) -> &[Recovered] {
-        &self.recovered
     }
 
     /// The oldest version that this process may go back to.
@@ -151,11 +144,7 @@ impl Recovering {
     }
 
     /// Counts a call that was made, and takes a snapshot if one is due.
-    pub(crate) fn after_call(
-        &mut self,
-        driver: &mut Driver,
-        kind: CallKind,
-    ) -> Result<(), PipelineError> {
+    pub(crate) fn after_call(&mut self, driver: &mut Driver, kind: CallKind) -> Result<()> {
         self.absorb(driver);
         if driver.condition == Condition::Sound {
             self.is_state_lost = false;
@@ -178,31 +167,23 @@ impl Recovering {
     }
 
     /// Counts a call of all processes: every process has made the calls before it, and has this ledger.
-    pub(crate) fn count_call(&mut self) -> u64 {
+    pub(crate) fn count_call(&mut self) {
         self.calls += 1;
         if self.ledger.kept.is_some() {
             self.earlier.clear();
         }
-        self.calls
-    }
-
-    /// The number of calls so far in which all processes took part.
-    pub(crate) const fn calls(&self) -> u64 {
-        self.calls
     }
 
     /// Takes a snapshot of this version, when all keepers have the one before, and begins to send it.
-    fn take_snapshot(&mut self, driver: &mut Driver) -> Result<(), PipelineError> {
+    fn take_snapshot(&mut self, driver: &mut Driver) -> Result<()> {
         if !self.has_others() || self.ledger.snapshots.contains_key(&self.version) {
             return Ok(());
         }
         reach(Point::Snapshot);
         self.wait_until_kept(driver)?;
-        let taken = driver
-            .ranks
-            .ask("take a snapshot", |_, stages| Snapshot::of(stages))?;
+        let taken = driver.take_snapshot()?;
         // A process without a stage has none, and sends nothing.
-        let snapshot = taken.into_iter().next().unwrap_or_default();
+        let snapshot = taken.unwrap_or_default();
         self.join_sending();
         let (version, ledger) = (self.version, &mut self.ledger);
         let earlier = ledger.snapshots.iter().next_back();
@@ -226,7 +207,7 @@ impl Recovering {
     }
 
     /// Waits until all keepers have the newest version.
-    fn wait_until_kept(&mut self, driver: &mut Driver) -> Result<(), PipelineError> {
+    fn wait_until_kept(&mut self, driver: &mut Driver) -> Result<()> {
         const LOOK: Duration = Duration::from_millis(20);
         let ledger = &self.ledger;
         let newest = ledger.newest_own();
@@ -274,7 +255,7 @@ pub(super) fn new_ledger(
     world: &World,
     backups: Arc<Backups>,
     driver: &mut Driver,
-) -> Result<Ledger, PipelineError> {
+) -> Result<Ledger> {
     let machines = world.all_gather(machine())?;
     let keepers: Vec<RankIndex> = match machines.len() {
         1 => Vec::new(),
@@ -283,4 +264,47 @@ pub(super) fn new_ledger(
     let ledger = Ledger::new(world, keepers, backups);
     driver.kept = Some(ledger.kept_snapshots());
     Ok(ledger)
+}
+
+/// The most bytes of a frame, so that the messages of a step do not wait for long.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Sends a snapshot to its keeper, when there is nothing else to send to it.
+pub(super) fn send(
+    (channel, to): (&Channel, RankIndex),
+    version: u64,
+    snapshot: &Snapshot,
+    earlier: Option<(u64, Snapshot)>,
+    table: &ParameterTable,
+) -> Result<(), ReadError> {
+    let (contents, values) = snapshot.read(table, |_, _| true)?;
+    let (earlier, is_same) = match earlier {
+        Some((earlier, known)) => (earlier, snapshot.same_as(&known)),
+        None => (0, Vec::new()),
+    };
+    let bytes = lend_row_major(values)?;
+    let items: Vec<usize> = (0..bytes.len())
+        .filter(|item| !is_same.get(*item).copied().unwrap_or(false))
+        .collect();
+    let begin = Part::Begin {
+        version,
+        contents,
+        earlier,
+        is_same,
+    };
+    put(channel, to, begin, Vec::new());
+    for item in items {
+        let mut left = bytes[item].clone();
+        while !left.is_empty() {
+            let chunk = left.split_to(left.len().min(CHUNK_BYTES));
+            put(channel, to, Part::Bytes { version, item }, vec![chunk]);
+        }
+    }
+    Ok(())
+}
+
+fn put(channel: &Channel, to: RankIndex, part: Part, pieces: Vec<Bytes>) {
+    reach(Point::Keep);
+    let header = header_of(part);
+    channel.send_when_idle(to, &header, pieces);
 }

@@ -1,26 +1,28 @@
 //! Continues after a loss: regroups, plans again, moves the state, and starts the ranks again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::ParameterPath;
 use tinderbox_world::clock::Instant;
-use tinderbox_world::{Failure, World, WorldError, with_causes};
+use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::ledger::{Holdings, INITIAL, newest_version};
-use super::moving::{Moved, MovedState, Needs, Value, move_state};
+use super::moving::{Moved, Needs, Value, move_state};
 use super::recovering::{Recovering, new_ledger};
+use crate::error::Result;
 use crate::plan::Plan;
+use crate::runtime::driver::Recovered;
 use crate::runtime::driver::{Condition, Driver, DriverState};
 use crate::runtime::memory::device_of;
 use crate::runtime::pieces::Piece;
 use crate::runtime::points::{Point, reach};
-use crate::runtime::recovered::Recovered;
 use crate::runtime::snapshots::Backups;
+use crate::runtime::stage::set_trains;
+use crate::runtime::streamed::{State, States};
 use crate::schedule::RankIndex;
-use crate::{PipelineError, ProcessError, RankError, RecoveryError, RestoreError, StateError};
+use crate::{ProcessError, RankError, RecoveryError, RestoreError, StateError};
 
 /// What a process reports to the others after a loss.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,23 +53,15 @@ struct Choice {
     absent: Vec<RankIndex>,
 }
 
-/// Ranks that were started again.
-pub(crate) struct Restarted {
-    lost: Vec<RankIndex>,
-    /// The fewest calls of all processes that one of those that are left has made.
-    pub(crate) least: u64,
-    received_bytes: u64,
-    agreed: Duration,
-    restored: Duration,
-}
-
 impl Recovering {
-    /// Regroups the processes that are left, and brings all of them to the same version.
+    /// Regroups the processes that are left, and brings all of them to the same version. Returns what happened so far, and the
+    /// fewest calls of all processes that one of those that are left has made.
     pub(crate) fn restart(
         &mut self,
         driver: &mut Driver,
+        failure: &Failure,
         began: Instant,
-    ) -> Result<Restarted, PipelineError> {
+    ) -> Result<(Recovered, u64)> {
         driver.ranks.end();
         self.absorb(driver);
         self.join_sending();
@@ -101,38 +95,26 @@ impl Recovering {
         };
         self.restore_version(driver, version, state)?;
         self.keep_again(driver, backups)?;
-        Ok(Restarted {
-            lost,
-            least: left.iter().map(|one| one.calls).min().unwrap_or(0),
-            received_bytes,
-            agreed,
-            restored: began.elapsed().saturating_sub(agreed),
-        })
-    }
-
-    /// Reports that the pipeline continues.
-    pub(crate) fn report(
-        &mut self,
-        driver: &Driver,
-        restarted: Restarted,
-        failure: &Failure,
-        repeated: u64,
-        took: Duration,
-    ) {
         let ranks = driver.plan.world_size();
         let recovered = Recovered {
-            lost: restarted.lost,
+            lost,
             failure: failure.clone(),
             step: driver.state.step,
-            repeated,
+            repeated: 0,
             rank: self.world.rank(),
             ranks,
             spares: self.world.size() - ranks,
-            received_bytes: restarted.received_bytes,
-            agreed: restarted.agreed,
-            restored: restarted.restored,
-            took,
+            received_bytes,
+            agreed,
+            restored: began.elapsed().saturating_sub(agreed),
+            took: Duration::ZERO,
         };
+        let least = left.iter().map(|one| one.calls).min();
+        Ok((recovered, least.unwrap_or(0)))
+    }
+
+    /// Reports that the pipeline continues.
+    pub(crate) fn report(&mut self, recovered: Recovered) {
         tracing::warn!(%recovered, "went on without lost processes");
         self.recovered.push(recovered);
     }
@@ -174,7 +156,7 @@ impl Recovering {
         plan: &Plan,
         version: u64,
         absent: &[RankIndex],
-    ) -> Result<Moved, PipelineError> {
+    ) -> Result<Moved> {
         let (world, table) = (&self.world, &*driver.table);
         reach(Point::Move);
         let layout = plan.layout(table)?;
@@ -202,13 +184,13 @@ impl Recovering {
         let mut moved = move_state(world, held, &needs, table, driver.ranks.timeout())?;
         let states = snapshot.states();
         let states = states.filter(|(path, piece, _)| stays(path, piece));
-        let states = states.map(|(path, _, state)| (path.clone(), state.clone()));
-        moved.state.own = states.collect();
+        let states = states.map(|(path, _, state)| (path.clone(), State::Kept(state.clone())));
+        moved.states.extend(states);
         Ok(moved)
     }
 
     /// Plans on the first process, for all.
-    fn plan_again(&self) -> Result<Plan, PipelineError> {
+    fn plan_again(&self) -> Result<Plan> {
         let processes = self.world.size();
         let mut failed = None;
         let planned = self.world.from_first(|| {
@@ -233,24 +215,26 @@ impl Recovering {
         plan: Plan,
         backups: &Arc<Backups>,
         moved: Option<Moved>,
-    ) -> Result<Option<MovedState>, PipelineError> {
+    ) -> Result<Option<States>> {
         reach(Point::Restart);
         let (world, (first, first_plan)) = (&self.world, &self.launch);
         let mut launch = first.clone();
         if plan != *first_plan {
             launch.schedule = None;
         }
-        launch.ranks.devices = vec![device_of_process(world, &first.ranks.devices)];
+        // The device that this process has used so far.
+        let local = RankIndex::new(world.local().rank);
+        launch.ranks.devices = vec![device_of(local, &first.ranks.devices).clone()];
         launch.ranks.world = (world.size() > 1).then(|| world.clone());
         launch.ranks.backups = Some(backups.clone());
-        let state = moved.map(|Moved { values, state, .. }| {
+        let states = moved.map(|Moved { values, states, .. }| {
             launch.source = Arc::new(values);
-            state
+            States(Mutex::new(states))
         });
         let started = launch.start(plan, None);
         let started = started.inspect_err(|error| world.fail(&with_causes(error)))?;
         driver.restart_with(started);
-        Ok(state)
+        Ok(states)
     }
 
     /// Gives the ranks the state of the optimizer, and the driver its own.
@@ -258,8 +242,8 @@ impl Recovering {
         &mut self,
         driver: &mut Driver,
         version: u64,
-        state: Option<MovedState>,
-    ) -> Result<(), PipelineError> {
+        state: Option<States>,
+    ) -> Result<()> {
         if let Some(state) = state {
             let restored = driver.ranks.ask("restore a snapshot", move |_, stages| {
                 let mut stages = stages.iter_mut();
@@ -277,11 +261,7 @@ impl Recovering {
     }
 
     /// Begins a new ledger. It gets a snapshot after the next call of all processes; until that is kept, the one before holds.
-    fn keep_again(
-        &mut self,
-        driver: &mut Driver,
-        backups: Arc<Backups>,
-    ) -> Result<(), PipelineError> {
+    fn keep_again(&mut self, driver: &mut Driver, backups: Arc<Backups>) -> Result<()> {
         let mut ledger = new_ledger(&self.world, backups, driver)?;
         let version = self.version;
         if version == INITIAL || ledger.processes == 1 {
@@ -294,11 +274,7 @@ impl Recovering {
     }
 
     /// Begins without any state: values are initial until a checkpoint is restored.
-    fn lose_state(
-        &mut self,
-        driver: &mut Driver,
-        backups: Arc<Backups>,
-    ) -> Result<(), PipelineError> {
+    fn lose_state(&mut self, driver: &mut Driver, backups: Arc<Backups>) -> Result<()> {
         driver.condition = Condition::StateLost;
         // Some processes may have changed more than others.
         let shared = || {
@@ -308,7 +284,7 @@ impl Recovering {
         let (changes, frozen) = self.world.from_first(shared)?;
         let mut ledger = new_ledger(&self.world, backups, driver)?;
         let state = DriverState {
-            loss_scale: self.launch.0.loss_scale,
+            loss_scale: self.launch.0.options.loss_scale,
             frozen: frozen.into_iter().collect(),
             changes,
             ..DriverState::default()
@@ -337,19 +313,12 @@ impl Driver {
     }
 
     /// Sets the state of the driver, and freezes what it says on the ranks.
-    fn set_state(&mut self, state: DriverState) -> Result<(), PipelineError> {
+    fn set_state(&mut self, state: DriverState) -> Result<()> {
         let frozen: Vec<usize> = state.frozen.iter().copied().collect();
         self.state = state;
-        self.ranks.ask("freeze parameters", move |_, stages| {
-            let stages = stages.iter_mut();
-            stages.for_each(|stage| stage.set_trains(&frozen, false));
-        })?;
-        Ok(())
+        let frozen = self.ranks.ask("freeze parameters", move |_, stages| {
+            set_trains(stages, &frozen, false);
+        });
+        frozen.map(drop)
     }
-}
-
-/// The device that this process has used so far.
-fn device_of_process(world: &World, devices: &[Device]) -> Device {
-    let local = RankIndex::new(world.local().rank);
-    device_of(local, devices).clone()
 }

@@ -1,7 +1,6 @@
 //! The settings of a recovery.
 
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::Plan;
@@ -27,7 +26,9 @@ pub(crate) type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn Error + Send + Sy
 /// A state whose rank is lost together with its keeper is gone: the call returns
 /// [`RecoveryError::StateLost`](crate::RecoveryError::StateLost), and the pipeline waits for a
 /// [restore](crate::Pipeline::restore) of the last checkpoint.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Recovery {{ every: {every}, has_plan: {} }}", plan.is_some())]
+#[must_use]
 pub struct Recovery {
     pub(crate) every: u64,
     pub(crate) plan: Option<Arc<Replan>>,
@@ -44,7 +45,6 @@ impl Recovery {
     /// and as many more if another process is lost before new keepers have the state. Default: 1.
     ///
     /// If the steps between are shorter than it takes to send the state, the next one waits: use a larger number.
-    #[must_use]
     pub fn every(steps: u64) -> Self {
         Self {
             every: steps.max(1),
@@ -57,7 +57,6 @@ impl Recovery {
     /// the schedule of the first plan if it fits, else 1F1B, and as many replicas as divide the ranks.
     ///
     /// The first process that is left plans for all.
-    #[must_use]
     pub fn plan<E: Into<Box<dyn Error + Send + Sync>>>(
         mut self,
         plan: impl Fn(usize) -> Result<Plan, E> + Send + Sync + 'static,
@@ -66,14 +65,5 @@ impl Recovery {
             plan(processes).map_err(Into::into)
         }));
         self
-    }
-}
-
-impl fmt::Debug for Recovery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recovery")
-            .field("every", &self.every)
-            .field("plan", &self.plan.as_ref().map(|_| "..."))
-            .finish()
     }
 }

@@ -1,13 +1,14 @@
 //! The parameters that a stage holds: its own, and copies of others.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use burn::tensor::{DType, Device};
-use tinderbox_deferred::{ParameterTable, PartialModule};
+use tinderbox_deferred::{ParameterTable, PartialModule, Source};
 use tinderbox_fake::DynTensor;
 
 use crate::ActionError;
-use crate::runtime::streamed::RowSource;
+use crate::sum::TreeSum;
 
 /// The container and the index of a parameter of the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,8 +18,8 @@ pub(super) enum Place {
 }
 
 /// The values of the parameters of a stage.
-#[derive(Debug, Default)]
-pub(super) struct Held {
+#[derive(derive_more::Debug, Default)]
+pub(crate) struct Held {
     pub(super) owned: PartialModule,
     pub(super) copies: PartialModule,
     /// By position in the table.
@@ -31,7 +32,8 @@ pub(super) struct Held {
     /// The parameters of a stage that is streamed while it runs, by position in the table. It holds no others.
     pub(super) streamed: HashMap<usize, DynTensor>,
     /// Where rows of its other parameters are read.
-    pub(super) rows: Option<RowSource>,
+    #[debug(skip)]
+    pub(super) rows: Option<Arc<dyn Source>>,
 }
 
 impl Held {
@@ -50,6 +52,14 @@ impl Held {
             copies,
             ..Self::default()
         }
+    }
+
+    /// The positions in the table of owned parameters, with their indices.
+    pub(super) fn owned_places(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.places.iter().filter_map(|(at, place)| match place {
+            Place::Owned(index) => Some((*at, *index)),
+            Place::Copy(_) => None,
+        })
     }
 
     fn place(&self, position: usize) -> Place {
@@ -75,10 +85,8 @@ impl Held {
     }
 
     /// All values by position in the table, in its order.
-    pub(super) fn values(&self) -> impl Iterator<Item = (usize, DynTensor)> {
-        let places = self.places.iter();
-        let mut places: Vec<(usize, Place)> = places.map(|(at, place)| (*at, *place)).collect();
-        places.sort_unstable_by_key(|(position, _)| *position);
+    pub(crate) fn values(&self) -> impl Iterator<Item = (usize, DynTensor)> {
+        let places: BTreeMap<usize, Place> = self.places.clone().into_iter().collect();
         let values = places.into_iter();
         values.map(|(position, place)| (position, self.value(place)))
     }
@@ -106,7 +114,7 @@ impl Held {
     }
 
     /// Gives a running state the value that the forward of a micro-batch computed.
-    pub(super) fn update_state(&mut self, position: usize, value: DynTensor) {
+    pub(crate) fn update_state(&mut self, position: usize, value: DynTensor) {
         // What a batch alone gives has the dtype of the forward.
         let dtype = match self.streamed.get(&position) {
             Some(state) => state.dtype(),
@@ -130,17 +138,75 @@ impl Held {
         value: DynTensor,
         device: &Device,
     ) -> Result<(), ActionError> {
-        let value = match self.places.get(&position) {
-            None => return Ok(()),
-            Some(_) => value.to_device(device)?,
+        let Some(place) = self.places.get(&position).copied() else {
+            return Ok(());
         };
-        match self.place(position) {
-            Place::Owned(index) => return self.replace(index, value),
-            place @ Place::Copy(index) => {
-                self.copies.replace(index, value)?;
-                self.cast.remove(&place);
-            }
+        let value = value.to_device(device)?;
+        match place {
+            Place::Owned(index) => self.owned.replace(index, value)?,
+            Place::Copy(index) => self.copies.replace(index, value)?,
         }
+        self.cast.remove(&place);
         Ok(())
+    }
+}
+
+/// The digests of what a stage holds after a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    /// Of the parameters that it holds, with their positions in the table.
+    pub(crate) parameters: Vec<(usize, u64)>,
+    /// Of the state of the optimizer.
+    pub(crate) state: u64,
+}
+
+impl Recorded {
+    /// Of the parameters that train. Others, which a device may have computed for itself, have its rounding.
+    pub(crate) fn trained(&self, table: &ParameterTable) -> impl Iterator<Item = &(usize, u64)> {
+        let parameters = self.parameters.iter();
+        parameters.filter(|(position, _)| table.iter().as_slice()[*position].trainable)
+    }
+}
+
+/// The gradients of a stage.
+#[derive(Debug)]
+pub(crate) struct Gradients {
+    /// The owned parameters that do not train now.
+    pub(super) frozen: BTreeSet<usize>,
+    /// The sums of the gradients of this replica's micro-batches, by owned parameter.
+    pub(super) sums: Vec<TreeSum<DynTensor>>,
+    /// The complete gradients of the pieces that the stage updates.
+    pub(crate) complete: Vec<Option<DynTensor>>,
+    /// New values of its pieces that are not whole parameters, until all of them are there.
+    pub(super) updated_rows: Vec<Option<DynTensor>>,
+    /// Gradients of its pieces in the last step, if the settings keep them; they need additional memory of their
+    /// size.
+    pub(super) kept: Option<Vec<Option<DynTensor>>>,
+}
+
+impl Gradients {
+    /// No gradients yet, of so many parameters and pieces.
+    pub(super) fn new(parameters: usize, pieces: usize, keeps: bool) -> Self {
+        Self {
+            frozen: BTreeSet::new(),
+            sums: vec![TreeSum::default(); parameters],
+            complete: vec![None; pieces],
+            updated_rows: vec![None; pieces],
+            kept: keeps.then(|| vec![None; pieces]),
+        }
+    }
+
+    /// Drops the gradients of an unfinished step.
+    pub(super) fn clear(&mut self) {
+        self.sums.fill_with(TreeSum::default);
+        self.complete.fill(None);
+        self.updated_rows.fill(None);
+    }
+
+    /// The bytes of all that it holds for an update.
+    pub(crate) fn bytes(&self) -> u64 {
+        let sums = self.sums.iter().flat_map(TreeSum::held);
+        let held = sums.chain(self.complete.iter().flatten());
+        held.map(DynTensor::bytes).sum()
     }
 }

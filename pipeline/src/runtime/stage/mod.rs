@@ -1,18 +1,15 @@
 //! One stage on its rank: parameters, gradients, optimizer and programs.
 
-mod gradients;
 mod held;
-mod loaded;
-mod recorded;
-mod restore;
+
 mod setup;
 #[expect(clippy::module_inception, reason = "the folder is of the type")]
 mod stage;
 mod streamed;
 mod update;
 
-pub(crate) use recorded::Recorded;
-pub(crate) use restore::StatesFound;
+pub(crate) use held::Recorded;
 pub(crate) use setup::RankSetup;
 pub use stage::Stage;
-pub(crate) use stage::check_length;
+pub(crate) use stage::{check_length, set_all, set_trains};
+pub(crate) use update::StatesFound;

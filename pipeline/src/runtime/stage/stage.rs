@@ -5,17 +5,15 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, TensorData};
 use tinderbox_deferred::{
-    Executable, MaterializeError, MaterializeOptions, Observer, ParameterPath, PartialModule,
-    Source, materialize_parameters,
+    Executable, Executor, MaterializeError, MaterializeOptions, Observer, ParameterPath,
+    PartialModule, RunContext, Source, materialize_parameters,
 };
 use tinderbox_fake::DynTensor;
 
-use super::gradients::Gradients;
-use super::held::{Held, Place};
-use super::loaded::LoadedPrograms;
-use super::recorded::Recorded;
+use super::held::{Gradients, Held, Place, Recorded};
 use super::setup::{RankSetup, owned_by};
 use crate::ActionError;
+use crate::cut::StagePrograms;
 use crate::runtime::optimizer::{OptimizerSnapshot, OptimizerState};
 use crate::runtime::pieces::{Piece, Pieces};
 use crate::runtime::program::{CarriedValues, CutProgram};
@@ -27,12 +25,12 @@ use crate::trace::Given;
 #[derive(Debug)]
 pub struct Stage {
     pub(super) index: StageIndex,
-    pub(super) setup: Arc<RankSetup>,
-    pub(super) held: Held,
+    pub(crate) setup: Arc<RankSetup>,
+    pub(crate) held: Held,
     /// Which replica updates what.
-    pub(super) pieces: Arc<Pieces>,
+    pub(crate) pieces: Arc<Pieces>,
     pub(super) optimizer: Option<OptimizerState>,
-    pub(super) gradients: Gradients,
+    pub(crate) gradients: Gradients,
     /// The values of parameters that are replaced by their averages, by position in the table.
     pub(super) averaged: Option<Vec<(usize, DynTensor)>>,
     /// What it held after the last step, if that is checked and the program has changed nothing since.
@@ -147,19 +145,9 @@ impl Stage {
         self.setup.replica == 0
     }
 
-    /// The parameters that it holds, copies included, by position in the table.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (usize, DynTensor)> {
-        self.held.values()
-    }
-
     /// The pieces that it updates.
     pub(crate) fn own_pieces(&self) -> &[Piece] {
         self.pieces.of(self.setup.replica)
-    }
-
-    /// Which replica updates what.
-    pub(crate) fn pieces(&self) -> Arc<Pieces> {
-        self.pieces.clone()
     }
 
     /// Returns the current state of its optimizer without a copy: later steps do not change it. It is empty
@@ -220,11 +208,6 @@ impl Stage {
         })
     }
 
-    /// Gives a running state the value that the forward of a micro-batch computed.
-    pub(crate) fn update_state(&mut self, position: usize, value: DynTensor) {
-        self.held.update_state(position, value);
-    }
-
     /// Replaces the value of a parameter, if it holds it.
     pub(crate) fn set(&mut self, position: usize, value: DynTensor) -> Result<(), ActionError> {
         self.recorded = None;
@@ -232,7 +215,7 @@ impl Stage {
     }
 
     /// Sets whether parameters of the stage train, by position in the table.
-    pub(crate) fn set_trains(&mut self, positions: &[usize], trains: bool) {
+    fn set_trains(&mut self, positions: &[usize], trains: bool) {
         let frozen = &mut self.gradients.frozen;
         for position in positions {
             if let Some(Place::Owned(place)) = self.held.places.get(position).copied() {
@@ -247,12 +230,8 @@ impl Stage {
     /// Returns the averages of owned parameters, by position in the table, and keeps the values of these parameters. As
     /// long as it keeps them, the state of the optimizer is not saved.
     pub(crate) fn averages(&mut self) -> Vec<(usize, DynTensor)> {
-        let owned = self.held.places.iter();
-        let owned = owned.filter_map(|(position, place)| match place {
-            Place::Owned(place) => Some((*place, *position)),
-            Place::Copy(_) => None,
-        });
-        let positions: HashMap<usize, usize> = owned.collect();
+        let owned = self.held.owned_places();
+        let positions: HashMap<usize, usize> = owned.map(|(at, place)| (place, at)).collect();
         let pieces = self.own_pieces().iter().enumerate();
         let with_average = pieces.filter_map(|(at, piece)| {
             let average = self.optimizer.as_ref()?.average(at)?;
@@ -274,9 +253,7 @@ impl Stage {
     /// The parameters of which a copy stage holds copies.
     pub(crate) fn shared_with(&self, copy: StageIndex) -> Vec<DynTensor> {
         let shared = self.setup.layout.shared(self.index, copy);
-        shared
-            .map(|position| self.held.value_at(position))
-            .collect()
+        shared.map(|at| self.held.value_at(at)).collect()
     }
 
     /// Replaces the copies of parameters that `owner` owns.
@@ -297,10 +274,75 @@ impl Stage {
     }
 }
 
+/// Replaces the values of parameters by position in the table, on the stages that hold them.
+pub(crate) fn set_all<'a>(
+    stages: &mut [Stage],
+    values: impl Iterator<Item = &'a (usize, DynTensor)> + Clone,
+) -> Result<(), ActionError> {
+    for stage in stages {
+        let mut values = values.clone();
+        values.try_for_each(|(position, value)| stage.set(*position, value.clone()))?;
+    }
+    Ok(())
+}
+
+/// Sets whether parameters train, by position in the table, on the stages that own them.
+pub(crate) fn set_trains(stages: &mut [Stage], positions: &[usize], trains: bool) {
+    let stages = stages.iter_mut();
+    stages.for_each(|stage| stage.set_trains(positions, trains));
+}
+
 /// Checks the number of tensors of a message.
 pub(crate) fn check_length(expected: usize, found: usize) -> Result<(), ActionError> {
-    match expected == found {
-        true => Ok(()),
-        false => Err(ActionError::MessageLength { expected, found }),
+    let wrong = ActionError::MessageLength { expected, found };
+    (expected == found).then_some(()).ok_or(wrong)
+}
+
+/// The programs of one stage on its device, each loaded at its first run, with the inputs that are the
+/// same in every run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LoadedPrograms {
+    executables: [Option<Executable>; Compute::ALL.len()],
+    /// `None` while a streamed stage does not run.
+    constants: Option<Arc<[DynTensor]>>,
+}
+
+impl LoadedPrograms {
+    /// Drops the constants, which are computed again when a program runs.
+    pub(super) fn drop_constants(&mut self) {
+        self.constants = None;
+    }
+
+    /// Returns a program on the device, and its inputs that are the same in every run.
+    pub(super) fn load(
+        &mut self,
+        (cut, programs): (&CutProgram, &StagePrograms),
+        compute: Compute,
+        setup: &RankSetup,
+    ) -> Result<(Executable, Arc<[DynTensor]>), ActionError> {
+        let executor = || -> Result<Executor, ActionError> {
+            let executor = Executor::new(&setup.device)?;
+            Ok(executor.checking_indices(setup.settings.check_indices))
+        };
+        let constants = match &self.constants {
+            Some(constants) => constants.clone(),
+            None => {
+                let context = RunContext::initialization(setup.settings.seed);
+                let constants = executor()?.load(programs.constants.clone());
+                let made = constants.run(Vec::new(), &context);
+                let made = made.map_err(|source| cut.indices.locate(source))?;
+                self.constants.insert(made.into()).clone()
+            }
+        };
+        let executable = match &self.executables[compute.slot()] {
+            Some(executable) => executable.clone(),
+            None => {
+                let phase = programs.phase(compute);
+                let phase = phase.expect("certified lists run programs that the stage has");
+                let executable = executor()?.load(phase.program.clone());
+                self.executables[compute.slot()].insert(executable).clone()
+            }
+        };
+        Ok((executable, constants))
     }
 }

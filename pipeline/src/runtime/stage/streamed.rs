@@ -1,15 +1,15 @@
 //! A stage whose parameters are there only while it runs.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use burn::tensor::DType;
 use tinderbox_deferred::{PartialModule, ProgramInput, Request};
 
-use super::held::Place;
 use super::setup::RankSetup;
 use super::stage::Stage;
 use crate::ActionError;
-use crate::runtime::streamed::{ParameterRows, State, States, StreamedSetup, Values};
+use crate::runtime::streamed::{Item, ParameterRows, State, States, Value, Values};
 use crate::schedule::StageIndex;
 
 impl Stage {
@@ -19,30 +19,30 @@ impl Stage {
         Self::with(index, setup, none(), none())
     }
 
-    /// What it knows of how it gets its values.
-    pub(crate) fn streamed_setup(&self) -> Option<Arc<StreamedSetup>> {
-        self.setup.streamed.clone()
-    }
-
     /// Gives it its values until [`detach`](Self::detach). In a training step it owns its parameters, with the states of their
     /// optimizer if it updates them; else it only reads them.
     pub(crate) fn attach(&mut self, values: Values, is_training: bool) -> Result<(), ActionError> {
-        let Values {
-            mut parameters,
-            states,
-            rows,
-            ..
-        } = values;
         let setup = self.setup.clone();
         let table = setup.table.iter().as_slice();
-        let path = |position: &usize| &table[*position].path;
+        let (mut parameters, mut states) = (HashMap::new(), HashMap::new());
+        for (item, value) in values.items {
+            match (item, value) {
+                (Item::Parameter(at), Value::Parameter(value)) => {
+                    parameters.insert(at, value);
+                }
+                (Item::State(at), Value::State(state)) => {
+                    states.insert(table[at].path.clone(), state);
+                }
+                _ => unreachable!("the value of an item is of its kind"),
+            }
+        }
         if is_training {
             // In the order of the table, as in a stage that keeps them.
             let mut owned = setup.layout.owned(self.index()).to_vec();
             owned.sort_unstable();
             let owned = owned.iter().filter_map(|position| {
                 let value = parameters.remove(position)?;
-                Some((path(position).clone(), value))
+                Some((table[*position].path.clone(), value))
             });
             let owned = PartialModule::new(owned.collect::<Vec<_>>())?;
             match self.held.places.is_empty() {
@@ -50,13 +50,11 @@ impl Stage {
                 false => self.held.owned = owned,
             }
         }
-        self.held.rows = rows;
+        self.held.rows = values.rows;
         self.held.streamed = parameters;
         if !states.is_empty() {
-            let states = states.into_iter();
-            let states = States::new(states.map(|(at, state)| (path(&at).clone(), state)));
-            self.restore_optimizer(&states)
-                .map_err(|source| ActionError::State { source })?;
+            let restored = self.restore_optimizer(&States(Mutex::new(states)));
+            restored.map_err(|source| ActionError::State { source })?;
         }
         Ok(())
     }
@@ -74,33 +72,27 @@ impl Stage {
     }
 
     /// Takes its values.
-    pub(crate) fn detach(&mut self) -> Values {
-        let mut values = Values {
-            parameters: std::mem::take(&mut self.held.streamed),
-            ..Values::default()
-        };
+    pub(crate) fn detach(&mut self) -> HashMap<Item, Value> {
+        let streamed = std::mem::take(&mut self.held.streamed).into_iter();
+        let streamed = streamed.map(|(at, value)| (Item::Parameter(at), Value::Parameter(value)));
+        let mut items: HashMap<Item, Value> = streamed.collect();
         self.held.cast.clear();
         self.held.rows = None;
         for loaded in self.loaded.values_mut() {
             loaded.drop_constants();
         }
         let owned = std::mem::take(&mut self.held.owned);
-        if owned.is_empty() {
-            return values;
-        }
-        for (position, place) in &self.held.places {
-            let Place::Owned(index) = place else {
-                continue;
-            };
-            values.parameters.insert(*position, owned.value(*index));
+        // None while it has no values.
+        for (position, index) in self.held.owned_places().filter(|_| !owned.is_empty()) {
+            let value = Value::Parameter(owned.value(index));
+            items.insert(Item::Parameter(position), value);
             let mut pieces = self.pieces.of(self.setup.replica).iter();
-            let piece = pieces.position(|piece| piece.place == *index);
+            let piece = pieces.position(|piece| piece.place == index);
             let state = piece.and_then(|piece| self.optimizer.as_mut()?.take(piece));
-            values
-                .states
-                .insert(*position, state.map_or(State::None, State::Kept));
+            let state = state.map_or(State::None, State::Kept);
+            items.insert(Item::State(position), Value::State(state));
         }
-        values
+        items
     }
 
     /// The rows of a parameter, if the stage has not the whole of it.
@@ -114,7 +106,10 @@ impl Stage {
             dtype,
             ..Request::of(&self.setup.table, parameter, &self.setup.device)
         };
-        let rows = ParameterRows::new(source.clone(), whole, self.setup.progress.clone());
-        Some(ProgramInput::Rows(Arc::new(rows)))
+        Some(ProgramInput::Rows(Arc::new(ParameterRows {
+            source: source.clone(),
+            whole,
+            observer: self.setup.progress.clone(),
+        })))
     }
 }

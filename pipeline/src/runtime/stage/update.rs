@@ -1,16 +1,18 @@
-//! The gradients of a stage, from the gradients of a micro-batch to the update.
+//! The gradients of a stage, from the gradients of a micro-batch to the update, and the restore of what an update changes.
 
 use std::collections::BTreeMap;
 
-use tinderbox_deferred::ParameterPath;
+use tinderbox_deferred::{ParameterPath, Reload, Source};
 use tinderbox_fake::{DynTensor, dtype_name};
 
 use super::held::Place;
+use super::setup::RankSetup;
 use super::stage::Stage;
-use crate::ActionError;
-use crate::runtime::clip::{SquareSums, each};
+use crate::runtime::clip::each;
 use crate::runtime::learning_rates::LearningRates;
+use crate::runtime::optimizer::SavedOptimizer;
 use crate::runtime::settings::GradientHook;
+use crate::{ActionError, RestoreError};
 
 impl Stage {
     /// Adds the gradient of a micro-batch of a group, in the dtype of the parameter.
@@ -47,11 +49,6 @@ impl Stage {
             .for_each(|(place, gradient)| *place = gradient);
     }
 
-    /// The gradients of the pieces that it updates.
-    pub(crate) fn own_gradients(&self) -> &[Option<DynTensor>] {
-        &self.gradients.complete
-    }
-
     /// Ends a step without an update: running states keep their values from before it.
     pub(crate) fn drop_gradients(&mut self) {
         self.clear_gradients();
@@ -63,16 +60,6 @@ impl Stage {
     pub(crate) fn clear_gradients(&mut self) {
         self.gradients.clear();
         self.held.updated_states.clear();
-    }
-
-    /// The squares of the gradients of the pieces that it updates.
-    pub(crate) fn square_sums(&self) -> SquareSums {
-        SquareSums::of(&self.gradients.complete)
-    }
-
-    /// The bytes of the gradients that it holds.
-    pub(crate) fn gradient_bytes(&self) -> u64 {
-        self.gradients.bytes()
     }
 
     /// Runs the optimizer on every piece that has a gradient, each clipped by `clip`, and replaces the running
@@ -107,14 +94,16 @@ impl Stage {
         let piece = &self.pieces.of(self.setup.replica)[at];
         let path = self.held.owned.path(piece.place);
         let clipping = self.optimizer.as_ref().and_then(|o| o.clipping(at));
-        let gradient = match (gradient, clipping) {
-            (Some(gradient), Some(config)) => Some(each(config, gradient)?),
-            (gradient, _) => gradient,
+        let change = |mut gradient| {
+            if let Some(config) = clipping {
+                gradient = each(config, gradient)?;
+            }
+            if let Some(hook) = &settings.gradient_hook {
+                gradient = hooked(&**hook, path, gradient)?;
+            }
+            Ok::<_, ActionError>(gradient)
         };
-        let gradient = match (gradient, &settings.gradient_hook) {
-            (Some(gradient), Some(hook)) => Some(hooked(&**hook, path, gradient)?),
-            (gradient, _) => gradient,
-        };
+        let gradient = gradient.map(change).transpose()?;
         if let Some(kept) = &mut self.gradients.kept {
             kept[at].clone_from(&gradient);
         }
@@ -174,11 +163,8 @@ fn hooked(
     gradient: DynTensor,
 ) -> Result<DynTensor, ActionError> {
     let text = |tensor: &DynTensor| {
-        format!(
-            "{}{:?}",
-            dtype_name(tensor.dtype()),
-            tensor.shape().as_slice()
-        )
+        let dtype = dtype_name(tensor.dtype());
+        format!("{dtype}{:?}", tensor.shape().as_slice())
     };
     let expected = text(&gradient);
     let changed = hook(path, gradient);
@@ -190,5 +176,76 @@ fn hooked(
             expected,
             found,
         }),
+    }
+}
+
+/// For which parameters of a rank a saved state of optimizers has states.
+#[derive(Debug, Default)]
+pub(crate) struct StatesFound {
+    /// Whether there is one.
+    pub(crate) is_any: bool,
+    /// The parameters without.
+    pub(crate) without: Vec<ParameterPath>,
+}
+
+impl Stage {
+    /// Checks that saved values fit, and returns which states were found. Reads no values and changes nothing.
+    pub(crate) fn check_restore(
+        &self,
+        source: &dyn Source,
+        state: &dyn SavedOptimizer,
+    ) -> Result<StatesFound, RestoreError> {
+        let mut found = StatesFound::default();
+        let RankSetup { table, device, .. } = &*self.setup;
+        for module in [&self.held.owned, &self.held.copies] {
+            let reload = Reload::new(table, module, device);
+            reload.check(table, source, self.setup.settings.memory)?;
+        }
+        if let Some(optimizer) = &self.optimizer {
+            for (position, piece) in self.own_pieces().iter().enumerate() {
+                let path = self.held.owned.path(piece.place);
+                let parameter = (position, path, &*piece.shape);
+                let fields = state.fields(path);
+                optimizer.check(parameter, &fields, device)?;
+                match fields.is_empty() && state.state(path).is_none() {
+                    true => found.without.push(path.clone()),
+                    false => found.is_any = true,
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Replaces parameters and optimizer state, one after the other. After an error, some are new and
+    /// others old.
+    pub(crate) fn restore(
+        &mut self,
+        source: &dyn Source,
+        state: &dyn SavedOptimizer,
+    ) -> Result<(), RestoreError> {
+        self.held.cast.clear();
+        self.recorded = None;
+        self.drop_gradients();
+        let setup = &*self.setup;
+        for module in [&mut self.held.owned, &mut self.held.copies] {
+            let reload = Reload::new(&setup.table, module, &setup.device);
+            reload.run(module, source, &*setup.progress)?;
+        }
+        self.restore_optimizer(state)
+    }
+
+    /// Replaces the state of the optimizer.
+    pub(crate) fn restore_optimizer(
+        &mut self,
+        state: &dyn SavedOptimizer,
+    ) -> Result<(), RestoreError> {
+        let setup = &*self.setup;
+        let Some(optimizer) = &mut self.optimizer else {
+            return Ok(());
+        };
+        let pieces = self.pieces.of(setup.replica).iter();
+        let parameters = pieces.map(|piece| (self.held.owned.path(piece.place), piece));
+        let parameters: Vec<_> = parameters.collect();
+        optimizer.restore(&parameters, state, &setup.device, &*setup.progress)
     }
 }

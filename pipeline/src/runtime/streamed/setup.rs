@@ -9,7 +9,7 @@ use tinderbox_deferred::{ParameterTable, available_bytes, process_bytes};
 use tinderbox_fake::is_host;
 use tinderbox_planner::MemoryBudget;
 
-use super::store::StageStore;
+use super::values::StageStore;
 use crate::RestoreError;
 use crate::cut::Layout;
 use crate::runtime::optimizer::{OptimizerState, bytes_per_element};

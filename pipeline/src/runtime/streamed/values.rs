@@ -1,18 +1,25 @@
-//! The values that a stage has while it runs.
+//! The values that a stage has while it runs, and where they are while it does not.
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use burn::optim::DynState;
 use burn::tensor::TensorData;
-use tinderbox_deferred::{Observer, ParameterPath};
+use tinderbox_deferred::random::Seed;
+use tinderbox_deferred::{
+    Observer, ParameterPath, ParameterTable, Request, Rows, Source, SourceError, read_values,
+};
 use tinderbox_fake::{DynTensor, ValueId};
 
-use super::rows::RowSource;
+use crate::Plan;
 use crate::kept::Holders;
-use crate::runtime::optimizer::{SavedOptimizer, StateFields};
-use crate::schedule::MicroBatchIndex;
+use crate::runtime::digest::ReadError;
+use crate::runtime::learning_rates::StepRates;
+use crate::runtime::locked::locked;
+use crate::runtime::optimizer::{SavedOptimizer, SavedState, StateFields};
+use crate::schedule::{MicroBatchIndex, StageIndex};
 
 /// A value of a micro-batch that one program computes and others read.
 pub(crate) type Activation = (MicroBatchIndex, ValueId);
@@ -45,69 +52,27 @@ pub(crate) enum State {
     Kept(DynState),
 }
 
-/// What a stage gets before it runs, and gives back after it.
-#[derive(Default)]
+/// What a stage gets before it runs.
 pub(crate) struct Values {
-    /// By position in the table.
-    pub(crate) parameters: HashMap<usize, DynTensor>,
-    /// The optimizer's states of trained parameters, by position in the table.
-    pub(crate) states: BTreeMap<usize, State>,
-    /// Activations that were read.
-    pub(crate) activations: Vec<(Activation, DynTensor, Holders)>,
+    /// Parameters, and the optimizer's states of those that are trained; the round keeps activations.
+    pub(crate) items: HashMap<Item, Value>,
     /// Where rows of other parameters are read.
-    pub(crate) rows: Option<RowSource>,
-}
-
-impl Values {
-    pub(crate) fn insert(&mut self, item: Item, value: Value) {
-        match (item, value) {
-            (Item::Parameter(position), Value::Parameter(value)) => {
-                self.parameters.insert(position, value);
-            }
-            (Item::State(position), Value::State(state)) => {
-                self.states.insert(position, state);
-            }
-            (Item::Activation(activation), Value::Activation(value, holders)) => {
-                self.activations.push((activation, value, holders));
-            }
-            _ => unreachable!("the value of an item is of its kind"),
-        }
-    }
-
-    pub(crate) fn remove(&mut self, item: Item) -> Option<Value> {
-        match item {
-            Item::Parameter(position) => self.parameters.remove(&position).map(Value::Parameter),
-            Item::State(position) => self.states.remove(&position).map(Value::State),
-            // The round keeps it.
-            Item::Activation(_) => None,
-        }
-    }
+    pub(crate) rows: Option<Arc<dyn Source>>,
 }
 
 /// The states of parameters, by path.
-pub(crate) struct States(Mutex<HashMap<ParameterPath, State>>);
-
-impl States {
-    pub(crate) fn new(states: impl IntoIterator<Item = (ParameterPath, State)>) -> Self {
-        Self(Mutex::new(states.into_iter().collect()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ParameterPath, State>> {
-        // No change panics halfway.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub(crate) struct States(pub(crate) Mutex<HashMap<ParameterPath, State>>);
 
 impl SavedOptimizer for States {
     fn fields(&self, path: &ParameterPath) -> StateFields {
-        match self.lock().get(path) {
+        match locked(&self.0).get(path) {
             Some(State::Read(fields, _)) => fields.clone(),
             _ => StateFields::default(),
         }
     }
 
     fn state(&self, path: &ParameterPath) -> Option<DynState> {
-        let mut states = self.lock();
+        let mut states = locked(&self.0);
         match states.remove(path)? {
             State::Kept(state) => Some(state),
             other => {
@@ -117,14 +82,141 @@ impl SavedOptimizer for States {
         }
     }
 
-    fn read(
-        &self,
-        path: &ParameterPath,
-        _: &dyn Observer,
-    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
-        match self.lock().remove(path) {
+    fn read(&self, path: &ParameterPath, _: &dyn Observer) -> Result<Vec<TensorData>, ReadError> {
+        match locked(&self.0).remove(path) {
             Some(State::Read(_, data)) => Ok(data),
             _ => Ok(Vec::new()),
         }
+    }
+}
+
+/// The rows of one parameter.
+pub(crate) struct ParameterRows {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) whole: Request,
+    pub(crate) observer: Arc<dyn Observer>,
+}
+
+impl Rows for ParameterRows {
+    fn read(&self, rows: &[u64]) -> Result<DynTensor, SourceError> {
+        let runs = rows.chunk_by(|row, next| row + 1 == *next);
+        let requests = runs.map(|run| self.whole.rows(run[0], run[0] + run.len() as u64));
+        let requests: Vec<Request> = requests.collect();
+        let read = read_values(&requests, &*self.source, &*self.observer)?;
+        Ok(DynTensor::joined(read))
+    }
+}
+
+/// What a stage has after the update of a step: the parameters that the step may have changed, and the state of their optimizer.
+#[derive(Debug)]
+pub struct UpdatedStage {
+    /// The stage.
+    pub stage: StageIndex,
+    /// Its parameters that are trained, and its running states.
+    pub parameters: Vec<(ParameterPath, DynTensor)>,
+    /// The state of the optimizer for them.
+    pub optimizer: SavedState,
+    /// The learning rates of these parameters in the step.
+    pub rates: StepRates,
+}
+
+/// What is trained, from a start on.
+#[derive(Debug)]
+pub struct StreamedTraining<'a> {
+    /// The seed of random values of the forward, such as the values of dropout.
+    pub seed: Seed,
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The number of micro-batches of a step.
+    pub micro_batches: usize,
+    /// The settings that decide the losses, as [`Pipeline::run_settings`](crate::Pipeline::run_settings) returns them.
+    pub settings: BTreeMap<String, String>,
+    /// The stages that a step may change, with the parameters and running states that it may change.
+    pub trained: Vec<(StageIndex, Vec<ParameterPath>)>,
+    /// Whether the optimizer keeps a state.
+    pub keeps_state: bool,
+}
+
+/// Keeps the parameters and the state of the optimizer of a model that is trained with less memory than they need, such as in
+/// files.
+///
+/// A step reads the values of the last committed step, gives new ones stage by stage, and commits them.
+pub trait StageStore: Send + Sync {
+    /// Begins or continues a training. Of an earlier one that has failed, nothing is written any more.
+    ///
+    /// # Errors
+    ///
+    /// When what the store has can't be the beginning of it; nothing changes then.
+    fn start(&self, training: &StreamedTraining<'_>) -> Result<(), Box<dyn Error + Send + Sync>>;
+
+    /// Returns the number of committed steps.
+    fn step(&self) -> u64;
+
+    /// Returns a source of the parameters of the last committed step, or before the first one, of those that training begins with.
+    fn source(&self) -> Arc<dyn Source>;
+
+    /// Returns the bytes, as far as known, that a later source of this store temporarily needs to load some values, in addition to
+    /// them. By default the bytes that the current source needs.
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        self.source().working_bytes(requests)
+    }
+
+    /// Returns the optimizer's state of the last committed step; `None` before the first one.
+    fn optimizer(&self) -> Option<Arc<dyn SavedOptimizer>>;
+
+    /// Returns a directory in which a step may write activations that do not fit in memory, until it ends. `None`, as by default:
+    /// they stay in memory from the forward to the backward. It need not exist. It is asked for once, before the
+    /// [start](Self::start).
+    fn scratch_dir(&self) -> Option<PathBuf> {
+        None
+    }
+
+    /// Writes what a stage has after a step, which is not committed yet. Each stage that has something to train calls it once in
+    /// a step. It may return before that is written, but not before what was given earlier is: the values of one stage are counted
+    /// while the next one runs.
+    ///
+    /// # Errors
+    ///
+    /// When the values can't be written: the step fails, and the last committed one stays.
+    fn write(&self, step: u64, updated: UpdatedStage) -> Result<(), Box<dyn Error + Send + Sync>>;
+
+    /// Makes the values of a step the current ones, all at once.
+    ///
+    /// # Errors
+    ///
+    /// When that fails; the last committed step stays.
+    fn commit(&self, step: u64) -> Result<(), Box<dyn Error + Send + Sync>>;
+}
+
+/// The parameters of the last committed step, whichever that is.
+pub(crate) struct Stored(pub(crate) Arc<dyn StageStore>);
+
+impl Source for Stored {
+    fn load(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.0.source().load(requests, observer)
+    }
+
+    fn load_uncached(
+        &self,
+        requests: &[Request],
+        observer: &dyn Observer,
+    ) -> Result<Vec<DynTensor>, SourceError> {
+        self.0.source().load_uncached(requests, observer)
+    }
+
+    fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
+        self.0.source().check(model, requests)
+    }
+
+    fn working_bytes(&self, requests: &[Request]) -> u64 {
+        self.0.working_bytes(requests)
+    }
+
+    fn describe(&self) -> String {
+        self.0.source().describe()
     }
 }

@@ -76,7 +76,7 @@ fn flip_recorded(pipeline: &mut Layers, rank: usize, path: &'static str, records
     let flipped = pipeline.on_ranks(move |own, stages| {
         let mut is_held = false;
         for stage in stages.iter_mut().filter(|_| own.index() == rank) {
-            let held = stage.held().find(|(held, _)| *held == position);
+            let held = stage.held.values().find(|(held, _)| *held == position);
             let Some((_, value)) = held else {
                 continue;
             };

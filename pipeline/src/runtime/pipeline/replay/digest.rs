@@ -1,7 +1,7 @@
 //! Digests of what replayed programs read and computed, and where two replays differ.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+
 use std::hash::Hasher;
 
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,8 @@ pub struct ProgramDigest {
 }
 
 /// An operation that was run again, and the digest of one of its results.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[display("{}", described(name, place.as_deref(), *position))]
 pub struct ReplayedOperation {
     /// Its position among all operations of constructor, forward and backward, in the order in which they were recorded.
     pub position: usize,
@@ -67,13 +68,6 @@ impl ReplayedOperation {
             result: results.iter().position(|one| *one == value).unwrap_or(0),
             digest: digest_of(data)?,
         }))
-    }
-}
-
-impl fmt::Display for ReplayedOperation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = described(&self.name, self.place.as_deref(), self.position);
-        f.write_str(&text)
     }
 }
 

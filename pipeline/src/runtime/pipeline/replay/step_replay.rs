@@ -4,34 +4,33 @@
 //! change none, are left out.
 
 use std::collections::VecDeque;
-use std::fmt;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::Module;
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{NumericFingerprint, RunContext, Source};
+use tinderbox_deferred::{NumericFingerprint, RunContext};
 use tinderbox_fake::{DynTensor, FakeError, Mode, ValueId};
 
 use super::digest::{ProgramDigest, ReplayedOperation, described, digest_of, place};
 use crate::batch::Batch;
-use crate::cut::{Binding, Layout, Phase};
+use crate::cut::{Binding, Phase};
 use crate::kept::Kept;
 use crate::lists::ScheduleChoice;
 use crate::runtime::caught::{action_error, caught};
 use crate::runtime::driver::{
-    Batches, Launch, Prepared, Programs, precision_in_text, splits, states, weights,
+    Batches, Launch, Prepared, precision_in_text, split_and_run, states, weights,
 };
 use crate::runtime::executor::{Executor, Host, Job, Step};
-use crate::runtime::link::Abort;
-use crate::runtime::memory::device_of;
+
 use crate::runtime::pipeline::batches::TracedBatches;
 use crate::runtime::pipeline::builder::PipelineBuilder;
 use crate::runtime::round::MicroInput;
-use crate::runtime::stage::{RankSetup, Stage};
-use crate::schedule::{Action, Compute, Edge, MicroBatchIndex, RankIndex, Task};
+use crate::runtime::stage::Stage;
+use crate::schedule::{Action, Compute, Edge, MicroBatchIndex, Task};
 use crate::trace::{Given, JointGraph};
-use crate::{ActionError, BatchError, ListsError, PipelineError, StartError, StepError};
+use crate::{ActionError, BatchError, PipelineError, StartError, StepError};
 
 /// The programs of a training step, each run when it is asked for: the forwards from the first stage to the last, then the backwards
 /// from the last to the first, each of all micro-batches, or of [one](Self::only).
@@ -40,14 +39,19 @@ use crate::{ActionError, BatchError, ListsError, PipelineError, StartError, Step
 /// A stage is read for its forwards and again for its backwards, and dropped after them. Memory: the parameters of one stage, and
 /// what the micro-batches keep for programs that have not run, as a pipeline with the schedule GPipe does. A [`ReplayedProgram`]
 /// has handles to the parameters that it has read: to collect all of them is to keep the model.
+#[derive(derive_more::Debug)]
+#[debug("StepReplay {{ step: {step}, micro_batches: {selected:?}, left: {left:?}, .. }}")]
+#[must_use]
 pub struct StepReplay {
-    settings: ReplaySettings,
+    launch: Launch,
+    prepared: Prepared,
+    step: u32,
+    precision: String,
     micro_batches: Vec<MicroBatch>,
     /// Whether a forward reads what the forward of the micro-batch before has computed.
     has_states: bool,
     /// Those that are replayed.
     selected: Range<usize>,
-    ranks: ReplayedRanks,
     /// The programs that are left.
     left: VecDeque<Task>,
     values: Kept<DynTensor>,
@@ -57,21 +61,6 @@ pub struct StepReplay {
 }
 
 type OnOperation = dyn FnMut(&ReplayedOperation, &DynTensor);
-
-/// What was replayed.
-struct ReplaySettings {
-    step: u32,
-    seed: Seed,
-    most_micro_batches: usize,
-    precision: String,
-}
-
-/// What the stages are created with.
-struct ReplayedRanks {
-    layout: Arc<Layout>,
-    setups: Vec<Arc<RankSetup>>,
-    source: Arc<dyn Source>,
-}
 
 struct MicroBatch {
     joint: Arc<JointGraph>,
@@ -159,21 +148,18 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         let prepared = launch.prepare(&self.plan)?;
         launch.check_source()?;
         let batches = TracedBatches {
-            trace: self.trace.keeping(launch.kept_programs),
+            trace: self.trace.keeping(launch.options.kept_programs),
             batches: batches.into_iter().collect(),
         };
         let (micro_batches, has_states) = micro_batches(&launch, &prepared, step, &batches)?;
         let mut replay = StepReplay {
-            settings: ReplaySettings {
-                step,
-                seed: prepared.settings.seed,
-                most_micro_batches: launch.options.micro_batches,
-                precision: precision_in_text(launch.options.compute),
-            },
+            step,
+            precision: precision_in_text(launch.options.compute),
             selected: 0..micro_batches.len(),
             micro_batches,
             has_states,
-            ranks: ReplayedRanks::new(&launch, prepared),
+            launch,
+            prepared,
             left: VecDeque::new(),
             values: Kept::default(),
             stage: None,
@@ -181,32 +167,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         };
         replay.left = replay.programs();
         Ok(replay)
-    }
-}
-
-impl ReplayedRanks {
-    fn new(launch: &Launch, prepared: Prepared) -> Self {
-        let layout = prepared.layout;
-        let setup = |rank: RankIndex| {
-            Arc::new(RankSetup {
-                rank,
-                replica: 0,
-                place: rank,
-                layout: layout.clone(),
-                table: launch.table.clone(),
-                device: device_of(rank, &launch.ranks.devices).clone(),
-                settings: prepared.settings.clone(),
-                progress: Arc::default(),
-                abort: Abort::default(),
-                streamed: None,
-            })
-        };
-        let ranks = (0..layout.rank_count()).map(RankIndex::new);
-        Self {
-            setups: ranks.map(setup).collect(),
-            layout,
-            source: launch.source.clone(),
-        }
     }
 }
 
@@ -218,42 +178,26 @@ fn micro_batches(
     step: u32,
     batches: &dyn Batches,
 ) -> Result<(Vec<MicroBatch>, bool), PipelineError> {
-    let mut programs = Programs::new(
-        launch.example.clone(),
-        prepared.layout.clone(),
-        prepared.schedule.clone(),
-        &prepared.settings,
-        launch.loss_scale,
-        launch.kept_programs,
-    );
-    let samples = batches.samples()?;
-    let is_written = matches!(programs.choice(), ScheduleChoice::Written(_));
+    let mut programs = launch.programs(prepared);
+    let is_written = matches!(programs.choice, ScheduleChoice::Written(_));
     let context = (prepared.settings.seed, step);
-    let factor = launch.loss_scale.map_or(1.0, |scale| scale.factor());
-    let mut first = None;
-    for counts in splits(&samples, launch.options.micro_batches, is_written)? {
-        let parts = batches.split(Mode::Training, &counts)?;
+    let scale = launch.options.loss_scale;
+    let factor = scale.map_or(1.0, |scale| scale.factor());
+    let most = (launch.options.micro_batches, is_written);
+    split_and_run(batches, most, |parts, _| {
         let joints = parts.iter().map(|part| (part.record)());
         let joints = joints.collect::<Result<Vec<_>, _>>()?;
         let (mut inputs, counts) = programs.prepare(context, parts, 0)?;
         let cuts: Vec<_> = inputs.iter().map(|input| &*input.cut).collect();
-        match programs.parts(Mode::Training, &cuts) {
-            Err(error @ PipelineError::Lists(ListsError::Generate(_) | ListsError::Lists(_))) => {
-                first.get_or_insert(error);
-            }
-            Err(error) => return Err(error),
-            Ok(_) => {
-                let has_states = !states(&cuts).is_empty();
-                for (input, weight) in inputs.iter_mut().zip(weights(counts)?) {
-                    input.weight = weight * factor;
-                }
-                let all = joints.into_iter().zip(inputs);
-                let all = all.map(|(joint, input)| MicroBatch { joint, input });
-                return Ok((all.collect(), has_states));
-            }
+        programs.parts(Mode::Training, &cuts)?;
+        let has_states = !states(&cuts).is_empty();
+        for (input, weight) in inputs.iter_mut().zip(weights(counts)?) {
+            input.weight = weight * factor;
         }
-    }
-    Err(first.unwrap_or(BatchError::NoBatches.into()))
+        let all = joints.into_iter().zip(inputs);
+        let all = all.map(|(joint, input)| MicroBatch { joint, input });
+        Ok((all.collect(), has_states))
+    })
 }
 
 impl StepReplay {
@@ -274,7 +218,6 @@ impl StepReplay {
     }
 
     /// Sets a function that gets the result of every operation, in the order in which they run.
-    #[must_use]
     pub fn on_operation(
         mut self,
         call: impl FnMut(&ReplayedOperation, &DynTensor) + 'static,
@@ -285,7 +228,7 @@ impl StepReplay {
 
     /// Returns the seed.
     pub fn seed(&self) -> Seed {
-        self.settings.seed
+        self.prepared.settings.seed
     }
 
     /// Returns the number of micro-batches of the step.
@@ -295,12 +238,12 @@ impl StepReplay {
 
     /// Returns the number of micro-batches of a batch that has enough samples.
     pub fn most_micro_batches(&self) -> usize {
-        self.settings.most_micro_batches
+        self.launch.options.micro_batches
     }
 
     /// Returns the setting `precision` of [`Pipeline::run_settings`](crate::Pipeline::run_settings).
     pub fn precision(&self) -> &str {
-        &self.settings.precision
+        &self.precision
     }
 
     /// Returns how many programs are left to be replayed.
@@ -312,7 +255,7 @@ impl StepReplay {
 
     /// All programs, those before the selected ones among them that compute running states.
     fn programs(&self) -> VecDeque<Task> {
-        let stages = || self.ranks.layout.stages();
+        let stages = || self.prepared.layout.stages();
         let forwards = stages().map(|stage| (stage, Compute::Forward));
         let backwards = stages().rev().map(|stage| (stage, Compute::Backward));
         let tasks = forwards.chain(backwards).flat_map(|(stage, compute)| {
@@ -331,19 +274,16 @@ impl StepReplay {
 
     /// Runs a program; returns nothing for one that is not selected.
     fn run(&mut self, task: Task) -> Result<Option<ReplayedProgram>, PipelineError> {
-        let rank = self.ranks.layout.ranks[task.stage.index()];
-        let same = self
-            .stage
-            .take()
-            .filter(|stage| stage.index() == task.stage);
-        let stage = match same {
+        let rank = self.prepared.layout.ranks[task.stage.index()];
+        let before = self.stage.take();
+        let stage = match before.filter(|stage| stage.index() == task.stage) {
             Some(stage) => stage,
-            None => Stage::new(
-                task.stage,
-                &self.ranks.setups[rank.index()],
-                &*self.ranks.source,
-            )
-            .map_err(|source| StartError::Materialize { rank, source })?,
+            None => {
+                let devices = &self.launch.ranks.devices;
+                let setup = self.launch.setup(&self.prepared, rank.index(), devices);
+                Stage::new(task.stage, &Arc::new(setup), &*self.launch.source)
+                    .map_err(|source| StartError::Materialize { rank, source })?
+            }
         };
         let ran = caught(|| self.run_task(stage, task));
         let place = (Some(task.stage), Some(task.micro_batch));
@@ -363,10 +303,14 @@ impl StepReplay {
                 .map(|one| &*one.input.cut.programs.stages)
                 .collect(),
             lists: None,
-            is_local: vec![true; self.ranks.layout.ranks.len()],
+            is_local: vec![true; self.prepared.layout.ranks.len()],
         };
         let host = Observed {
-            settings: &self.settings,
+            context: RunContext {
+                seed: self.seed(),
+                step: self.step,
+                micro_batch: number as u32,
+            },
             micro_batch: &self.micro_batches[number],
             is_selected,
             on_operation: &mut self.on_operation,
@@ -387,7 +331,7 @@ impl StepReplay {
 
 /// A stage and an observer, as the host of an executor.
 struct Observed<'a> {
-    settings: &'a ReplaySettings,
+    context: RunContext,
     micro_batch: &'a MicroBatch,
     is_selected: bool,
     on_operation: &'a mut Option<Box<OnOperation>>,
@@ -413,36 +357,28 @@ impl Observed<'_> {
             Binding::Given(given) => self.stage.given(given, *dtype, input),
         });
         let inputs = inputs.collect::<Result<Vec<DynTensor>, ActionError>>()?;
-        let context = RunContext {
-            seed: self.settings.seed,
-            step: self.settings.step,
-            micro_batch: task.micro_batch.index() as u32,
-        };
+        let context = &self.context;
         let located = |source| input.cut.indices.locate(source);
         if !self.is_selected {
-            let outputs = executable.run(inputs, &context);
+            let outputs = executable.run(inputs, context);
             return outputs.map_err(located);
         }
-        let mut report = ReplayedProgram::begin(joint, self.settings.step, task, phase, &inputs)?;
+        let mut report = ReplayedProgram::begin(joint, context.step, task, phase, &inputs)?;
         let (operations, call) = (&mut report.digest.operations, &mut self.on_operation);
         let mut unread: Option<FakeError> = None;
-        let made =
-            executable.run_observed(
-                inputs,
-                &context,
-                &mut |id, value| match ReplayedOperation::of(joint, id, &value) {
-                    Ok(Some(operation)) => {
-                        if let Some(call) = call {
-                            call(&operation, &value);
-                        }
-                        operations.push(operation);
-                    }
-                    Ok(None) => {}
-                    Err(error) => {
-                        unread.get_or_insert(error);
-                    }
-                },
-            );
+        let mut observe = |id, value: DynTensor| match ReplayedOperation::of(joint, id, &value) {
+            Ok(Some(operation)) => {
+                if let Some(call) = call {
+                    call(&operation, &value);
+                }
+                operations.push(operation);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                unread.get_or_insert(error);
+            }
+        };
+        let made = executable.run_observed(inputs, context, &mut observe);
         if let Some(error) = unread {
             return Err(error.into());
         }
@@ -464,7 +400,7 @@ impl Host for Observed<'_> {
             // Gradients are of the update.
             others.by_ref().take(phase.gradients.len()).for_each(drop);
             for (position, value) in phase.updates.iter().zip(others) {
-                self.stage.update_state(*position, value);
+                self.stage.held.update_state(*position, value);
             }
             Ok(made)
         });
@@ -532,29 +468,22 @@ impl ReplayedProgram {
 
 /// The name of a value.
 fn name(joint: &JointGraph, value: ValueId) -> String {
-    match joint.given(value) {
-        Some(Given::Parameter(position)) => return joint.parameter(position).path.to_string(),
-        Some(Given::Input(position)) => {
-            return match &*joint.inputs()[position].leaf.name {
-                "" => "batch".to_owned(),
-                name => format!("batch.{name}"),
-            };
-        }
-        Some(Given::Weight) => return "weight of the loss".to_owned(),
-        None => {}
-    }
-    if joint.loss() == Some(value) {
-        return "loss".to_owned();
-    }
-    if let Some((name, _)) = joint.outputs().iter().find(|(_, of)| *of == value) {
-        return name.clone();
-    }
-    match joint.graph().value(value).producer {
-        Some(node) => {
+    let mut outputs = joint.outputs().iter();
+    let output = outputs.find(|(_, of)| *of == value);
+    match (joint.given(value), joint.graph().value(value).producer) {
+        (Some(Given::Parameter(position)), _) => joint.parameter(position).path.to_string(),
+        (Some(Given::Input(position)), _) => match &*joint.inputs()[position].leaf.name {
+            "" => "batch".to_owned(),
+            name => format!("batch.{name}"),
+        },
+        (Some(Given::Weight), _) => "weight of the loss".to_owned(),
+        _ if joint.loss() == Some(value) => "loss".to_owned(),
+        _ if let Some((name, _)) = output => name.clone(),
+        (None, Some(node)) => {
             let name = joint.graph().node(node).name();
             described(&name, place(joint, node).as_deref(), node.index())
         }
-        None => format!("constant {value}"),
+        (None, None) => format!("constant {value}"),
     }
 }
 
@@ -572,15 +501,5 @@ impl Iterator for StepReplay {
                 return Some(ran);
             }
         }
-    }
-}
-
-impl fmt::Debug for StepReplay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StepReplay")
-            .field("step", &self.settings.step)
-            .field("micro_batches", &self.selected)
-            .field("left", &self.left)
-            .finish_non_exhaustive()
     }
 }

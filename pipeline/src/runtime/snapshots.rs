@@ -1,0 +1,270 @@
+//! What a rank has at one point in time, in parts that can be sent, and the snapshots of other ranks in the memory of a process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn::optim::DynState;
+use burn::tensor::Device;
+use burn_pack::Scalar;
+use serde::{Deserialize, Serialize};
+use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_fake::DynTensor;
+use tinderbox_world::Buffer;
+
+use crate::runtime::digest::ReadError;
+use crate::runtime::locked::Awaited;
+use crate::runtime::optimizer::OptimizerSnapshot;
+use crate::runtime::pieces::Piece;
+use crate::runtime::stage::Stage;
+use crate::runtime::wire::TensorType;
+use crate::schedule::RankIndex;
+
+/// What a part of a state is a part of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Name {
+    /// The position of the parameter in the table.
+    pub(crate) position: usize,
+    /// The name of the tensor of the optimizer's state; `None` for the parameter itself.
+    pub(crate) state: Option<String>,
+}
+
+/// A tensor, or some of its rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Item {
+    pub(crate) name: Name,
+    pub(crate) first_row: u64,
+    pub(crate) kind: TensorType,
+}
+
+/// The parts of a state, without their values.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Contents {
+    pub(crate) items: Vec<Item>,
+    /// The numbers of the optimizer's state, with the position of their parameter.
+    pub(crate) scalars: Vec<(usize, String, Scalar)>,
+}
+
+/// The state of a rank: handles to values that do not change.
+///
+/// With replicas, a rank has the pieces that it updates, so that all ranks together have every value once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    values: Vec<(ParameterPath, Piece, DynTensor)>,
+    optimizers: Vec<OptimizerSnapshot>,
+}
+
+impl Snapshot {
+    /// The current state of the stages of a rank. Copies nothing on the CPU.
+    pub(crate) fn of(stages: &[Stage]) -> Self {
+        let values = stages.iter().flat_map(|stage| {
+            let owned = stage.parameters();
+            stage.own_pieces().iter().map(|piece| {
+                let path = owned.path(piece.place).clone();
+                (path, piece.clone(), piece.of(owned.value(piece.place)))
+            })
+        });
+        Self {
+            values: values.collect(),
+            optimizers: stages.iter().map(Stage::optimizer_snapshot).collect(),
+        }
+    }
+
+    /// Reads the parts with their values. Copies the state of the optimizer, for the pieces that are selected.
+    pub(crate) fn read(
+        &self,
+        table: &ParameterTable,
+        is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
+    ) -> Result<(Contents, Vec<DynTensor>), ReadError> {
+        let mut contents = Contents::default();
+        let mut values = Vec::new();
+        let position = |path: &ParameterPath| {
+            let position = table.position(path);
+            position.expect("a stage holds parameters of the table")
+        };
+        let mut add = |position, state, first_row, value: DynTensor| {
+            contents.items.push(Item {
+                name: Name { position, state },
+                first_row,
+                kind: TensorType::of(&value),
+            });
+            values.push(value);
+        };
+        for (path, piece, value) in &self.values {
+            add(position(path), None, piece.rows.start, value.clone());
+        }
+        let mut scalars = Vec::new();
+        for optimizer in &self.optimizers {
+            for of_piece in optimizer.of_pieces(&is_selected)? {
+                let position = position(of_piece.path);
+                let first_row = of_piece.piece.rows.start;
+                for (name, data) in of_piece.tensors {
+                    let value = DynTensor::from_data(data, &Device::flex());
+                    add(position, Some(name), first_row, value);
+                }
+                // The scalars of all pieces of a parameter are the same.
+                let numbers = of_piece.scalars.into_iter().filter(|_| first_row == 0);
+                scalars.extend(numbers.map(|(name, number)| (position, name, number)));
+            }
+        }
+        contents.scalars = scalars;
+        Ok((contents, values))
+    }
+
+    /// The state of the optimizer for each piece that has one, as it is.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
+        self.optimizers.iter().flat_map(OptimizerSnapshot::states)
+    }
+
+    /// Whether each parameter has the same memory in an earlier state, and so the same value: that state holds it, so nothing
+    /// has been written to it. In the order of the items; the items of the optimizer's state are not in the list.
+    pub(crate) fn same_as(&self, earlier: &Self) -> Vec<bool> {
+        let pairs = self.values.iter().zip(&earlier.values);
+        let same = pairs.map(|((_, _, own), (_, _, other))| {
+            match (own.host_bytes(), other.host_bytes()) {
+                (Some(own), Some(other)) => own.as_ptr() == other.as_ptr(),
+                _ => false,
+            }
+        });
+        same.collect()
+    }
+}
+
+/// A frame of a snapshot that is sent to its keeper.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Part {
+    /// A snapshot begins. Parameters that have not changed since an earlier version are not sent again.
+    Begin {
+        version: u64,
+        contents: Contents,
+        earlier: u64,
+        is_same: Vec<bool>,
+    },
+    /// Bytes of an item, in order.
+    Bytes { version: u64, item: usize },
+}
+
+/// The chunks of each item of a snapshot.
+pub(crate) type Chunks = Vec<Arc<Vec<Buffer>>>;
+
+/// A snapshot as far as it has arrived.
+#[derive(Debug)]
+struct Arriving {
+    contents: Contents,
+    chunks: Chunks,
+    missing: usize,
+}
+
+impl Arriving {
+    /// A snapshot of which the items that are the same as in an earlier one are known; `None` if they are not.
+    fn begin(contents: Contents, earlier: Option<&Self>, is_same: &[bool]) -> Option<Self> {
+        let (mut missing, mut chunks) = (0, Chunks::new());
+        for (at, item) in contents.items.iter().enumerate() {
+            chunks.push(match is_same.get(at) {
+                Some(true) => earlier?.chunks.get(at)?.clone(),
+                _ => {
+                    missing += item.kind.bytes()?;
+                    Arc::default()
+                }
+            });
+        }
+        Some(Self {
+            contents,
+            chunks,
+            missing,
+        })
+    }
+
+    /// Adds bytes of an item; `None` if they are more than are missing.
+    fn add(&mut self, item: usize, pieces: Vec<Buffer>) -> Option<()> {
+        let chunks = Arc::get_mut(self.chunks.get_mut(item)?)?;
+        for piece in pieces {
+            self.missing = self.missing.checked_sub(piece.len())?;
+            chunks.push(piece);
+        }
+        Some(())
+    }
+}
+
+/// The snapshots of one rank, by their version.
+type Versions = BTreeMap<u64, Arriving>;
+
+/// The snapshots of other ranks that this process keeps.
+#[derive(Debug, Default)]
+pub(crate) struct Backups(Awaited<BTreeMap<RankIndex, Versions>>);
+
+impl Backups {
+    /// Takes a frame of a rank; `None` if it is none.
+    pub(crate) fn put(&self, from: RankIndex, part: Part, pieces: Vec<Buffer>) -> Option<()> {
+        self.0.change(|ranks| {
+            let versions = ranks.entry(from).or_default();
+            match part {
+                Part::Begin {
+                    version,
+                    contents,
+                    earlier,
+                    is_same,
+                } => {
+                    let earlier = versions.get(&earlier);
+                    let arriving = Arriving::begin(contents, earlier, &is_same)?;
+                    versions.insert(version, arriving);
+                    Some(())
+                }
+                Part::Bytes { version, item } => versions.get_mut(&version)?.add(item, pieces),
+            }
+        })
+    }
+
+    /// The versions of a rank that have arrived.
+    pub(crate) fn versions(&self, rank: RankIndex) -> Vec<u64> {
+        let ranks = self.0.lock();
+        let states = ranks.get(&rank).into_iter().flatten();
+        let whole = states.filter(|(_, state)| state.missing == 0);
+        whole.map(|(version, _)| *version).collect()
+    }
+
+    /// Waits until a version of a rank has arrived; false if it has not after a while.
+    pub(crate) fn wait_for(&self, rank: RankIndex, version: u64, timeout: Duration) -> bool {
+        let arrived = self.0.wait_for(timeout, |ranks| {
+            let state = ranks.get(&rank)?.get(&version)?;
+            (state.missing == 0).then_some(())
+        });
+        arrived.is_some()
+    }
+
+    /// Drops what is older than a version.
+    pub(crate) fn keep_from(&self, version: u64) {
+        for states in self.0.lock().values_mut() {
+            *states = states.split_off(&version);
+        }
+    }
+
+    /// Returns a snapshot of a rank.
+    pub(crate) fn snapshot(&self, rank: RankIndex, version: u64) -> Option<(Contents, Chunks)> {
+        let ranks = self.0.lock();
+        let state = ranks.get(&rank)?.get(&version)?;
+        Some((state.contents.clone(), state.chunks.clone()))
+    }
+}
+
+/// The snapshots of other ranks that a process keeps, as one numbering of the processes has them.
+pub(crate) struct KeptSnapshots {
+    /// The ranks whose snapshots it keeps.
+    pub(crate) of: Vec<RankIndex>,
+    pub(crate) backups: Arc<Backups>,
+    /// The newest version that every process keeps of the ranks of which it keeps some, as all of them reported last.
+    pub(crate) of_all: Option<u64>,
+    /// The snapshot of the present version, if its values were repaired since it was taken.
+    pub(crate) renewed: Option<Snapshot>,
+}
+
+impl KeptSnapshots {
+    /// The newest version that this process keeps of all ranks of which it keeps some.
+    pub(crate) fn newest(&self) -> u64 {
+        let newest = self.of.iter().map(|rank| {
+            let versions = self.backups.versions(*rank);
+            versions.last().copied().unwrap_or(0)
+        });
+        newest.min().unwrap_or(u64::MAX)
+    }
+}
