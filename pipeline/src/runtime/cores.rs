@@ -26,10 +26,8 @@ pub(crate) fn threads(world: Option<&World>, ranks: usize) -> Result<usize> {
     let all = world.all_gather(own.clone())?;
     // Processes beyond the ranks wait.
     let all = &all[..ranks.min(all.len())];
-    let here = all
-        .iter()
-        .filter(|place| place.machine == own.machine)
-        .count();
+    let here = all.iter().filter(|place| place.machine == own.machine);
+    let here = here.count();
     let of_machine = allowed("1").len();
     if own.cores.len() * here < of_machine {
         tracing::warn!(

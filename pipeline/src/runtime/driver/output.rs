@@ -146,14 +146,10 @@ impl<Loss> StepOutput<Loss> {
 
     /// The losses that are not finite and have a weight, with their micro-batches.
     pub(crate) fn losses_not_finite(&self) -> impl Iterator<Item = (MicroBatchIndex, f64)> {
-        let losses = self
-            .micro_batch_losses
-            .iter()
-            .zip(&self.micro_batch_weights);
-        let losses = losses.enumerate();
-        losses
-            .filter(|(_, (loss, weight))| **weight != 0.0 && !loss.is_finite())
-            .map(|(micro_batch, (loss, _))| (MicroBatchIndex::new(micro_batch), *loss))
+        let (losses, weights) = (&self.micro_batch_losses, &self.micro_batch_weights);
+        let losses = losses.iter().zip(weights).enumerate();
+        let wrong = losses.filter(|(_, (loss, weight))| **weight != 0.0 && !loss.is_finite());
+        wrong.map(|(micro_batch, (loss, _))| (MicroBatchIndex::new(micro_batch), *loss))
     }
 
     /// Returns the losses and outputs of each batch of a step over [several](crate::Pipeline::step_accumulated), in order;
@@ -165,21 +161,14 @@ impl<Loss> StepOutput<Loss> {
             start += count;
             let losses = self.micro_batch_losses.get(of_batch.clone());
             let weights = &self.micro_batch_weights[of_batch.clone()];
-            let all = if self.is_sum {
-                1.0
-            } else {
-                weights.iter().sum()
-            };
+            let sum = weights.iter().sum();
+            let all: f64 = if self.is_sum { 1.0 } else { sum };
             // A batch that counts for nothing has no loss.
-            let weights = weights
-                .iter()
-                .map(|weight| if all > 0.0 { weight / all } else { 0.0 });
-            let weights: Vec<f64> = weights.collect();
+            let fraction = |weight: &f64| if all > 0.0 { weight / all } else { 0.0 };
+            let weights: Vec<f64> = weights.iter().map(fraction).collect();
             let loss = losses.map(|losses| weighted(losses, &weights));
-            let outputs = self
-                .outputs
-                .iter()
-                .filter_map(|output| output.of(&of_batch));
+            let outputs = self.outputs.iter();
+            let outputs = outputs.filter_map(|output| output.of(&of_batch));
             Evaluation {
                 loss,
                 micro_batch_losses: losses.unwrap_or_default().to_vec(),
@@ -198,9 +187,8 @@ impl<Loss> StepOutput<Loss> {
 
     /// Returns the named outputs, one tensor per micro-batch that this process has ([`OutputsOn`]).
     pub fn outputs(&self) -> impl Iterator<Item = (&str, &[DynTensor])> {
-        self.outputs
-            .iter()
-            .map(|output| (output.name.as_str(), output.values.as_slice()))
+        let outputs = self.outputs.iter();
+        outputs.map(|output| (output.name.as_str(), output.values.as_slice()))
     }
 
     /// Returns a named output, one tensor per micro-batch that this process has ([`OutputsOn`]).
@@ -237,10 +225,7 @@ impl<Loss> StepOutput<Loss> {
             name: name.to_owned(),
             known: self.outputs().map(|(known, _)| known.to_owned()).collect(),
         })?;
-        let typed = output
-            .values
-            .iter()
-            .map(|part| part.clone().typed::<D, K>());
+        let typed = output.values.iter().map(|part| part.clone().typed());
         let typed: Result<Vec<Tensor<D, K>>, FakeError> = typed.collect();
         let mut typed = typed.map_err(|source| OutputError::Type {
             name: name.to_owned(),
@@ -335,8 +320,8 @@ pub(super) fn collect(
     let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
     let has_loss = micro_batch_losses.len() == weights.len();
     let loss = has_loss.then(|| weighted(&micro_batch_losses, weights));
+    let outputs = outputs.into_iter();
     let outputs = outputs
-        .into_iter()
         .map(|(name, values)| NamedOutput::new(name, values))
         .collect();
     let timeline = round.epoch.map(|_| Timeline {

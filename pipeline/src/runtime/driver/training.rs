@@ -179,7 +179,7 @@ impl Driver {
         let step = self.random_step()?;
         let used = carry.as_ref().map(|carry| carry.check(&work.0.own));
         let used = used.transpose().map_err(StepError::from)?;
-        let (round, weights) = self.round(call, work, step)?;
+        let (mut round, weights) = self.round(call, work, step)?;
         if announces {
             self.announce(call, &round.micro_batches.own, None)?;
         }
@@ -187,15 +187,13 @@ impl Driver {
             self.check_unchanged()?;
         }
         let number = used.as_ref().map(|carry| carry.number);
-        let round = Arc::new(Round {
-            carries: RoundCarries {
-                used,
-                existing: self.carries.existing(),
-                other_bytes: self.carries.bytes_besides(number),
-            },
-            epoch: self.settings.measure.then(Instant::now),
-            ..round
-        });
+        round.carries = RoundCarries {
+            used,
+            existing: self.carries.existing(),
+            other_bytes: self.carries.bytes_besides(number),
+        };
+        round.epoch = self.settings.measure.then(Instant::now);
+        let round = Arc::new(round);
         self.counts.rounds += 1;
         let request = match call.mode {
             Mode::Training => "run a training step",

@@ -6,7 +6,7 @@
 mod exchange;
 
 mod on_rank;
-mod rank;
+
 mod serve;
 
 pub(crate) use serve::{RankRequest, Reply, run_rank};

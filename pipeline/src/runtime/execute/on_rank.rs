@@ -1,13 +1,13 @@
 //! A rank as the host of an executor: programs run on its device, messages cross its link.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device};
-use tinderbox_deferred::{ProgramError, ProgramInput, RunContext};
+use tinderbox_deferred::{ProgramError, ProgramInput, RunContext, Source};
 use tinderbox_fake::{DynTensor, FakeError, ValueId, is_host};
 
-use super::rank::Rank;
 use crate::cut::{Binding, Phase};
 use crate::kept::Location;
 use crate::runtime::caught::{action_error, caught, device_failed};
@@ -15,11 +15,12 @@ use crate::runtime::clip::{Change, Norms, SquareSums, each, scaled};
 use crate::runtime::executor::{Host, Job};
 use crate::runtime::link::{Link, LinkMessage, Tag};
 use crate::runtime::pass::Streaming;
+use crate::runtime::progress::Watch;
 use crate::runtime::round::{MicroInput, Part, RankReport, Reported, Round};
-use crate::runtime::stage::{Stage, check_length};
+use crate::runtime::stage::{RankSetup, Stage, check_length};
 use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::Given;
-use crate::{ActionError, LinkError, RankError};
+use crate::{ActionError, LinkError, RankError, StartError};
 
 /// A round in progress on a rank.
 pub(super) struct OnRank<'a> {
@@ -456,5 +457,54 @@ fn flush_device<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionE
     match flushed {
         Ok(()) => Ok(made),
         Err(error) => Err(device_failed(device, error)),
+    }
+}
+
+/// The state of a rank.
+pub(crate) struct Rank {
+    pub(super) setup: Arc<RankSetup>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) stages: Vec<Stage>,
+    /// Gives streamed stages their values.
+    pub(super) streaming: Option<Streaming>,
+}
+
+impl Rank {
+    /// Creates the stages of a rank, with their parameters unless they are streamed.
+    pub(super) fn new(
+        setup: RankSetup,
+        watch: Arc<Watch>,
+        source: &Arc<dyn Source>,
+    ) -> Result<Self, StartError> {
+        let setup = Arc::new(setup);
+        let (rank, layout) = (setup.rank, &setup.layout);
+        let stages = layout.stages().zip(&layout.ranks);
+        let stages = stages.filter(|(_, of)| **of == setup.place);
+        let stages = stages
+            .map(|(stage, _)| match setup.streamed {
+                Some(_) => Ok(Stage::streamed(stage, &setup)),
+                None => Stage::new(stage, &setup, source),
+            })
+            .collect::<Result<Vec<Stage>, _>>()
+            .map_err(|source| StartError::Materialize { rank, source })?;
+        let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
+        tracing::info!(rank = rank.index(), bytes, "parameters materialized");
+        let streamed = setup.streamed.as_ref();
+        let streaming = streamed.map(|streamed| Streaming::new(&setup, source.clone(), streamed));
+        Ok(Self {
+            streaming,
+            setup,
+            watch,
+            stages,
+        })
+    }
+
+    pub(super) fn stage_indices(&self) -> Vec<StageIndex> {
+        self.stages.iter().map(Stage::index).collect()
+    }
+
+    pub(super) fn stage_mut(&mut self, index: StageIndex) -> &mut Stage {
+        let stage = self.stages.iter_mut().find(|stage| stage.index() == index);
+        stage.expect("certified lists of a rank name its own stages")
     }
 }

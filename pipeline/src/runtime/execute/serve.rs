@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use tinderbox_deferred::Source;
 use tinderbox_link::{Channels, Received};
 
-use super::on_rank::{OnRank, since};
-use super::rank::Rank;
+use super::on_rank::{OnRank, Rank, since};
 use crate::runtime::caught::{action_error, caught, guarded};
 use crate::runtime::executor::{Executor, Step};
 use crate::runtime::link::Link;

@@ -65,28 +65,25 @@ impl DynOptimizer for Averaging {
         grad: BridgeTensor,
         state: Option<DynState>,
     ) -> (BridgeTensor, Option<DynState>) {
-        let (inner, before) = match state.map(DynState::downcast::<AveragingState>) {
-            Some(state) => (state.inner, Some(state.average)),
-            None => (None, None),
-        };
         let tensor = DynTensor::from(tensor);
-        // An average begins at the value before the first step.
-        let before = before.unwrap_or_else(|| wide(tensor.clone()));
+        let (inner, before) = match state.map(DynState::downcast::<AveragingState>) {
+            Some(state) => (state.inner, state.average),
+            // An average begins at the value before the first step.
+            None => (None, wide(tensor.clone())),
+        };
         let bridged = any_rank(tensor).into_bridge();
         let (updated, inner) = self.inner.step_dyn(rank, lr, bridged, grad, inner);
         let updated = DynTensor::from(updated);
         let average = advanced(before, updated.clone(), self.decay);
-        let state = AveragingState { inner, average };
-        let state = DynState::create(state, rank);
+        let state = DynState::create(AveragingState { inner, average }, rank);
         (any_rank(updated).into_bridge(), Some(state))
     }
 
     fn to_device_dyn(&self, state: DynState, device: &Device) -> DynState {
         let rank = state.rank();
         let state = state.downcast::<AveragingState>();
-        let inner = state
-            .inner
-            .map(|inner| self.inner.to_device_dyn(inner, device));
+        let inner = state.inner;
+        let inner = inner.map(|inner| self.inner.to_device_dyn(inner, device));
         let average = any_rank(state.average).to_device(device).into();
         DynState::create(AveragingState { inner, average }, rank)
     }

@@ -222,10 +222,8 @@ impl OptimizerState {
         for (tensor, data) in fields.tensors.iter().zip(data) {
             source.insert_tensor(tensor.name.clone(), data);
         }
-        let prefix = format!("{PREFIX}{path}");
-        self.rules[position]
-            .optimizer
-            .state_unflatten(rank, &prefix, &mut source, device)
+        let (prefix, optimizer) = (format!("{PREFIX}{path}"), &self.rules[position].optimizer);
+        optimizer.state_unflatten(rank, &prefix, &mut source, device)
     }
 }
 
@@ -236,9 +234,10 @@ fn unread(
     observer: &dyn Observer,
     source: Box<dyn Error + Send + Sync>,
 ) -> RestoreError {
-    let alone = paths
+    let mut errors = paths
         .iter()
-        .find_map(|path| Some((*path, saved.read(path, observer).err()?)));
+        .map(|path| Some((*path, saved.read(path, observer).err()?)));
+    let alone = errors.find_map(|error| error);
     let (path, source) = alone.unwrap_or((paths[0], source));
     RestoreError::ReadState {
         path: path.clone(),
@@ -248,18 +247,12 @@ fn unread(
 
 /// The rows of a piece, of a tensor of its parameter's state.
 fn rows_of(data: TensorData, piece: &Piece) -> TensorData {
-    if data
-        .shape()
-        .iter()
-        .map(|size| *size as u64)
-        .ne(piece.shape.iter().copied())
-    {
+    let mut sizes = data.shape().iter().zip(&piece.shape);
+    if data.shape().len() != piece.shape.len() || sizes.any(|(own, of)| *own as u64 != *of) {
         return data;
     }
-    let (dtype, row) = (
-        data.dtype(),
-        data.as_bytes().len() as u64 / piece.shape[0].max(1),
-    );
+    let (dtype, rows) = (data.dtype(), piece.shape[0].max(1));
+    let row = data.as_bytes().len() as u64 / rows;
     let bytes = (piece.rows.start * row) as usize..(piece.rows.end * row) as usize;
     let shape: Vec<usize> = piece.size().iter().map(|size| *size as usize).collect();
     TensorData::from_bytes_vec(data.as_bytes()[bytes].to_vec(), shape, dtype)
@@ -302,23 +295,16 @@ impl OptimizerSnapshot {
     /// When the device fails.
     pub fn to_host(&self) -> Result<SavedState, ExecutionError> {
         let mut saved = SavedState::default();
-        for PieceState {
-            piece,
-            tensors,
-            scalars,
-            ..
-        } in self.of_pieces(|_, _| true)?
-        {
-            for (name, _) in tensors.iter().filter(|_| !piece.is_whole()) {
-                let part = StatePart {
-                    shape: piece.shape.clone(),
-                    first_row: piece.rows.start,
-                };
+        for state in self.of_pieces(|_, _| true)? {
+            let (piece, first_row) = (state.piece, state.piece.rows.start);
+            for (name, _) in state.tensors.iter().filter(|_| !piece.is_whole()) {
+                let shape = piece.shape.clone();
+                let part = StatePart { shape, first_row };
                 saved.parts.insert(name.clone(), part);
             }
-            saved.tensors.extend(tensors);
-            if piece.rows.start == 0 {
-                saved.scalars.extend(scalars);
+            saved.tensors.extend(state.tensors);
+            if first_row == 0 {
+                saved.scalars.extend(state.scalars);
             }
         }
         Ok(saved)

@@ -5,21 +5,18 @@
 //! process is lost, those that are left regroup, choose the newest version of which every part is left, plan again, move what
 //! is missing, and repeat the calls since then: they are deterministic, so they return what they have returned before.
 //!
-//! `settings` is public. `keepers` chooses where snapshots are kept, `ledger` is what one process has of them, `recovering`
-//! takes and sends them, `moving` brings them to where a new plan needs them, `restart` is the order after a loss, and `log`
-//! has the calls to repeat.
+//! `settings` is public. `keepers` chooses where snapshots are kept, `ledger` is what one process has of them, and
+//! of the calls to repeat, `recovering` takes and sends them, `moving` brings them to where a new plan needs them, and
+//! `restart` is the order after a loss.
 
 mod keepers;
 mod ledger;
-mod log;
 mod moving;
 mod recovering;
-mod replan;
 mod restart;
-
 mod settings;
 
-pub(crate) use log::CallLog;
+pub(crate) use ledger::CallLog;
 pub(crate) use recovering::{Planned, Recovering};
-pub(crate) use replan::replan;
 pub use settings::Recovery;
+pub(crate) use settings::replan;

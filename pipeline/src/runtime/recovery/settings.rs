@@ -1,9 +1,15 @@
-//! The settings of a recovery.
+//! The settings of a recovery, and a plan for the ranks that are left.
 
 use std::error::Error;
 use std::sync::Arc;
 
-use crate::Plan;
+use tinderbox_planner::Machine;
+
+use crate::batch::Batch;
+use crate::plan::{Plan, Planner};
+use crate::schedule::ScheduleKind;
+use crate::trace::Trace;
+use crate::{PlanError, RecoveryError};
 
 /// Plans for another number of processes.
 pub(crate) type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn Error + Send + Sync>> + Send + Sync;
@@ -65,5 +71,116 @@ impl Recovery {
             plan(processes).map_err(Into::into)
         }));
         self
+    }
+}
+
+/// Plans for fewer processes than before: this schedule and the placement of the old plan if they fit, and as many replicas,
+/// or half of them and so on. If there are enough processes, the old plan itself; if the model can't be divided among all of
+/// them, a plan for fewer.
+pub(crate) fn replan<B: Batch>(
+    trace: &Trace<B>,
+    old: &Plan,
+    kind: ScheduleKind,
+    processes: usize,
+    micro_batches: usize,
+) -> Result<Plan, RecoveryError> {
+    if processes >= old.world_size() {
+        return Ok(old.clone());
+    }
+    let mut first: Option<Box<dyn std::error::Error + Send + Sync>> = None;
+    for ranks in (1..=processes).rev() {
+        for kind in [kind, ScheduleKind::OneFOneB] {
+            match plan_of(trace, old, kind, ranks, micro_batches) {
+                Ok(Some(plan)) => return Ok(plan),
+                Ok(None) => {}
+                Err(error) => first = first.or_else(|| Some(Box::new(error))),
+            }
+        }
+    }
+    Err(RecoveryError::NoPlan {
+        processes,
+        source: first,
+    })
+}
+
+/// Plans for a number of ranks, with as many replicas as divide it.
+fn plan_of<B: Batch>(
+    trace: &Trace<B>,
+    old: &Plan,
+    kind: ScheduleKind,
+    ranks: usize,
+    micro_batches: usize,
+) -> Result<Option<Plan>, PlanError> {
+    let file = old.file();
+    let models = file.machine.rank_models().iter().cycle().take(ranks);
+    let mut machine = Machine::of_ranks(models.copied().collect())?;
+    machine.rates = file.machine.rates;
+    machine.link = file.machine.link;
+    machine.action_ns = file.machine.action_ns;
+    let machine = match kind == ScheduleKind::OneFOneB {
+        true => machine,
+        false => machine.with_chunks(file.machine.chunks(), file.machine.placement())?,
+    };
+    let mut replicas = old.replica_count();
+    while !ranks.is_multiple_of(replicas) {
+        replicas /= 2;
+    }
+    let mut planner = Planner::new(trace, &machine)
+        .schedule(kind)
+        .micro_batches(micro_batches)
+        .replicas(replicas)
+        .samples(file.samples)
+        .optimizer_states(file.step.optimizer_states)
+        .without_programs();
+    if file.step.may_recompute {
+        planner = planner.may_recompute();
+    }
+    let plan = planner.plan()?;
+    Ok((plan.world_size() == ranks).then_some(plan))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::{Device, Tensor};
+    use tinderbox_deferred::Deferred;
+
+    use super::*;
+    use crate::{Outputs, Traceable};
+
+    const SAMPLES: usize = 64;
+
+    fn trace(samples: usize) -> Trace<Tensor<2>> {
+        let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+            let layer = |_| LinearConfig::new(16, 16).init(device);
+            (0..8).map(layer).collect()
+        });
+        let example = Tensor::<2>::zeros([samples, 16], &Device::flex());
+        let forward = |layers: &Vec<Linear>, x: Tensor<2>| {
+            let y = layers.iter().fold(x, |x, layer| layer.forward(x).tanh());
+            Outputs::loss(y.mean())
+        };
+        model.unwrap().trace(&example, forward).unwrap()
+    }
+
+    /// A plan whose number of micro-batches was chosen is for other batches than the traced one.
+    #[test]
+    fn the_micro_batches_of_the_old_plan_are_planned() {
+        let whole = trace(SAMPLES);
+        let batch = Tensor::<2>::zeros([SAMPLES, 16], &Device::flex());
+        let machine = Machine::local(3).unwrap().with_memory(27_000);
+        let planner = Planner::new(&whole, &machine).choose_micro_batches(&batch);
+        let old = planner.plan().unwrap();
+        let count = old.file().step.micro_batches;
+        assert!(count > 1 && count < SAMPLES, "{count}");
+        let kind = ScheduleKind::OneFOneB;
+        let plan = |trace: &Trace<Tensor<2>>| {
+            let plan = replan(trace, &old, kind, 2, count).unwrap();
+            (plan.file().prediction.clone(), plan.stages().to_vec())
+        };
+        assert!(plan(&whole) == plan(&trace(SAMPLES / count)));
+        // The whole batch does not fit.
+        let other = Planner::new(&whole, &machine).micro_batches(count).plan();
+        assert!(other.is_err());
     }
 }

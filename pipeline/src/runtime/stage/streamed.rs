@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use burn::tensor::DType;
 use tinderbox_deferred::{PartialModule, ProgramInput, Request};
 
-use super::setup::RankSetup;
-use super::stage::Stage;
+use super::stage::{RankSetup, Stage};
 use crate::ActionError;
 use crate::runtime::streamed::{Item, ParameterRows, State, States, Value, Values};
 use crate::schedule::StageIndex;

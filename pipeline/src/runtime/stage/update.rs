@@ -6,8 +6,7 @@ use tinderbox_deferred::{ParameterPath, Reload, Source};
 use tinderbox_fake::{DynTensor, dtype_name};
 
 use super::held::Place;
-use super::setup::RankSetup;
-use super::stage::Stage;
+use super::stage::{RankSetup, Stage};
 use crate::runtime::clip::each;
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::optimizer::SavedOptimizer;
