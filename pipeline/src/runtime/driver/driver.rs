@@ -4,11 +4,10 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use burn::tensor::FloatDType;
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 
 use super::carry::Carries;
-use super::output::OutputsOn;
+use super::options::Options;
 use super::programs::Programs;
 use crate::error::Result;
 use crate::plan::Plan;
@@ -21,25 +20,6 @@ use crate::runtime::snapshots::{KeptSnapshots, Snapshot};
 use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
 use crate::{PipelineError, RankError, RecoveryError, StateError};
-
-/// Settings of calls, which the ranks do not need.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Options {
-    /// The number of micro-batches of a batch that has enough samples.
-    pub(crate) micro_batches: usize,
-    /// The first loss scale.
-    pub(crate) loss_scale: Option<LossScale>,
-    /// The number of programs that are kept.
-    pub(crate) kept_programs: usize,
-    /// The 16-bit dtype of mixed precision.
-    pub(crate) compute: Option<FloatDType>,
-    /// Whether processes compare the values of batches.
-    pub(crate) checks_batches: bool,
-    /// Which processes get the named outputs.
-    pub(crate) outputs: OutputsOn,
-    /// After how many steps ranks check that values have not changed in memory.
-    pub(crate) check_memory: Option<u64>,
-}
 
 /// Controls the ranks of a pipeline.
 pub(crate) struct Driver {

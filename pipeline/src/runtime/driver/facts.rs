@@ -9,8 +9,9 @@ use serde::Serialize;
 use tinderbox_deferred::{NumericFingerprint, ParameterPath, ParameterTable};
 use twox_hash::XxHash3_64;
 
-use super::driver::{Driver, DriverState, Options};
+use super::driver::{Driver, DriverState};
 use super::launch::{Launch, Prepared};
+use super::options::Options;
 use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::runtime::loss_scale::LossScale;

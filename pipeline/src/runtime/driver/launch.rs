@@ -9,7 +9,8 @@ use tinderbox_deferred::{ParameterTable, Request, Source};
 use tinderbox_world::World;
 
 use super::carry::Carries;
-use super::driver::{CallCounts, Condition, Driver, DriverState, Options};
+use super::driver::{CallCounts, Condition, Driver, DriverState};
+use super::options::Options;
 
 use super::programs::Programs;
 

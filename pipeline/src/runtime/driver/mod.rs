@@ -8,20 +8,22 @@ mod driver;
 mod facts;
 mod launch;
 mod memory_check;
+mod options;
 mod output;
 mod parameters;
 mod programs;
-
 mod training;
 
 pub(crate) use batches::{Batches, MicroBatch, split_and_run, weights};
 pub use carry::Carry;
 pub(crate) use command::{CallKind, Command, Reply};
 pub use driver::Repaired;
-pub(crate) use driver::{Condition, Driver, DriverState, Options};
+pub(crate) use driver::{Condition, Driver, DriverState};
 pub(crate) use facts::precision_in_text;
 pub(crate) use launch::{Launch, Prepared, RankOptions};
-pub use output::{Evaluation, OutputsOn, Recovered, StepOutput};
+pub(crate) use options::Options;
+pub use options::OutputsOn;
+pub use output::{Evaluation, Recovered, StepOutput};
 pub use programs::certification_time;
 pub(crate) use programs::states;
 

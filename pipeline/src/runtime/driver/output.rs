@@ -11,24 +11,13 @@ use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_world::Failure;
 
 use super::driver::{Condition, Driver};
+use super::options::OutputsOn;
 use crate::OutputError;
 use crate::error::{Result, numbered};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::To;
 use crate::runtime::round::{Reported, Round};
 use crate::schedule::{MicroBatchIndex, RankIndex, Schedule, StageIndex, TimeUnit, Timeline};
-
-/// The processes of a [world](crate::PipelineBuilder::world) that get the named outputs of a step. All get the losses and
-/// the norm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OutputsOn {
-    /// All processes: every output is sent to each of them.
-    #[default]
-    All,
-    /// The process whose rank computes them, without a copy: with [replicas](crate::Plan::replicas), it gets the outputs of the
-    /// micro-batches of its replica.
-    Own,
-}
 
 /// A named output of the micro-batches that this process has, in their order.
 #[derive(Clone, Debug)]

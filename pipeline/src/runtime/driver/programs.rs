@@ -10,7 +10,7 @@ use tinderbox_deferred::random::Seed;
 use tinderbox_fake::Mode;
 
 use super::batches::{MicroBatch, counts};
-use super::driver::Options;
+use super::options::Options;
 use crate::batch::Batch;
 use crate::certify::{CertifiedStep, certify_lists, certify_programs};
 use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};

@@ -115,15 +115,11 @@ pub(super) fn run_list(
     let part = &round.parts[setup.replica];
     let actions = part.lists.schedule.actions(setup.place);
     let mut measured = round.epoch.map(|epoch| Measured::new(epoch, rank));
+    let ranks = setup.layout.ranks.iter();
     let step = Step {
         programs: round.cuts(part).map(|cut| &*cut.programs.stages).collect(),
         lists: Some(&*part.lists),
-        is_local: setup
-            .layout
-            .ranks
-            .iter()
-            .map(|of| *of == setup.place)
-            .collect(),
+        is_local: ranks.map(|of| *of == setup.place).collect(),
     };
     let mut executor = Executor::new(step, OnRank::new(rank, round, link));
     for action in actions {

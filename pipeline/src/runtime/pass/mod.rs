@@ -9,6 +9,7 @@ mod pass;
 mod reader;
 mod spill;
 mod streaming;
+mod tier;
 
 mod visits;
 

@@ -9,8 +9,8 @@ use tinderbox_deferred::{Observer, ParameterPath, Source, SourceError};
 use tinderbox_planner::{StreamState, StreamStep};
 
 use super::pass::Pass;
-use super::spill::HostTier;
 use super::spill::Spill;
+use super::tier::HostTier;
 use crate::ActionError;
 use crate::runtime::locked::Awaited;
 use crate::runtime::optimizer::SavedOptimizer;

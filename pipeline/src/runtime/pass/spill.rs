@@ -1,23 +1,21 @@
-//! Where values wait that do not stay on their device: activations in a file, from the forward to the backward, and parameters in
-//! the memory of the host, between the source and a device with its own memory.
+//! Activations in a file, from the forward to the backward.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::{File, create_dir_all};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
 use burn::tensor::Device;
-use tinderbox_deferred::{Observer, Request, Source, SourceError, read_values};
+use tinderbox_deferred::SourceError;
 use tinderbox_fake::DynTensor;
 use tinderbox_world::Buffer;
 
-use super::pass::Pass;
 use crate::ActionError;
 use crate::kept::Holders;
 use crate::runtime::caught::device_failed;
 use crate::runtime::locked::locked;
-use crate::runtime::streamed::{Activation, Item};
+use crate::runtime::streamed::Activation;
 use crate::runtime::wire::{TensorType, lend_compact};
 
 /// The activations of a step that do not stay in memory, in a file without a name, which ends with the process.
@@ -154,78 +152,5 @@ fn bytes(file: &mut File, place: &Place) -> io::Result<Buffer> {
         bytes.extend(block);
         let read = block.len();
         reader.consume(read);
-    }
-}
-
-/// The parameters that stay in the memory of the host.
-pub(crate) struct HostTier {
-    limit_bytes: u64,
-    held: Mutex<Held>,
-}
-
-#[derive(Default)]
-struct Held {
-    /// The parameters that stay, by position in the table.
-    chosen: BTreeSet<usize>,
-    values: HashMap<usize, DynTensor>,
-}
-
-impl HostTier {
-    pub(crate) fn new(limit_bytes: u64) -> Self {
-        Self {
-            limit_bytes,
-            held: Mutex::default(),
-        }
-    }
-
-    /// Chooses what stays for a pass, of the parameters that it does not change, and drops the rest.
-    ///
-    /// Cost: linear in the values of all visits.
-    pub(crate) fn choose(&self, pass: &Pass, is_changed: impl Fn(usize) -> bool) {
-        if self.limit_bytes == 0 {
-            return;
-        }
-        let position = |item: usize| match pass.items[item] {
-            Item::Parameter(position) if !is_changed(position) => Some(position),
-            _ => None,
-        };
-        let chosen = pass
-            .plan
-            .behind(self.limit_bytes, |item| position(item).is_some());
-        let Held {
-            chosen: positions,
-            values,
-        } = &mut *locked(&self.held);
-        *positions = chosen.into_iter().filter_map(position).collect();
-        values.retain(|at, value| {
-            positions.contains(at) && pass.dtypes.get(at) == Some(&value.dtype())
-        });
-    }
-
-    /// Reads parameters, each requested by its position in the table: from the host if they are there, or from the source.
-    pub(crate) fn read(
-        &self,
-        requested: &[(usize, Request)],
-        source: &dyn Source,
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
-        let mut held = locked(&self.held);
-        let missing = requested.iter();
-        let missing = missing.filter(|(at, _)| !held.values.contains_key(at));
-        let missing: Vec<&(usize, Request)> = missing.collect();
-        // On the device, where a source may compute them.
-        let requests = missing.iter().map(|(_, request)| request.clone());
-        let found = read_values(&requests.collect::<Vec<_>>(), source, observer)?;
-        let positions = missing.into_iter().map(|(at, _)| *at);
-        let mut read: HashMap<usize, DynTensor> = positions.zip(found).collect();
-        let Held { chosen, values } = &mut *held;
-        for (at, value) in read.iter().filter(|(at, _)| chosen.contains(at)) {
-            values.insert(*at, moved(value.clone(), &Device::flex())?);
-        }
-        let values = requested.iter().map(|(at, request)| match read.remove(at) {
-            Some(value) => Ok(value),
-            None => moved(values[at].clone(), &request.device),
-        });
-        values.collect()
     }
 }

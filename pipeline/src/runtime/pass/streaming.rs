@@ -10,8 +10,8 @@ use tinderbox_planner::StreamState;
 
 use super::pass::Pass;
 use super::reader::{Loaded, Reader, Sources};
-use super::spill::HostTier;
 use super::spill::Spill;
+use super::tier::HostTier;
 use crate::ActionError;
 use crate::kept::{Holders, Kept};
 use crate::runtime::caught::device_failed;
