@@ -239,7 +239,11 @@ pub(super) fn check_header<'a>(
         (start, t.name.clone(), t.dtype, &t.shape[..])
     });
     let (expected, found): (Listed<'_>, Listed<'_>) = (expected.collect(), found.collect());
-    match expected.symmetric_difference(&found).next() {
+    // One that is listed first, as users know it.
+    let mut wrong = expected
+        .difference(&found)
+        .chain(found.difference(&expected));
+    match wrong.next() {
         Some((_, tensor, ..)) => Err(HeaderError::NotAsListed {
             tensor: short(tensor),
         }),
