@@ -26,7 +26,7 @@ use crate::{LinkError, PipelineError};
 )]
 #[display("{message} of round {round}")]
 pub struct Tag {
-    /// The number of steps and evaluations that the pipeline ran before.
+    /// The number of steps and evaluations since the ranks were started.
     pub round: u64,
     /// What the message contains.
     pub message: LinkMessage,

@@ -29,7 +29,7 @@ pub(crate) struct MicroInput {
 /// A training step or an evaluation.
 #[derive(Debug)]
 pub(crate) struct Round {
-    /// The number of earlier steps and evaluations.
+    /// The number of earlier steps and evaluations since the ranks were started.
     pub(crate) number: u64,
     /// The training step of the random values.
     pub(crate) step: u32,

@@ -263,12 +263,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let (mut recovered, least) = restarted?;
         let version = recovery.recovering.version;
         for entry in recovery.log.to_repeat(version, least) {
-            let kind = match (entry.changes, entry.number) {
-                (false, _) => CallKind::Reads,
-                (true, Some(_)) => CallKind::Changes,
-                (true, None) => CallKind::ChangesHere,
-            };
-            recovered.repeated += self.repeat(&entry.call, kind)?;
+            recovered.repeated += self.repeat(&entry.call, entry.kind)?;
         }
         if let Some(recovery) = &mut self.recovery {
             (recovered.step, recovered.took) = (self.driver.state.step, began.elapsed());

@@ -143,10 +143,9 @@ pub(super) fn newest_version(ranks: usize, left: &[&Holdings]) -> Result<u64, Ve
 pub(crate) struct Entry<C> {
     /// The version that it was made with.
     version: u64,
-    /// Whether it changes something.
-    pub(crate) changes: bool,
-    /// Its number, if all processes take part.
-    pub(crate) number: Option<u64>,
+    pub(crate) kind: CallKind,
+    /// Its number, or of a call that a process makes by itself, that of the call of all before it.
+    number: u64,
     pub(crate) call: C,
 }
 
@@ -166,15 +165,15 @@ impl<C> CallLog<C> {
     pub(crate) fn add(&mut self, call: C, kind: CallKind, version: u64, number: u64) {
         self.entries.push(Arc::new(Entry {
             version: version - u64::from(kind.changes()),
-            changes: kind.changes(),
-            number: kind.is_of_all().then_some(number),
+            kind,
+            number,
             call,
         }));
     }
 
     /// Drops the calls that changed nothing: every process has made them.
     pub(crate) fn drop_reads(&mut self) {
-        self.entries.retain(|entry| entry.changes);
+        self.entries.retain(|entry| entry.kind.changes());
     }
 
     /// Drops the calls before a version.
@@ -190,8 +189,8 @@ impl<C> CallLog<C> {
     /// made fewer than this process.
     pub(crate) fn to_repeat(&self, version: u64, least: u64) -> Vec<Arc<Entry<C>>> {
         let due = self.entries.iter().filter(|entry| {
-            let is_missing = entry.number.is_some_and(|number| number > least);
-            entry.version >= version && (entry.changes || is_missing)
+            let is_missing = entry.kind.is_of_all() && entry.number > least;
+            entry.version >= version && (entry.kind.changes() || is_missing)
         });
         due.cloned().collect()
     }
