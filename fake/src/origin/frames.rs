@@ -62,7 +62,7 @@ fn frames(backtrace: &str) -> impl Iterator<Item = Frame<'_>> {
 }
 
 /// The crates of this project that call Burn, by the names of their folders.
-const OWN: [&str; 4] = ["fake", "deferred", "pipeline", "checkpoint"];
+const OWN: [&str; 5] = ["fake", "deferred", "graph", "pipeline", "checkpoint"];
 
 /// The runtimes on which Burn runs its own work.
 const RUNTIMES: [&str; 3] = ["futures_lite", "rayon", "rayon_core"];
