@@ -24,16 +24,22 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 /// Detects any corruption, including single flipped bits. XXH3 is not a cryptographic hash, so a digest does
 /// not protect against deliberate modification.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display, Debug)]
-#[display("{_0:032x}")]
-#[debug("Digest({_0:032x})")]
-pub struct Digest(u128);
+#[display("{high:016x}{low:016x}")]
+#[debug("Digest({high:016x}{low:016x})")]
+pub struct Digest {
+    high: u64,
+    low: u64,
+}
 
 /// The id of a save attempt. Every file of an attempt that could be confused with another attempt's contains
 /// it, so that a delayed writer of an earlier attempt never contributes to a later checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display, Debug)]
-#[display("{_0:032x}")]
-#[debug("AttemptId({_0:032x})")]
-pub struct AttemptId(u128);
+#[display("{high:016x}{low:016x}")]
+#[debug("AttemptId({high:016x}{low:016x})")]
+pub struct AttemptId {
+    high: u64,
+    low: u64,
+}
 
 /// Implements reading of the text form, which is also the file form: 32 hexadecimal digits, most significant first. Rejects
 /// upper case and signs, so that each value has exactly one text form and a flipped case bit is detected.
@@ -46,10 +52,17 @@ macro_rules! hex_128 {
                 let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
                 let is_number = text.len() == Digest::HEX_LEN && text.bytes().all(is_digit);
                 let value = u128::from_str_radix(text, 16).ok();
-                let value = value.filter(|_| is_number).map(Self);
+                let value = value.filter(|_| is_number).map(Self::of_number);
                 value.ok_or(FormatError::Hex {
                     expected_digits: Digest::HEX_LEN,
                 })
+            }
+        }
+
+        impl $name {
+            fn of_number(value: u128) -> Self {
+                let [high, low] = [value >> 64, value].map(|half| half as u64);
+                Self { high, low }
             }
         }
 
@@ -77,7 +90,7 @@ impl Digest {
 
     /// Computes the digest of `bytes`, in one pass at memory speed.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(XxHash3_128::oneshot(bytes))
+        Self::of_number(XxHash3_128::oneshot(bytes))
     }
 }
 
@@ -92,7 +105,7 @@ impl AttemptId {
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         let of_process = (now.ok(), std::process::id(), count);
         let [high, low] = [0, 1].map(|salt| RandomState::new().hash_one((salt, of_process)));
-        Self(u128::from(high) << 64 | u128::from(low))
+        Self { high, low }
     }
 }
 
@@ -183,7 +196,8 @@ impl BlockDigests {
 
     fn close(&mut self) {
         let begun = std::mem::take(&mut self.begun);
-        self.digests.push(Digest(begun.finish_128()));
+        let digest = Digest::of_number(begun.finish_128());
+        self.digests.push(digest);
         self.begun_bytes = 0;
     }
 }

@@ -122,7 +122,7 @@ fn no_modules_import_each_other_in_a_cycle() {
         let uses = uses(&read);
         found += &described(name, &of_files(&read, &uses));
         for parent in read.modules.keys() {
-            let path = [&[name.clone()], &**parent].concat().join("::");
+            let path = [std::slice::from_ref(name), &**parent].concat().join("::");
             found += &described(&path, &of_siblings(&uses, parent));
         }
     }

@@ -281,7 +281,9 @@ struct PlannedRank {
 }
 
 /// The columns with bytes in the table of ranks.
-const RANK_COLUMNS: [(&str, fn(&PlannedRank) -> u64); 8] = [
+type Column = fn(&PlannedRank) -> u64;
+
+const RANK_COLUMNS: [(&str, Column); 8] = [
     ("parameters", |rank| rank.memory.parameters),
     ("gradients", |rank| rank.memory.gradients),
     ("optimizer", |rank| rank.memory.optimizer),

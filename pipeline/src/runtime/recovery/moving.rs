@@ -232,7 +232,9 @@ fn unreadable(source: FakeError) -> RankError {
 
 /// The items that have arrived, by their sender and index, and the failure of the world.
 #[derive(Default)]
-struct Arrived(Awaited<(BTreeMap<(RankIndex, u32), Vec<Buffer>>, Option<Failure>)>);
+struct Arrived(Awaited<(Items, Option<Failure>)>);
+
+type Items = BTreeMap<(RankIndex, u32), Vec<Buffer>>;
 
 impl Arrived {
     fn wait_for(&self, key: (RankIndex, u32), timeout: Duration) -> Result<Vec<Buffer>> {
