@@ -280,9 +280,10 @@ struct PlannedRank {
     training_bytes: u64,
 }
 
-/// The columns with bytes in the table of ranks.
+/// The bytes in a column of the table of ranks.
 type Column = fn(&PlannedRank) -> u64;
 
+/// The columns with bytes in the table of ranks.
 const RANK_COLUMNS: [(&str, Column); 8] = [
     ("parameters", |rank| rank.memory.parameters),
     ("gradients", |rank| rank.memory.gradients),
