@@ -43,7 +43,7 @@ impl tracing::Subscriber for Events {
             .target()
             .starts_with("tinderbox_pipeline::runtime::");
         let module = metadata.target().rsplit("::").next();
-        is_of_runtime && matches!(module, Some("programs" | "restore" | "training"))
+        is_of_runtime && matches!(module, Some("programs" | "parameters" | "training"))
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
