@@ -17,7 +17,7 @@ use crate::BatchError;
 /// caches of an attention, in [`Carried`].
 ///
 /// ```
-/// # extern crate tinderbox_pipeline as tinderbox;
+/// # extern crate tinderbox_graph as tinderbox;
 /// use burn::tensor::{Bool, Int, Tensor};
 /// use tinderbox::Batch;
 ///

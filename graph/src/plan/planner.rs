@@ -25,7 +25,7 @@ use crate::work::OperationTimes;
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::tensor::{Device, Tensor};
 /// use tinderbox_deferred::Deferred;
-/// use tinderbox_pipeline::{Machine, Outputs, Planner, Traceable, schedule::ScheduleKind};
+/// use tinderbox_graph::{Machine, Outputs, Planner, Traceable, schedule::ScheduleKind};
 ///
 /// #[derive(Module, Debug)]
 /// struct Net {

@@ -27,7 +27,7 @@ use crate::batch::Batch;
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::tensor::{DType, Device, Tensor};
 /// use tinderbox_deferred::Deferred;
-/// use tinderbox_pipeline::{MixedPrecision, Outputs, Traceable};
+/// use tinderbox_graph::{MixedPrecision, Outputs, Traceable};
 ///
 /// let model = Deferred::new(|device| LinearConfig::new(8, 8).init(device))?;
 /// let example = Tensor::<2>::zeros([2, 8], &Device::flex());

@@ -98,7 +98,7 @@ impl Outputs {
     /// ```
     /// # use burn::nn::{Linear, loss::CrossEntropyLossConfig};
     /// # use burn::tensor::{Int, Tensor};
-    /// # use tinderbox_pipeline::Outputs;
+    /// # use tinderbox_graph::Outputs;
     /// const PAD: usize = 0;
     ///
     /// fn forward(model: &Linear, (x, targets): (Tensor<2>, Tensor<1, Int>)) -> Outputs {
