@@ -41,13 +41,10 @@ pub fn dtype_on(dtype: DType, device: &Device) -> DType {
     }
 }
 
+/// Whether kernels of CubeCL run on a device: on every one but the CPU's and those that record.
 fn is_cube(device: &DispatchDevice) -> bool {
-    match device {
-        #[cfg(feature = "cubecl")]
-        DispatchDevice::Cube(_) => true,
-        DispatchDevice::Autodiff(device) => is_cube(&device.clone().inner()),
-        _ => false,
-    }
+    let device = device.clone().inner();
+    !matches!(device, DispatchDevice::Flex(_) | DispatchDevice::Capture(_))
 }
 
 /// Serializes dtypes by their short names, for fields with

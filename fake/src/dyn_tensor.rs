@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Shape, Slice, Tensor, TensorData,
-    kind::{Basic, BridgeTensor},
+    kind::{Basic, BridgeTensor, Kind},
 };
 use burn_autodiff::Autodiff;
 use burn_backend::{
@@ -135,6 +135,17 @@ impl DynTensor {
         TensorMeta::new(self.shape(), self.dtype(), &self.0.device())
     }
 
+    /// The metadata of a tensor that has data.
+    fn real(&self) -> Result<TensorMeta, FakeError> {
+        let meta = self.meta();
+        match meta.fake {
+            true => Err(FakeError::NoData {
+                tensor: Box::new(meta),
+            }),
+            false => Ok(meta),
+        }
+    }
+
     /// Returns whether the tensor has no data.
     pub fn is_fake(&self) -> bool {
         crate::meta::is_capture(&self.0.device())
@@ -146,13 +157,12 @@ impl DynTensor {
     ///
     /// When rank or kind differ.
     pub fn typed<const D: usize, K: Basic>(self) -> Result<Tensor<D, K>, FakeError> {
-        let kind = TensorKind::of(self.dtype());
-        let same_kind = match K::KIND {
-            burn::tensor::kind::Kind::Float => kind == TensorKind::Float,
-            burn::tensor::kind::Kind::Int => kind == TensorKind::Int,
-            burn::tensor::kind::Kind::Bool => kind == TensorKind::Bool,
+        let kind = match K::KIND {
+            Kind::Float => TensorKind::Float,
+            Kind::Int => TensorKind::Int,
+            Kind::Bool => TensorKind::Bool,
         };
-        if self.shape().num_dims() != D || !same_kind {
+        if self.shape().num_dims() != D || self.kind() != kind {
             return Err(FakeError::WrongType {
                 tensor: Box::new(self.meta()),
                 rank: D,
@@ -177,12 +187,7 @@ impl DynTensor {
     ///
     /// As [`to_data`](Self::to_data).
     pub fn into_data(self) -> Result<TensorData, FakeError> {
-        let meta = self.meta();
-        if meta.fake {
-            return Err(FakeError::NoData {
-                tensor: Box::new(meta),
-            });
-        }
+        let meta = self.real()?;
         let (kind, tensor) = (self.kind(), self.0);
         let data = match kind {
             TensorKind::Float => burn::tensor::read_sync(Dispatch::float_into_data(tensor)),
@@ -204,12 +209,7 @@ impl DynTensor {
     ///
     /// When the tensor is fake: a fake tensor stays in its recording.
     pub fn to_device(self, device: &Device) -> Result<Self, FakeError> {
-        let meta = self.meta();
-        if meta.fake {
-            return Err(FakeError::NoData {
-                tensor: Box::new(meta),
-            });
-        }
+        self.real()?;
         let plain = device.clone().without_autodiff();
         let dispatch = plain.as_dispatch();
         let tensor = self.without_autodiff();
@@ -289,9 +289,8 @@ impl DynTensor {
     pub fn in_autodiff(self) -> Self {
         match self.0.kind {
             DispatchTensorKind::Capture(BackendTensor::Float(tensor)) => {
-                let tracked =
-                    BackendTensor::Autodiff(Autodiff::<CaptureBackend>::from_inner(tensor));
-                let tracked = DispatchTensorKind::Capture(tracked);
+                let tracked = Autodiff::<CaptureBackend>::from_inner(tensor);
+                let tracked = DispatchTensorKind::Capture(BackendTensor::Autodiff(tracked));
                 Self(DispatchTensor {
                     kind: DispatchTensorKind::Autodiff(Box::new(tracked)),
                     autodiff: DispatchAutodiffContext::Enabled(Default::default()),
@@ -367,20 +366,19 @@ impl DynTensor {
 
     /// Returns the id of a fake tensor in its recording; `None` for a real one.
     pub fn captured_id(&self) -> Option<TensorId> {
-        let captured = |tensor: &BackendTensor<CaptureBackend>| match tensor {
+        let kind = match &self.0.kind {
+            DispatchTensorKind::Autodiff(tracked) => &**tracked,
+            kind => kind,
+        };
+        let DispatchTensorKind::Capture(tensor) = kind else {
+            return None;
+        };
+        match tensor {
             BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t) => {
                 Some(t.id())
             }
             BackendTensor::Autodiff(t) => Some(t.primitive().id()),
             BackendTensor::Quantized(_) => None,
-        };
-        match &self.0.kind {
-            DispatchTensorKind::Capture(tensor) => captured(tensor),
-            DispatchTensorKind::Autodiff(tracked) => match &**tracked {
-                DispatchTensorKind::Capture(tensor) => captured(tensor),
-                _ => None,
-            },
-            _ => None,
         }
     }
 }

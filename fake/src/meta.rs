@@ -41,18 +41,15 @@ impl FromStr for DeviceLabel {
 
     fn from_str(label: &str) -> Result<Self, FakeError> {
         let (backend, index) = label.split_once(':').unwrap_or((label, "0"));
-        let named = !backend.is_empty()
-            && backend
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        let mut letters = backend.chars();
+        let named =
+            !backend.is_empty() && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
         // `+7` and `07` parse as numbers too, but each device has exactly one label.
         let canonical = |number: u16| number.to_string() == index;
-        if named && index.parse().is_ok_and(canonical) {
-            Ok(Self(label.into()))
-        } else {
-            Err(FakeError::BadLabel {
-                label: label.into(),
-            })
+        let label = label.to_owned();
+        match named && index.parse().is_ok_and(canonical) {
+            true => Ok(Self(label)),
+            false => Err(FakeError::BadLabel { label }),
         }
     }
 }
@@ -82,12 +79,10 @@ pub(crate) fn claim(index: u16, label: DeviceLabel) {
 /// Returns whether tensors on a device are in this process' memory, where every CPU backend can read them: only on
 /// `flex`.
 pub fn is_host(device: &burn::tensor::Device) -> bool {
-    match device.as_dispatch() {
-        DispatchDevice::Autodiff(device) => {
-            matches!(device.clone().inner(), DispatchDevice::Flex(_))
-        }
-        device => matches!(device, DispatchDevice::Flex(_)),
-    }
+    matches!(
+        device.as_dispatch().clone().inner(),
+        DispatchDevice::Flex(_)
+    )
 }
 
 fn of_dispatch(device: &DispatchDevice) -> DeviceLabel {
@@ -140,24 +135,15 @@ impl TensorMeta {
 
 impl fmt::Display for TensorMeta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shape: Vec<String> = self.shape.iter().map(|d| d.to_string()).collect();
+        let (shape, dtype) = (self.shape.as_slice(), crate::dtype_name(self.dtype));
+        let (device, fake) = (&self.device, self.fake);
         write!(
             f,
-            "tensor(..., size=[{}], dtype={}, device={}, fake={})",
-            shape.join(", "),
-            crate::dtype_name(self.dtype),
-            self.device,
-            self.fake
+            "tensor(..., size={shape:?}, dtype={dtype}, device={device}, fake={fake})"
         )
     }
 }
 
 pub(crate) fn is_capture(device: &DispatchDevice) -> bool {
-    match device {
-        DispatchDevice::Capture(_) => true,
-        DispatchDevice::Autodiff(device) => is_capture(&device.clone().inner()),
-        DispatchDevice::Flex(_) => false,
-        #[cfg(feature = "cubecl")]
-        DispatchDevice::Cube(_) => false,
-    }
+    matches!(device.clone().inner(), DispatchDevice::Capture(_))
 }

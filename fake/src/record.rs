@@ -158,7 +158,7 @@ static POOL: LazyLock<Mutex<BTreeMap<PoolKey, Vec<Device>>>> = LazyLock::new(Mut
 /// A device from the pool; it is returned when dropped, also while a panic unwinds.
 struct Pooled {
     key: PoolKey,
-    device: Option<Device>,
+    device: Device,
     configured: bool,
 }
 
@@ -176,7 +176,7 @@ impl Pooled {
         });
         Self {
             key,
-            device: Some(device),
+            device,
             configured,
         }
     }
@@ -185,11 +185,10 @@ impl Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         // A device whose settings were rejected is not reused.
-        if let Some(device) = self.device.take().filter(|_| self.configured) {
-            lock_pool()
-                .entry(self.key.clone())
-                .or_default()
-                .push(device);
+        if self.configured {
+            let mut pool = lock_pool();
+            let devices = pool.entry(self.key.clone()).or_default();
+            devices.push(self.device.clone());
         }
     }
 }
@@ -229,7 +228,7 @@ fn record_dyn(
     run: &mut dyn FnMut(&Device),
 ) -> Result<Recording, RecordError> {
     let mut pooled = Pooled::take(options);
-    let mut device = pooled.device.clone().expect("the pool gave a device");
+    let mut device = pooled.device.clone();
     let mut refused = None;
     let scope_device = device.clone();
     let configured = pooled.configured;
@@ -237,7 +236,9 @@ fn record_dyn(
     let watch = Watch::begin();
     let captured = catch_unwind(AssertUnwindSafe(|| {
         scope_device.capture_scope(|scope| {
-            if !configured && let Err(source) = configure(&mut device, options.defaults) {
+            let Defaults { float, int, bool } = options.defaults;
+            let defaults = DeviceConfig::new(Some(float), Some(int), Some(bool));
+            if !configured && let Err(source) = device.configure(defaults) {
                 refused = Some(source);
                 return scope.complete([], []);
             }
@@ -270,14 +271,6 @@ fn record_dyn(
     let Built { graph, ids } = build(captured)?;
     let marks = marking.take();
     Ok(Recording { graph, ids, marks })
-}
-
-fn configure(device: &mut Device, defaults: Defaults) -> Result<(), burn::tensor::DeviceError> {
-    device.configure(DeviceConfig::new(
-        Some(defaults.float),
-        Some(defaults.int),
-        Some(defaults.bool),
-    ))
 }
 
 /// Messages of the panics by which Burn 0.22.1 reports wrong use of a fake tensor. They are whole phrases,

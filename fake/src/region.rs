@@ -45,10 +45,8 @@ impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Form { offset, size } = self.form();
         let mut region = f.debug_struct("Region");
-        region
-            .field("offset", &offset)
-            .field("size", &size)
-            .finish()
+        region.field("offset", &offset).field("size", &size);
+        region.finish()
     }
 }
 
@@ -106,10 +104,8 @@ impl Region {
                 size: size.len(),
             });
         }
-        let ends = offset
-            .iter()
-            .zip(&size)
-            .all(|(o, s)| o.checked_add(*s).is_some());
+        let mut ranges = offset.iter().zip(&size);
+        let ends = ranges.all(|(o, s)| o.checked_add(*s).is_some());
         let elements = size.iter().try_fold(1u64, |n, s| n.checked_mul(*s));
         if !ends || elements.is_none() {
             return Err(RegionError::Overflow { offset, size });
@@ -202,17 +198,13 @@ impl Region {
         if self.rank() != other.rank() {
             return None;
         }
-        let (mut offset, mut size) = (Vec::new(), Vec::new());
-        for d in 0..self.rank() {
+        let ranges = (0..self.rank()).map(|d| {
             let [one, two] = [self, other].map(|region| region.range(d));
             let start = one.start.max(two.start);
-            let end = one.end.min(two.end);
-            if end <= start {
-                return None;
-            }
-            offset.push(start);
-            size.push(end - start);
-        }
+            let size = one.end.min(two.end).checked_sub(start);
+            Some((start, size.filter(|size| *size > 0)?))
+        });
+        let (offset, size) = ranges.collect::<Option<_>>()?;
         Some(Self::of(offset, size))
     }
 
@@ -261,13 +253,8 @@ impl Region {
 
 impl std::fmt::Display for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "[")?;
-        for d in 0..self.rank() {
-            let comma = if d == 0 { "" } else { ", " };
-            let Range { start, end } = self.range(d);
-            write!(f, "{comma}{start}..{end}")?;
-        }
-        write!(f, "]")
+        let ranges: Vec<Range<u64>> = (0..self.rank()).map(|d| self.range(d)).collect();
+        write!(f, "{ranges:?}")
     }
 }
 

@@ -1,8 +1,8 @@
 //! The lists that a pipeline runs: a named schedule, or a written one.
 
 use std::collections::HashSet;
-use std::fmt;
 
+use derive_more::{Display, From};
 use tinderbox_fake::Mode;
 use tinderbox_planner::PlanFile;
 
@@ -13,44 +13,26 @@ use crate::schedule::{
 };
 
 /// The schedule of a training step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, From, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleChoice {
     /// A named schedule, generated for the current stages and micro-batches.
+    #[from]
     Named(ScheduleKind),
     /// Lists written by a user, by [`auto`](crate::schedule::auto) or by another program. Actions other
     /// than compute are derived again from the plan.
+    #[display("{}", _0.name)]
+    #[from(Schedule)]
     Written(Box<Schedule>),
     /// The schedule of a plan: its own lists, and lists of the same kind for other numbers of
     /// micro-batches and for batches whose programs have other dependencies.
+    #[display("auto")]
     Planned(Box<PlanFile>),
 }
 
 impl Default for ScheduleChoice {
     fn default() -> Self {
         Self::Named(ScheduleKind::default())
-    }
-}
-
-impl From<ScheduleKind> for ScheduleChoice {
-    fn from(kind: ScheduleKind) -> Self {
-        Self::Named(kind)
-    }
-}
-
-impl From<Schedule> for ScheduleChoice {
-    fn from(schedule: Schedule) -> Self {
-        Self::Written(Box::new(schedule))
-    }
-}
-
-impl fmt::Display for ScheduleChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Named(kind) => kind.fmt(f),
-            Self::Written(schedule) => f.write_str(&schedule.name),
-            Self::Planned(_) => f.write_str("auto"),
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Cuts that a user names: by module path, or by the marks of the forward.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::ValueId;
@@ -16,16 +16,19 @@ use crate::trace::JointGraph;
 ///
 /// A module's operations are those from the first that reads a parameter of it for the first time up to
 /// the next module's; the exact place between two modules is the one where the fewest bytes cross.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cut {
     /// The module begins a stage.
+    #[display("before `{_0}`")]
     Before(String),
     /// The module ends a stage.
+    #[display("after `{_0}`")]
     After(String),
     /// A stage ends with the value that [`cut`](tinderbox_fake::cut()) was called with: the index of the
     /// call of the forward, from 0. What updates the running states of the modules before it belongs to the
     /// stage too.
+    #[display("at mark {_0}")]
     Mark(usize),
 }
 
@@ -43,16 +46,6 @@ impl Cut {
     /// A cut at a mark of the forward.
     pub const fn mark(number: usize) -> Self {
         Self::Mark(number)
-    }
-}
-
-impl fmt::Display for Cut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Before(module) => write!(f, "before `{module}`"),
-            Self::After(module) => write!(f, "after `{module}`"),
-            Self::Mark(number) => write!(f, "at mark {number}"),
-        }
     }
 }
 

@@ -3,15 +3,16 @@
 //! The bits of a sum of floats depend on its order, so the order is defined by a setting alone: never by the number of
 //! ranks, replicas or stages, or by what arrives first.
 
-use std::fmt;
 use std::ops::Range;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// The order in which the gradients of the micro-batches of a step are added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GradientSum {
     /// One after the other: the bits of plain Burn that adds up the gradients of micro-batches. For one replica.
+    #[display("sequential")]
     Sequential,
     /// The micro-batches are divided into this number of groups, a power of two, in order and as equal as possible. Each group is
     /// added one after the other, then neighbouring groups are joined by a binary tree.
@@ -20,6 +21,7 @@ pub enum GradientSum {
     /// single replica.
     ///
     /// Memory of each rank: at most `log2(groups / replicas) + 1` gradients of its stages, instead of one.
+    #[display("tree of {_0} groups")]
     Tree(usize),
 }
 
@@ -38,15 +40,6 @@ impl GradientSum {
         match self {
             Self::Sequential => 1,
             Self::Tree(groups) => groups,
-        }
-    }
-}
-
-impl fmt::Display for GradientSum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sequential => f.write_str("sequential"),
-            Self::Tree(groups) => write!(f, "tree of {groups} groups"),
         }
     }
 }

@@ -35,7 +35,7 @@ impl DenseIds {
 
 /// Assigns a dense id to every tensor and operation, and resets the statuses.
 pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
-    let mut operations = captured.graph.operations;
+    let operations = captured.graph.operations;
     let count = operations.iter().filter(|op| is_recorded(op)).count();
     let mut made = Vec::with_capacity(captured.values.len() + count);
     for (id, data) in &captured.values {
@@ -61,27 +61,23 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
     let (ids, values): (Vec<TensorId>, Vec<Value>) = made.into_iter().unzip();
     let ids = DenseIds(ids);
 
-    // Operations are large, so they are modified in place and moved once.
     let mut renumber = Renumber {
         ids: &ids,
         foreign: false,
     };
-    for (index, operation) in operations.iter_mut().enumerate() {
-        if is_recorded(operation) {
-            operation.visit_mut(&mut renumber);
+    let mut nodes = Vec::with_capacity(count);
+    for (index, mut operation) in operations.into_iter().enumerate() {
+        if !is_recorded(&operation) {
+            continue;
         }
+        operation.visit_mut(&mut renumber);
         if renumber.foreign {
             return Err(RecordError::Foreign {
                 message: format!("operation {index}"),
                 origin: ErrorOrigin::default(),
             });
         }
-    }
-    let mut nodes = Vec::with_capacity(count);
-    for operation in operations {
-        if is_recorded(&operation) {
-            nodes.push(Node::new(operation).expect("the ids are dense"));
-        }
+        nodes.push(Node::new(operation).expect("the ids are dense"));
     }
     let constants = captured.values.into_iter().map(|(id, data)| {
         let id = ids

@@ -49,23 +49,21 @@ impl GraphBuilder {
 
     /// Declares a tensor that the next [`node`](Self::node) computes, for use as an output in its operation.
     pub fn output(&mut self, shape: Shape, dtype: DType) -> TensorIr {
-        let id = self.value(shape.clone(), dtype);
-        TensorIr {
-            id: TensorId::new(id.index() as u64),
-            shape,
-            status: TensorStatus::NotInit,
-            dtype,
-        }
+        let id = self.value(shape, dtype);
+        self.tensor(id, TensorStatus::NotInit)
     }
 
     /// Returns a value as a tensor, for use as an input of an operation.
     pub fn input(&self, id: ValueId) -> TensorIr {
-        let value = &self.values[id.index()];
+        self.tensor(id, TensorStatus::ReadOnly)
+    }
+
+    fn tensor(&self, id: ValueId, status: TensorStatus) -> TensorIr {
+        let Value { shape, dtype, .. } = self.values[id.index()].clone();
+        let id = TensorId::new(id.index() as u64);
         TensorIr {
-            id: TensorId::new(id.index() as u64),
-            shape: value.shape.clone(),
-            status: TensorStatus::ReadOnly,
-            dtype: value.dtype,
+            status,
+            ..TensorIr::uninit(id, shape, dtype)
         }
     }
 
@@ -146,10 +144,6 @@ struct Rename<'a, V> {
 impl<'a, V: Iterator<Item = &'a ValueId>> IrVisitorMut for Rename<'_, V> {
     fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
         let value = self.values.next().expect("a value for each tensor");
-        let status = tensor.status;
-        *tensor = TensorIr {
-            status,
-            ..self.builder.input(*value)
-        };
+        *tensor = self.builder.tensor(*value, tensor.status);
     }
 }

@@ -1,21 +1,22 @@
 //! Comparison of two recordings of one program.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use burn::tensor::{DType, TensorData};
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr};
+use derive_more::Display;
 use twox_hash::XxHash3_128;
 
 use super::{Graph, Slice};
-use crate::operation::{ValueId, describe, describe_with_inputs, encode, typed_shape};
+use crate::operation::{Operation, ValueId, encode, typed_shape};
 
 /// The first difference between two recordings of one program. Operations and constants are counted from 1, in
 /// recorded order, within the compared part.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Display)]
 #[non_exhaustive]
 pub enum Difference {
     /// An operation, one of its arguments or one of its inputs differs.
+    #[display("operation {number} {}", change(before.as_ref(), now.as_ref()))]
     Operation {
         /// The number of the operation.
         number: usize,
@@ -25,6 +26,7 @@ pub enum Difference {
         now: Option<String>,
     },
     /// A constant differs.
+    #[display("constant {number} {}", change(before.as_ref(), now.as_ref()))]
     Constant {
         /// The number of the constant.
         number: usize,
@@ -34,6 +36,7 @@ pub enum Difference {
         now: Option<String>,
     },
     /// The value is another output of the last operation.
+    #[display("it was value %{before} of its recipe and is now value %{now}")]
     Output {
         /// The number of the value before.
         before: u32,
@@ -42,32 +45,12 @@ pub enum Difference {
     },
 }
 
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, number, before, now) = match self {
-            Self::Operation {
-                number,
-                before,
-                now,
-            } => ("operation", number, before, now),
-            Self::Constant {
-                number,
-                before,
-                now,
-            } => ("constant", number, before, now),
-            Self::Output { before, now } => {
-                return write!(
-                    f,
-                    "it was value %{before} of its recipe and is now value %{now}"
-                );
-            }
-        };
-        match (before, now) {
-            (Some(before), Some(now)) => write!(f, "{what} {number} was {before} and is now {now}"),
-            (Some(before), None) => write!(f, "{what} {number} was {before} and no longer exists"),
-            (None, Some(now)) => write!(f, "{what} {number} is new: {now}"),
-            (None, None) => write!(f, "{what} {number} differs"),
-        }
+fn change(before: Option<&String>, now: Option<&String>) -> String {
+    match (before, now) {
+        (Some(before), Some(now)) => format!("was {before} and is now {now}"),
+        (Some(before), None) => format!("was {before} and no longer exists"),
+        (None, Some(now)) => format!("is new: {now}"),
+        (None, None) => "differs".to_owned(),
     }
 }
 
@@ -77,10 +60,8 @@ impl Graph {
     ///
     /// Cost: each operation is encoded once, about a microsecond.
     pub fn difference(&self, now: &Graph) -> Option<Difference> {
-        compare(
-            &mut Side::new(self, &self.all()),
-            &mut Side::new(now, &now.all()),
-        )
+        let (before, after) = (self.all(), now.all());
+        compare(&mut Side::new(self, &before), &mut Side::new(now, &after))
     }
 
     /// Returns a hash of all operations and constants, equal for two recordings if [`difference`](Self::difference)
@@ -196,16 +177,17 @@ fn compare(before: &mut Side<'_>, now: &mut Side<'_>) -> Option<Difference> {
         {
             continue;
         }
-        let texts = (pair.0.as_ref().map(describe), pair.1.as_ref().map(describe));
-        let (before, now) = match texts.0 == texts.1 {
-            true => (
-                pair.0.as_ref().map(describe_with_inputs),
-                pair.1.as_ref().map(describe_with_inputs),
-            ),
-            false => texts,
+        let describe = |text: fn(Operation<'_>) -> String| {
+            let of = |operation: &Option<OperationIr>| Some(text(operation.as_ref()?.into()));
+            (of(&pair.0), of(&pair.1))
         };
+        let mut texts = describe(|operation| operation.describe());
+        if texts.0 == texts.1 {
+            texts = describe(|operation| operation.describe_with_inputs());
+        }
+        let (number, (before, now)) = (index + 1, texts);
         return Some(Difference::Operation {
-            number: index + 1,
+            number,
             before,
             now,
         });

@@ -6,7 +6,6 @@ mod difference;
 mod dtype;
 mod node;
 mod slice;
-mod users;
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -15,6 +14,7 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Shape, TensorData};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 pub(crate) use build::{Built, DenseIds, build};
 pub use builder::GraphBuilder;
@@ -80,7 +80,8 @@ pub struct Graph {
     nodes: Arc<Vec<Node>>,
     values: Vec<Value>,
     constants: BTreeMap<ValueId, Constant>,
-    users: users::Users,
+    /// The nodes that read each value. Stored inline, because most values have few readers.
+    users: Vec<SmallVec<[NodeId; 4]>>,
 }
 
 impl Graph {
@@ -101,7 +102,17 @@ impl Graph {
         values: Vec<Value>,
         constants: BTreeMap<ValueId, Constant>,
     ) -> Self {
-        let users = users::Users::of(&nodes, values.len());
+        let mut users: Vec<SmallVec<[NodeId; 4]>> = vec![SmallVec::new(); values.len()];
+        for (index, node) in nodes.iter().enumerate() {
+            let node_id = NodeId::at(index);
+            for input in node.inputs() {
+                // An input of inconsistent parts may be no value, which `check` finds.
+                let users = users.get_mut(input.index());
+                if let Some(users) = users.filter(|users| users.last() != Some(&node_id)) {
+                    users.push(node_id);
+                }
+            }
+        }
         Self {
             nodes: Arc::new(nodes),
             values,
@@ -232,7 +243,7 @@ impl Graph {
 
     /// Returns the nodes that read a value, in recorded order, each once.
     pub fn users(&self, id: ValueId) -> &[NodeId] {
-        self.users.of_value(id)
+        &self.users[id.index()]
     }
 
     /// Returns the nodes that read an output of a node, once for each output.

@@ -11,39 +11,20 @@ use crate::operation::{Operation, ValueId};
 pub struct Node {
     /// Burn's operation, for those who execute it; [`operation`](Self::operation()) answers all others.
     pub operation: OperationIr,
-    operands: Operands,
-}
-
-/// The inputs of an operation, followed by its outputs.
-#[derive(Clone, Debug, PartialEq)]
-struct Operands {
-    /// Stored inline, because most operations have at most two inputs and an output.
-    values: SmallVec<[ValueId; 4]>,
+    /// The inputs, followed by the outputs. Stored inline, because most operations have at most two inputs and an output.
+    operands: SmallVec<[ValueId; 4]>,
     inputs: usize,
-}
-
-impl Operands {
-    /// Returns the operands of an operation whose tensor ids are value ids; `None` when an id is out of range.
-    fn of(operation: &OperationIr) -> Option<Self> {
-        let mut values = SmallVec::new();
-        for tensor in operation.inputs() {
-            values.push(ValueId::of_tensor(tensor)?);
-        }
-        let inputs = values.len();
-        for tensor in operation.outputs() {
-            values.push(ValueId::of_tensor(tensor)?);
-        }
-        Some(Self { values, inputs })
-    }
 }
 
 impl Node {
     /// Creates a node from an operation whose tensor ids are value ids; `None` when an id is out of range.
     pub(crate) fn new(operation: OperationIr) -> Option<Self> {
-        let operands = Operands::of(&operation)?;
+        let tensors = operation.inputs().chain(operation.outputs());
+        let operands = tensors.map(ValueId::of_tensor).collect::<Option<_>>()?;
         Some(Self {
-            operation,
+            inputs: operation.inputs().count(),
             operands,
+            operation,
         })
     }
 
@@ -54,12 +35,12 @@ impl Node {
 
     /// Returns the values that it reads, in the operation's order; a value that is read twice is listed twice.
     pub fn inputs(&self) -> &[ValueId] {
-        &self.operands.values[..self.operands.inputs]
+        &self.operands[..self.inputs]
     }
 
     /// Returns the values that it computes.
     pub fn outputs(&self) -> &[ValueId] {
-        &self.operands.values[self.operands.inputs..]
+        &self.operands[self.inputs..]
     }
 
     /// Returns the operation's name, such as `Float.Matmul`.

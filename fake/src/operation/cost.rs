@@ -62,7 +62,14 @@ impl Operation<'_> {
 
     /// Returns the FLOPs of a product; `None` for every other operation.
     pub fn product_flops(self) -> Option<u64> {
-        product_flops(self.0)
+        match self.0 {
+            OperationIr::Float(_, FloatOperationIr::Matmul(op))
+            | OperationIr::Int(IntOperationIr::Matmul(op)) => {
+                Some(sums(&op.out, from_end(&op.lhs, 0)))
+            }
+            OperationIr::Module(module) => module_flops(module),
+            _ => None,
+        }
     }
 
     /// Returns the bytes that the operation allocates on the CPU beside its outputs, as far as known: a product of 16-bit
@@ -112,15 +119,7 @@ fn moves(operation: &OperationIr) -> Moves {
     }
 }
 
-fn product_flops(operation: &OperationIr) -> Option<u64> {
-    let module = match operation {
-        OperationIr::Float(_, FloatOperationIr::Matmul(op))
-        | OperationIr::Int(IntOperationIr::Matmul(op)) => {
-            return Some(sums(&op.out, from_end(&op.lhs, 0)));
-        }
-        OperationIr::Module(module) => module,
-        _ => return None,
-    };
+fn module_flops(module: &Module) -> Option<u64> {
     Some(match module {
         Module::Linear(op) => sums(&op.out, from_end(&op.x, 0)),
         Module::LinearXBackward(op) => sums(&op.out, from_end(&op.output_grad, 0)),

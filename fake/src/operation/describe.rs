@@ -3,6 +3,8 @@
 use burn::tensor::DType;
 use burn_ir::OperationIr;
 
+use super::Operation;
+
 /// Returns the name of an operation, such as `Float.Matmul`, from its variants.
 pub fn operation_name(operation: &OperationIr) -> String {
     let text = format!("{operation:?}");
@@ -29,23 +31,28 @@ pub fn typed_shape(dtype: DType, shape: &[usize]) -> String {
     format!("{}{shape:?}", crate::dtype_name(dtype))
 }
 
-/// Returns name, arguments and outputs, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
-pub(crate) fn describe(operation: &OperationIr) -> String {
-    let outputs = operation.outputs();
-    let outputs: Vec<String> = outputs.map(|t| typed_shape(t.dtype, &t.shape)).collect();
-    let name = operation_name(operation);
-    let arguments = arguments(&format!("{operation:?}"));
-    format!("{name}({arguments}) -> {}", outputs.join(", "))
-}
+impl Operation<'_> {
+    /// Returns the name, such as `Float.Matmul`.
+    pub fn name(self) -> String {
+        operation_name(self.0)
+    }
 
-/// Returns name, arguments, outputs and inputs of an operation, such as
-/// `Float.Matmul() -> f32[4, 8] of %1 f32[4, 2], %2 f32[2, 8]`.
-pub(crate) fn describe_with_inputs(operation: &OperationIr) -> String {
-    let inputs: Vec<String> = operation
-        .inputs()
-        .map(|t| format!("%{} {}", t.id.value(), typed_shape(t.dtype, &t.shape)))
-        .collect();
-    format!("{} of {}", describe(operation), inputs.join(", "))
+    /// Returns name, arguments and outputs, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
+    pub fn describe(self) -> String {
+        let outputs = self.0.outputs();
+        let outputs: Vec<String> = outputs.map(|t| typed_shape(t.dtype, &t.shape)).collect();
+        let arguments = arguments(&format!("{:?}", self.0));
+        format!("{}({arguments}) -> {}", self.name(), outputs.join(", "))
+    }
+
+    /// Returns name, arguments, outputs and inputs, such as `Float.Matmul() -> f32[4, 8] of %1 f32[4, 2], %2 f32[2, 8]`.
+    pub fn describe_with_inputs(self) -> String {
+        let inputs = self.0.inputs();
+        let inputs =
+            inputs.map(|t| format!("%{} {}", t.id.value(), typed_shape(t.dtype, &t.shape)));
+        let inputs: Vec<String> = inputs.collect();
+        format!("{} of {}", self.describe(), inputs.join(", "))
+    }
 }
 
 /// Returns the arguments of an operation that are not tensors, from its debug text, which ends with the fields
@@ -90,7 +97,6 @@ fn arguments(text: &str) -> String {
 mod tests {
     use burn::tensor::{Distribution, Tensor};
 
-    use super::describe;
     use crate::{RecordOptions, record};
 
     #[test]
@@ -106,7 +112,7 @@ mod tests {
         })
         .unwrap();
         let nodes = recording.graph().nodes().iter();
-        let texts: Vec<String> = nodes.map(|node| describe(&node.operation)).collect();
+        let texts: Vec<String> = nodes.map(|node| node.operation().describe()).collect();
         insta::assert_snapshot!(texts.join("\n"));
     }
 }

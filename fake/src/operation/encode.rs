@@ -1,7 +1,9 @@
 //! The bytes of operations, for comparisons and hashes.
 
-use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{IrVisitorMut, TensorId, TensorIr, TensorStatus};
 use serde::Serialize;
+
+use super::Operation;
 
 /// Appends an operation, or an attribute of one, as CBOR. Two operations have the same bytes only if they are equal.
 ///
@@ -11,11 +13,14 @@ pub fn encode(value: &impl Serialize, bytes: &mut Vec<u8>) {
     ciborium::into_writer(value, bytes).expect("operations and their attributes can be encoded");
 }
 
-/// Appends an operation without the ids and statuses of its tensors.
-pub(super) fn encode_attributes(operation: &OperationIr, bytes: &mut Vec<u8>) {
-    let mut attributes = operation.clone();
-    attributes.visit_mut(&mut WithoutIds);
-    encode(&attributes, bytes);
+impl Operation<'_> {
+    /// Appends all of the operation but the ids and statuses of its tensors as bytes: two operations have the same bytes only
+    /// if they compute the same of the same operands.
+    pub fn write_attributes(self, bytes: &mut Vec<u8>) {
+        let mut attributes = self.0.clone();
+        attributes.visit_mut(&mut WithoutIds);
+        encode(&attributes, bytes);
+    }
 }
 
 /// Sets all tensors of an operation to the same id and status.
@@ -31,13 +36,13 @@ impl IrVisitorMut for WithoutIds {
 #[cfg(test)]
 mod tests {
     use burn::tensor::{DType, Shape};
-    use burn_ir::{NumericOperationIr, ScalarIr, ScalarOpIr};
+    use burn_ir::{NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr};
 
     use super::*;
 
     fn attributes(operation: &OperationIr) -> Vec<u8> {
         let mut bytes = Vec::new();
-        encode_attributes(operation, &mut bytes);
+        Operation::from(operation).write_attributes(&mut bytes);
         bytes
     }
 

@@ -10,7 +10,6 @@ mod id;
 mod view;
 
 pub use cost::OperationCost;
-pub(crate) use describe::{describe, describe_with_inputs};
 pub use describe::{operation_name, typed_shape};
 pub use encode::encode;
 pub use id::{NodeId, ValueId};

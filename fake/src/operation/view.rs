@@ -2,36 +2,15 @@
 
 use burn::tensor::Distribution;
 use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, ScalarIr, TensorIr};
+use derive_more::From;
 
-use super::encode::encode_attributes;
-use super::{ValueId, describe, describe_with_inputs, operation_name};
+use super::ValueId;
 
 /// A recorded operation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, From)]
 pub struct Operation<'a>(pub(super) &'a OperationIr);
 
-impl<'a> From<&'a OperationIr> for Operation<'a> {
-    fn from(operation: &'a OperationIr) -> Self {
-        Self(operation)
-    }
-}
-
 impl<'a> Operation<'a> {
-    /// Returns the name, such as `Float.Matmul`.
-    pub fn name(self) -> String {
-        operation_name(self.0)
-    }
-
-    /// Returns name, arguments and outputs, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
-    pub fn describe(self) -> String {
-        describe(self.0)
-    }
-
-    /// Returns name, arguments, outputs and inputs, such as `Float.Matmul() -> f32[4, 8] of %1 f32[4, 2], %2 f32[2, 8]`.
-    pub fn describe_with_inputs(self) -> String {
-        describe_with_inputs(self.0)
-    }
-
     /// Returns the values that the operation of a graph computes.
     ///
     /// # Panics
@@ -66,11 +45,5 @@ impl<'a> Operation<'a> {
             }
             _ => None,
         }
-    }
-
-    /// Appends all of the operation but the ids of its tensors as bytes: two operations have the same bytes only if they
-    /// compute the same of the same operands.
-    pub fn write_attributes(self, bytes: &mut Vec<u8>) {
-        encode_attributes(self.0, bytes);
     }
 }

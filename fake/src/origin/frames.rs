@@ -11,12 +11,12 @@ pub(super) struct Found {
     pub(super) is_in_caller: bool,
 }
 
-/// The owner of a frame's code.
-#[derive(Clone, Copy, PartialEq)]
+/// The owner of a frame's code. Of several that a name has, the last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
-    Burn,
     /// The standard library, this project, and frames without information.
     Between,
+    Burn,
     Caller,
 }
 
@@ -74,18 +74,8 @@ fn owner(name: &str, place: Option<&str>) -> Owner {
     }
     let by_name = paths(name).into_iter().filter_map(crate_owner);
     // With debug information of lines only, names have no path.
-    let owners: Vec<Owner> = match by_name.collect::<Vec<_>>() {
-        none if none.is_empty() => place.map(place_owner).into_iter().collect(),
-        some => some,
-    };
-    match (
-        owners.contains(&Owner::Caller),
-        owners.contains(&Owner::Burn),
-    ) {
-        (true, _) => Owner::Caller,
-        (false, true) => Owner::Burn,
-        (false, false) => Owner::Between,
-    }
+    let owner = by_name.max().or_else(|| place.map(place_owner));
+    owner.unwrap_or(Owner::Between)
 }
 
 /// Returns the paths whose crates may own a name: `<A as B>::c` is code of the crate of `A` or of the crate of `B`.

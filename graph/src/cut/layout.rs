@@ -28,13 +28,13 @@ pub struct Layout {
     /// Whether each stage recomputes its activations in the backward.
     pub recompute: Vec<bool>,
     /// The structure of the planned forward, and the stage of each of its operations.
-    operations: Option<(String, Vec<usize>)>,
+    pub(crate) operations: Option<(String, Vec<usize>)>,
     /// The stage of carried tensors in the planned forward, by their names.
-    carried: BTreeMap<String, StageIndex>,
+    pub(super) carried: BTreeMap<String, StageIndex>,
 }
 
 impl Layout {
-    /// The layout of stages that own these parameters, each once. Fails if a parameter has no owner.
+    /// The layout of stages that own these parameters. Fails if a parameter does not have one owner.
     pub fn new(
         table: &ParameterTable,
         owned: Vec<Vec<usize>>,
@@ -44,8 +44,17 @@ impl Layout {
         let parameters = table.iter().as_slice();
         let mut owner_of: HashMap<&ParameterPath, StageIndex> = HashMap::new();
         for (stage, owned) in owned.iter().enumerate() {
-            let paths = owned.iter().map(|position| &parameters[*position].path);
-            owner_of.extend(paths.map(|path| (path, StageIndex::new(stage))));
+            let second = StageIndex::new(stage);
+            for path in owned.iter().map(|position| &parameters[*position].path) {
+                if let Some(first) = owner_of.insert(path, second) {
+                    let path = path.clone();
+                    return Err(PlanError::OwnedTwice {
+                        path,
+                        first,
+                        second,
+                    });
+                }
+            }
         }
         let (mut owners, mut norm_order) = (Vec::new(), Vec::new());
         let mut counts = vec![0; owned.len()];
@@ -90,65 +99,41 @@ impl Layout {
             positions.collect()
         };
         let (mut owned, mut copies) = (Vec::new(), Vec::new());
-        let mut owner_of: HashMap<&ParameterPath, StageIndex> = HashMap::new();
-        for (index, stage) in stages.iter().enumerate() {
+        for stage in stages {
             owned.push(positions(&stage.parameters)?);
             copies.push(positions(&stage.copies)?);
-            for path in &stage.parameters {
-                let second = StageIndex::new(index);
-                if let Some(first) = owner_of.insert(path, second) {
-                    return Err(PlanError::OwnedTwice {
-                        path: path.clone(),
-                        first,
-                        second,
-                    });
-                }
-            }
-        }
-        for (index, stage) in stages.iter().enumerate() {
-            let here = StageIndex::new(index);
-            let mut held = HashSet::new();
-            for path in &stage.copies {
-                let owner = owner_of.get(path).copied();
-                if owner == Some(here) || !held.insert(path) {
-                    return Err(PlanError::HeldTwice {
-                        path: path.clone(),
-                        stage: here,
-                    });
-                }
-                // The stages come in order, so the first that is before the owner is the lowest of all.
-                if let Some(owner) = owner.filter(|owner| *owner > here) {
-                    return Err(PlanError::OwnerNotLowest {
-                        path: path.clone(),
-                        owner,
-                        lowest: here,
-                    });
-                }
-            }
         }
         let ranks = stages.iter().map(|stage| stage.rank).collect();
         let recompute = stages.iter().map(|stage| stage.recompute).collect();
         let layout = Self::new(table, owned, ranks, recompute)?;
-        Ok(Self { copies, ..layout })
-    }
-
-    /// The same layout, where the operations of forwards of one structure run on these stages.
-    pub fn with_operations(self, structure: &str, stages: Vec<usize>) -> Self {
-        Self {
-            operations: Some((structure.to_owned(), stages)),
-            ..self
+        for (stage, copies) in layout.stages().zip(&copies) {
+            let mut held = HashSet::new();
+            for position in copies {
+                let owner = layout.owners[*position];
+                let path = || table.iter().as_slice()[*position].path.clone();
+                if owner == stage || !held.insert(position) {
+                    return Err(PlanError::HeldTwice {
+                        path: path(),
+                        stage,
+                    });
+                }
+                // The stages come in order, so the first that is before the owner is the lowest of all.
+                if owner > stage {
+                    return Err(PlanError::OwnerNotLowest {
+                        path: path(),
+                        owner,
+                        lowest: stage,
+                    });
+                }
+            }
         }
+        Ok(Self { copies, ..layout })
     }
 
     /// The same layout, where forwards of other structures than the planned one have these carried tensors on these
     /// stages, so that all can use one value.
     pub fn with_carried(self, carried: BTreeMap<String, StageIndex>) -> Self {
         Self { carried, ..self }
-    }
-
-    /// The stage of a carried tensor in the planned forward.
-    pub(super) fn carrier(&self, name: &str) -> Option<StageIndex> {
-        self.carried.get(name).copied()
     }
 
     /// The stage of each operation of a forward; `None` for one of another structure than the planned.

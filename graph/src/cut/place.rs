@@ -76,9 +76,9 @@ fn by_flow(joint: &JointGraph, layout: &Layout) -> Vec<usize> {
     };
     let mut carriers = vec![None; forward.nodes().len()];
     for (input, touching) in joint.touching_carried() {
-        let stage = layout.carrier(&joint.inputs()[input].leaf.name);
+        let stage = layout.carried.get(&joint.inputs()[input].leaf.name);
         for position in touching {
-            carriers[position] = carriers[position].max(stage.map(StageIndex::index));
+            carriers[position] = carriers[position].max(stage.map(|stage| stage.index()));
         }
     }
     let mut stages: Vec<usize> = Vec::with_capacity(forward.nodes().len());

@@ -1,13 +1,13 @@
 //! Differences between a pipeline and the recorded computation.
 
-use std::fmt;
-
+use derive_more::Display;
 use tinderbox_deferred::{ParameterPath, ProgramError};
 
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 
 /// The place of an error in a step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display("rank {rank}, stage {stage}{}, {at}", of_micro_batch(*micro_batch))]
 #[non_exhaustive]
 pub struct CertifySite {
     /// The rank.
@@ -20,14 +20,8 @@ pub struct CertifySite {
     pub at: String,
 }
 
-impl fmt::Display for CertifySite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {}, stage {}", self.rank, self.stage)?;
-        if let Some(micro_batch) = self.micro_batch {
-            write!(f, ", micro-batch {micro_batch}")?;
-        }
-        write!(f, ", {}", self.at)
-    }
+fn of_micro_batch(micro_batch: Option<MicroBatchIndex>) -> String {
+    micro_batch.map_or_else(String::new, |number| format!(", micro-batch {number}"))
 }
 
 /// The first difference between the computation of the ranks and the recorded one.

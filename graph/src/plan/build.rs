@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_deferred::ParameterTable;
 use tinderbox_fake::{Operation, dtype_name};
 use tinderbox_planner::{
     Boundary, Choice, Machine, PLAN_VERSION, Partition, PartitionCosts, PlanFile, PlanParameter,
@@ -215,9 +215,10 @@ impl Planning {
             owned[stage].push(parameter);
         }
         let ranks = partition.stage_to_rank.clone();
-        let layout = Layout::new(table, owned, ranks, partition.recompute.clone())?;
-        let structure = joint.forward().structure();
-        Ok(layout.with_operations(structure, partition.stage_of.clone()))
+        let mut layout = Layout::new(table, owned, ranks, partition.recompute.clone())?;
+        let structure = joint.forward().structure().to_owned();
+        layout.operations = Some((structure, partition.stage_of.clone()));
+        Ok(layout)
     }
 
     fn ties(&self, layout: &Layout) -> Vec<TieGroup> {
@@ -299,35 +300,31 @@ impl Planning {
         costs: StageCosts,
     ) -> PlanStage {
         let (layout, programs) = (&divided.layout, &divided.programs[stage.index()]);
-        let parameters = |positions: &[usize]| -> Vec<&Parameter> {
-            let parameters = positions.iter().map(|at| self.joint.parameter(*at));
-            parameters.collect()
-        };
-        let owned = parameters(layout.owned(stage));
-        let copies = parameters(layout.copies(stage));
-        let paths = |parameters: &[&Parameter]| -> Vec<ParameterPath> {
-            parameters.iter().map(|one| one.path.clone()).collect()
-        };
-        let bytes = |parameters: &[&Parameter]| parameters.iter().map(|one| one.bytes).sum();
+        let held = [layout.owned(stage), layout.copies(stage)];
+        let held = held.map(|all| all.iter().map(|at| self.joint.parameter(*at)));
+        let [parameters, copies] = held
+            .clone()
+            .map(|all| all.map(|one| one.path.clone()).collect());
+        let [owned, _] = &held;
         let mut known = HashSet::new();
-        let modules = owned.iter().map(|parameter| parameter.path.module());
+        let modules = owned.clone().map(|parameter| parameter.path.module());
         let modules = modules.filter(|module| known.insert(*module));
+        let modules = modules.map(str::to_owned).collect();
+        let [parameter_bytes, copy_bytes] = held.map(|all| all.map(|one| one.bytes).sum());
         let flops = |compute| -> u64 {
-            let nodes = programs
-                .phase(compute)
-                .into_iter()
-                .flat_map(|phase| &phase.nodes);
+            let phase = programs.phase(compute).into_iter();
+            let nodes = phase.flat_map(|phase| &phase.nodes);
             let operations = nodes.map(|id| self.joint.graph().node(*id).operation());
             operations.filter_map(Operation::product_flops).sum()
         };
         PlanStage {
             stage,
             rank: layout.ranks[stage.index()],
-            modules: modules.map(str::to_owned).collect(),
-            parameter_bytes: bytes(&owned),
-            copy_bytes: bytes(&copies),
-            parameters: paths(&owned),
-            copies: paths(&copies),
+            modules,
+            parameter_bytes,
+            copy_bytes,
+            parameters,
+            copies,
             forward_flops: flops(Compute::Forward),
             backward_flops: flops(Compute::Backward),
             boundary_bytes: programs.sent_bytes.values().sum(),

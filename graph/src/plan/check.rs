@@ -57,7 +57,7 @@ impl Plan {
     pub fn layout(&self, table: &ParameterTable) -> Result<Layout, PlanError> {
         let found = build::plan_parameters(table);
         self.file.check_parameters(&found)?;
-        let layout = Layout::of_plan(table, self.stages())?;
+        let mut layout = Layout::of_plan(table, self.stages())?;
         let count = self.file.forward.len();
         let mut stages = vec![None; count];
         for (index, stage) in self.stages().iter().enumerate() {
@@ -67,9 +67,8 @@ impl Plan {
             }
         }
         // A file without the operations has only the owners of parameters.
-        Ok(match stages.into_iter().collect::<Option<Vec<usize>>>() {
-            Some(stages) => layout.with_operations(&self.file.structure, stages),
-            None => layout,
-        })
+        let stages = stages.into_iter().collect::<Option<Vec<usize>>>();
+        layout.operations = stages.map(|stages| (self.file.structure.clone(), stages));
+        Ok(layout)
     }
 }

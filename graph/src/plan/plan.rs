@@ -1,8 +1,8 @@
 //! A plan, and what it says of its stages.
 
-use std::fmt;
 use std::path::Path;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use tinderbox_planner::{Boundary, PlanFile, PlanStage};
 
@@ -14,7 +14,7 @@ use crate::schedule::RankIndex;
 ///
 /// Ownership is by path, so a plan is valid for every mode and batch shape of its model; boundaries and
 /// predictions belong to the traced micro-batch, or to the chosen one. The same inputs produce the same file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Plan {
     pub(super) file: PlanFile,
@@ -114,11 +114,5 @@ impl Plan {
     pub fn from_json(text: &str) -> Result<Self, PlanError> {
         let file = PlanFile::from_json(text)?;
         Ok(Self { file })
-    }
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.file.fmt(f)
     }
 }

@@ -6,6 +6,7 @@ use tinderbox_fake::{NodeId, ValueId};
 use tinderbox_planner::{PlanProgram, PlanStage};
 
 use crate::cut::{Binding, Phase, StagePrograms};
+use crate::joined;
 use crate::schedule::{Compute, Edge, StageIndex};
 use crate::trace::{Given, JointGraph};
 
@@ -14,14 +15,8 @@ pub(super) fn forward(joint: &JointGraph) -> Vec<String> {
     let nodes = joint.forward().nodes().iter();
     let lines = nodes.map(|id| {
         let node = joint.graph().node(*id);
-        let made = node.outputs().iter();
-        let made: Vec<String> = made.map(|v| joint.graph().value(*v).to_string()).collect();
-        format!(
-            "{} {}{}",
-            node.name(),
-            made.join(", "),
-            in_module(joint, *id)
-        )
+        let made = joined(node.outputs().iter().map(|v| joint.graph().value(*v)));
+        format!("{} {made}{}", node.name(), in_module(joint, *id))
     });
     lines.collect()
 }
@@ -31,7 +26,6 @@ const MOST_TEXT_BYTES: usize = 4 << 20;
 
 /// Adds the text of every program to the stages, unless all of them together have more than 4 MiB.
 pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[StagePrograms]) {
-    let names = Names::new(joint);
     for (stage, programs) in stages.iter_mut().zip(programs) {
         let phases = Compute::ALL.into_iter().filter_map(|compute| {
             let phase = programs.phase(compute)?;
@@ -40,7 +34,6 @@ pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[Stag
         let texts = phases.map(|(compute, phase)| {
             let writer = Writer {
                 joint,
-                names: &names,
                 programs,
                 compute,
                 phase,
@@ -76,38 +69,21 @@ pub(super) fn in_module(joint: &JointGraph, node: NodeId) -> String {
     }
 }
 
-/// The names of values: paths of parameters, names of inputs, ids of all others.
-struct Names(BTreeMap<ValueId, String>);
-
-impl Names {
-    fn new(joint: &JointGraph) -> Self {
-        let mut names = BTreeMap::from([(joint.weight(), "the micro-batch's weight".to_owned())]);
-        for input in joint.inputs() {
-            let name = input.leaf.name.to_string();
-            let name = match name.is_empty() {
-                true => "the batch".to_owned(),
-                false => format!("batch {name}"),
-            };
-            names.insert(input.value, name);
-        }
-        for (parameter, value) in joint.table().iter().zip(joint.parameters()) {
-            // Clones share a value, which has the name of the first.
-            names
-                .entry(*value)
-                .or_insert_with(|| parameter.path.to_string());
-        }
-        Self(names)
-    }
-
-    fn of(&self, value: ValueId) -> String {
-        let known = self.0.get(&value).cloned();
-        known.unwrap_or_else(|| value.to_string())
+/// The name of a value: the path of a parameter, the name of an input, the id of any other.
+fn name_of(joint: &JointGraph, value: ValueId) -> String {
+    match joint.given(value) {
+        Some(Given::Parameter(position)) => joint.parameter(position).path.to_string(),
+        Some(Given::Input(position)) => match joint.inputs()[position].leaf.name.as_str() {
+            "" => "the batch".to_owned(),
+            name => format!("batch {name}"),
+        },
+        Some(Given::Weight) => "the micro-batch's weight".to_owned(),
+        None => value.to_string(),
     }
 }
 
 struct Writer<'a> {
     joint: &'a JointGraph,
-    names: &'a Names,
     programs: &'a StagePrograms,
     compute: Compute,
     phase: &'a Phase,
@@ -132,7 +108,7 @@ impl Writer<'_> {
     /// The name and type of a value.
     fn named(&self, value: ValueId) -> String {
         let known = self.joint.graph().value(value);
-        format!("{}: {known}", self.names.of(value))
+        format!("{}: {known}", name_of(self.joint, value))
     }
 
     /// The origin of a value of the micro-batch.
@@ -148,35 +124,30 @@ impl Writer<'_> {
     fn operations(&self) -> Vec<String> {
         let graph = self.joint.graph();
         let last_use = self.last_uses();
-        let kept: BTreeMap<ValueId, String> = self.destinations();
+        let kept = self.destinations();
+        let names = |values: &[ValueId]| {
+            let values = values.iter();
+            joined(values.map(|value| name_of(self.joint, *value)))
+        };
         let lines = self.phase.nodes.iter().enumerate().map(|(index, id)| {
             let node = graph.node(*id);
-            let of = |values: &[ValueId]| -> Vec<String> {
-                values.iter().map(|value| self.names.of(*value)).collect()
-            };
-            let made = node.outputs().iter();
-            let made: Vec<String> = made.map(|value| self.named(*value)).collect();
+            let made = joined(node.outputs().iter().map(|value| self.named(*value)));
             let destinations = node.outputs().iter().filter_map(|value| kept.get(value));
             let mut notes: Vec<String> = destinations.cloned().collect();
             let operands = node.inputs().iter().chain(node.outputs());
             let operands: BTreeSet<ValueId> = operands.copied().collect();
-            let freed = operands.into_iter();
-            let freed = freed.filter(|value| last_use.get(value) == Some(&index));
-            let freed: Vec<ValueId> = freed.collect();
+            let freed = |value: &ValueId| last_use.get(value) == Some(&index);
+            let freed: Vec<ValueId> = operands.into_iter().filter(freed).collect();
             if !freed.is_empty() {
-                notes.push(format!("frees {}", of(&freed).join(", ")));
+                notes.push(format!("frees {}", names(&freed)));
             }
             let notes = match notes.is_empty() {
                 true => String::new(),
                 false => format!("; {}", notes.join(", ")),
             };
-            format!(
-                "{} = {}({}){}{notes}",
-                made.join(", "),
-                node.name(),
-                of(node.inputs()).join(", "),
-                in_module(self.joint, *id),
-            )
+            let (name, inputs) = (node.name(), names(node.inputs()));
+            let module = in_module(self.joint, *id);
+            format!("{made} = {name}({inputs}){module}{notes}")
         });
         lines.collect()
     }
@@ -228,7 +199,7 @@ impl Writer<'_> {
             destinations.insert(*value, words);
         }
         let joint = self.joint;
-        let path = |position: usize| self.names.of(joint.parameters()[position]);
+        let path = |position: usize| name_of(joint, joint.parameters()[position]);
         let gradients = self.phase.gradients.iter().filter_map(|at| {
             let text = format!("the gradient of {}", path(*at));
             Some((joint.gradients()[*at]?, text))
@@ -247,8 +218,7 @@ impl Writer<'_> {
             destinations.entry(value).or_default().push(text);
         }
         let texts = destinations.into_iter();
-        texts
-            .map(|(value, words)| (value, words.join(", ")))
-            .collect()
+        let texts = texts.map(|(value, words)| (value, words.join(", ")));
+        texts.collect()
     }
 }

@@ -1,7 +1,6 @@
 //! Recordings of a model's forward, kept by batch shape.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,7 +28,8 @@ pub const KEPT_PROGRAMS: usize = 16;
 /// evaluation and every batch size. A further shape costs milliseconds. The program of the example and
 /// the 16 most recently used are kept; others are recorded again on demand, and must be equal to their
 /// earlier recording.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Trace {{ parameters: {}, .. }}", table.len())]
 pub struct Trace<B> {
     run: Arc<ForwardFn<B>>,
     /// The recorded constructor.
@@ -323,12 +323,4 @@ fn skipped(error: TraceError) -> TraceError {
 /// A panic during an insertion leaves the map consistent.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl<B> fmt::Debug for Trace<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trace")
-            .field("parameters", &self.table.len())
-            .finish_non_exhaustive()
-    }
 }
