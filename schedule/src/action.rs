@@ -6,7 +6,7 @@ use std::slice;
 use serde::{Deserialize, Serialize};
 
 use crate::dependencies::{Edge, Tie};
-use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
+use crate::index::{MicroBatchIndex, StageIndex};
 use crate::task::{Compute, Task};
 
 /// A message between two ranks, identified by the name under which it is sent and received.
@@ -79,13 +79,11 @@ pub enum Action {
     Send(Message),
     /// Waits for a message.
     Receive(Message),
-    /// The stage's gradients are complete on this rank: begins their sum over the ranks of a group, without blocking;
-    /// does nothing in a group of one rank.
+    /// The stage's gradients are complete on this rank: begins their sum over the replicas of the stage, without blocking;
+    /// does nothing without others.
     Reduce {
         /// The stage whose gradients are complete on this rank.
         stage: StageIndex,
-        /// The ranks of the group.
-        group: GroupIndex,
     },
     /// Waits for the gradients of the other replicas, and sums the part of the stage that this rank updates.
     Sum {
@@ -116,12 +114,6 @@ impl Action {
         Self::Compute(Task::new(stage, compute, micro_batch))
     }
 
-    /// Creates the reduce of a stage's gradients, over the group of the stage.
-    pub(crate) const fn reduce(stage: StageIndex) -> Self {
-        let group = GroupIndex::new(stage.index());
-        Self::Reduce { stage, group }
-    }
-
     /// Returns the stage of the action, whose rank has the action in its list. Of an overlapped pair
     /// it is the forward's.
     #[must_use]
@@ -130,7 +122,7 @@ impl Action {
             Self::Compute(task) | Self::Overlap([task, _]) => task.stage,
             Self::Send(message) => message.sender(),
             Self::Receive(message) => message.receiver(),
-            Self::Reduce { stage, .. }
+            Self::Reduce { stage }
             | Self::Sum { stage }
             | Self::Update { stage }
             | Self::Gather { stage } => *stage,

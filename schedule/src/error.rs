@@ -241,12 +241,6 @@ pub enum VerifyError {
         /// The send or receive.
         at: Place,
     },
-    /// A stage's gradients are reduced in the group of another stage.
-    #[error("{at} names another stage's group: a stage's group has the stage's number")]
-    UnknownGroup {
-        /// The reduce.
-        at: Place,
-    },
     /// A send without its receive, or a receive without its send.
     #[error("{at} has no counterpart: rank {rank} lacks `{missing}`; add it or lower again")]
     Unpaired {

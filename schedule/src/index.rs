@@ -39,8 +39,6 @@ indices! {
     RankIndex;
     /// A micro-batch of one training step.
     MicroBatchIndex;
-    /// A group of ranks that hold the same stage and sum its gradients. Its index is the stage's.
-    GroupIndex;
 }
 
 #[cfg(test)]

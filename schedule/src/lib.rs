@@ -30,7 +30,7 @@
 //! | `2F5&1B3` | a forward and a backward that overlap, of two stages of one rank |
 //! | `2F5>3F5` | stage 2 sends the output of its forward to the forward of stage 3 |
 //! | `3F5<2F5` | stage 3 receives it |
-//! | `2R2` | the gradients of stage 2 are complete, and sent to the other replicas in group 2 if there are any |
+//! | `2R2` | the gradients of stage 2 are complete, and sent to its other replicas if there are any; the stage is written twice |
 //! | `2S` | with replicas: waits for the gradients of the others, and sums |
 //! | `2U` | the optimizer updates the parameters of stage 2 |
 //! | `2G` | with replicas: waits for the parameters that the others have updated |
@@ -94,7 +94,7 @@ pub use auto::{Auto, AutoOptions, auto};
 pub use dependencies::{Dependencies, Edge, Endpoint, Tie};
 pub use error::{AutoError, Rule, VerifyError, Wait};
 pub use generate::{ChunkCounts, GenerateError, Placement, ScheduleKind, forward_only_on};
-pub use index::{GroupIndex, MicroBatchIndex, RankIndex, StageIndex};
+pub use index::{MicroBatchIndex, RankIndex, StageIndex};
 pub use link_model::{LinkModel, LinkModelError};
 pub use lists::{Form, Place, Schedule, ScheduleMode};
 pub use lower::lower;

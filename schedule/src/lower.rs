@@ -30,22 +30,27 @@ use crate::task::Task;
 /// messages.
 #[must_use]
 pub fn lower(schedule: &Schedule, dependencies: &Dependencies) -> Schedule {
-    let lowering = Lowering {
-        schedule,
-        dependencies,
-        stages: stages_by_rank(&schedule.stage_to_rank),
-    };
+    let lowering = Lowering::new(schedule, dependencies);
     let ranks = (0..schedule.world_size()).map(RankIndex::new);
     schedule.with_lists(Form::Lowered, ranks.map(|rank| lowering.list(rank)))
 }
 
-struct Lowering<'a> {
+/// Derives the actions other than compute from a schedule's map and the dependencies.
+pub(crate) struct Lowering<'a> {
     schedule: &'a Schedule,
     dependencies: &'a Dependencies,
     stages: BTreeMap<RankIndex, Vec<StageIndex>>,
 }
 
-impl Lowering<'_> {
+impl<'a> Lowering<'a> {
+    pub(crate) fn new(schedule: &'a Schedule, dependencies: &'a Dependencies) -> Self {
+        Self {
+            schedule,
+            dependencies,
+            stages: stages_by_rank(&schedule.stage_to_rank),
+        }
+    }
+
     /// Returns the whole list of one rank, from its compute actions.
     fn list(&self, rank: RankIndex) -> Vec<Action> {
         let actions = self.schedule.actions(rank).iter();
@@ -69,7 +74,7 @@ impl Lowering<'_> {
         }
         let mut list = Vec::new();
         if self.schedule.micro_batches == 0 && is_training {
-            list.extend(self.stages_of(rank).map(Action::reduce));
+            list.extend(self.stages_of(rank).map(|stage| Action::Reduce { stage }));
         }
         for (position, action) in computes.enumerate() {
             for task in action.tasks() {
@@ -84,11 +89,11 @@ impl Lowering<'_> {
                 list.extend(messages.map(Action::Send));
             }
             for stage in ends.get(&position).into_iter().flatten() {
-                self.end_stage(*stage, &mut list);
+                list.extend(self.end_stage(*stage));
             }
         }
         if is_training {
-            self.end_step(rank, &mut list);
+            list.extend(self.end_step(rank));
         }
         list.shrink_to_fit();
         list
@@ -105,27 +110,26 @@ impl Lowering<'_> {
         (is_apart && self.schedule.has_edge(edge)).then_some(Message::Values { edge, micro_batch })
     }
 
-    /// Appends the actions after the last backward of a stage.
-    fn end_stage(&self, stage: StageIndex, list: &mut Vec<Action>) {
-        list.push(Action::reduce(stage));
-        if self.dependencies.has_replicas() {
-            return;
+    /// Returns the actions after the last backward of a stage.
+    pub(crate) fn end_stage(&self, stage: StageIndex) -> Vec<Action> {
+        let mut list = vec![Action::Reduce { stage }];
+        let dependencies = self.dependencies;
+        match (dependencies.has_replicas(), dependencies.has_global_norm()) {
+            (true, _) => {}
+            (false, true) => self.send_norms(stage, &mut list),
+            (false, false) => {
+                list.push(Action::Update { stage });
+                self.send_ties(stage, &mut list);
+            }
         }
-        if self.dependencies.has_global_norm() {
-            self.send_norms(stage, list);
-        } else {
-            list.push(Action::Update { stage });
-            self.send_ties(stage, list);
-        }
+        list
     }
 
     fn send_norms(&self, stage: StageIndex, list: &mut Vec<Action>) {
         // The lowest stage of a rank represents all its stages.
         let from = stage;
-        let others = self
-            .stages
-            .values()
-            .filter_map(|stages| stages.first().copied());
+        let lowest = self.stages.values();
+        let others = lowest.filter_map(|stages| stages.first().copied());
         let others = others.filter(|to| self.schedule.are_apart(from, *to));
         list.extend(others.map(|to| Action::Send(Message::Norm { from, to })));
     }
@@ -135,15 +139,16 @@ impl Lowering<'_> {
         list.extend(ties.map(|tie| Action::Send(Message::Tie(tie))));
     }
 
-    /// Appends the actions at the end of the list of a rank.
-    fn end_step(&self, rank: RankIndex, list: &mut Vec<Action>) {
+    /// Returns the actions at the end of the list of a rank.
+    pub(crate) fn end_step(&self, rank: RankIndex) -> Vec<Action> {
+        let mut list = Vec::new();
         let stages = || self.stages_of(rank);
         let has_replicas = self.dependencies.has_replicas();
         let has_norm = self.dependencies.has_global_norm();
         if has_replicas {
             list.extend(stages().map(|stage| Action::Sum { stage }));
             for stage in stages().filter(|_| has_norm) {
-                self.send_norms(stage, list);
+                self.send_norms(stage, &mut list);
             }
         }
         if has_norm && let Some(to) = stages().next() {
@@ -159,11 +164,12 @@ impl Lowering<'_> {
                 true => Action::Gather { stage },
                 false => Action::Update { stage },
             });
-            self.send_ties(stage, list);
+            self.send_ties(stage, &mut list);
         }
         let ties = self.ties();
         let copied = ties.filter(|tie| self.schedule.rank_of(tie.copy) == Some(rank));
         list.extend(copied.map(|tie| Action::Receive(Message::Tie(tie))));
+        list
     }
 
     /// Returns the ties between two ranks.

@@ -100,36 +100,27 @@ impl Graph {
             }
         });
         let nets = work.values.iter().map(|value| {
-            let mut pins: BTreeMap<usize, (bool, bool)> = BTreeMap::new();
-            for reader in &value.readers {
-                pins.entry(*reader).or_default().0 = true;
-            }
-            for keeper in &value.keepers {
-                pins.entry(*keeper).or_default().1 = true;
-            }
-            let maker_keeps = pins.remove(&value.maker).is_some_and(|(_, keeps)| keeps);
+            let keepers = pins(&value.keepers, false);
             Net {
                 bytes: value.bytes.min(cap),
                 gradient_bytes: value.gradient_bytes.min(cap),
                 maker: value.maker,
-                maker_keeps,
-                pins: listed(pins),
+                maker_keeps: false,
+                pins: pins(&value.readers, true).chain(keepers).collect(),
             }
         });
         // The gradient of a shared parameter goes to its first reader, whose stage owns it.
         let gradients = work.parameters.iter().filter(|known| known.is_trainable);
         let gradients = gradients.filter_map(|parameter| {
             let (first, others) = parameter.readers.split_first()?;
-            let pins = others.iter().map(|node| (*node, (true, false)));
             Some(Net {
                 bytes: 0,
                 gradient_bytes: parameter.gradient_bytes().min(cap),
                 maker: *first,
                 maker_keeps: false,
-                pins: listed(pins.collect()),
+                pins: pins(others, true).collect(),
             })
         });
-        let nets = nets.chain(gradients);
         let shared = work.parameters.iter().map(|parameter| {
             let states = step.optimizer_states.saturating_add(1);
             let states = if parameter.is_trainable { states } else { 0 };
@@ -141,7 +132,7 @@ impl Graph {
                 readers: parameter.readers.clone(),
             }
         });
-        Self::of_parts(nodes.collect(), nets.collect(), shared.collect())
+        Self::of_parts(nodes.collect(), nets.chain(gradients), shared, |node| node)
     }
 
     /// Returns the graph whose nodes are groups of this one's. The groups must not form a cycle.
@@ -161,54 +152,40 @@ impl Graph {
             whole.kept += node.kept;
             whole.resident += node.resident;
         }
-        let nets = self.nets.iter().map(|net| {
-            let maker = group_of[net.maker];
-            let mut maker_keeps = net.maker_keeps;
-            let mut pins: BTreeMap<usize, (bool, bool)> = BTreeMap::new();
-            for pin in &net.pins {
-                match group_of[pin.node] {
-                    inside if inside == maker => maker_keeps |= pin.keeps,
-                    outside => {
-                        let (reads, keeps) = pins.entry(outside).or_default();
-                        *reads |= pin.reads;
-                        *keeps |= pin.keeps;
-                    }
-                }
-            }
-            Net {
-                maker,
-                maker_keeps,
-                pins: listed(pins),
-                ..*net
-            }
-        });
-        let shared = self.shared.iter().map(|shared| {
-            let readers = shared.readers.iter().map(|node| group_of[*node]);
-            let readers: BTreeSet<usize> = readers.collect();
-            Shared {
-                owner: group_of[shared.owner],
-                readers: readers.into_iter().collect(),
-                ..*shared
-            }
-        });
-        let (nets, shared) = (nets.collect(), shared.collect());
-        Self::of_parts(nodes, nets, shared)
+        let (nets, shared) = (self.nets.iter().cloned(), self.shared.iter().cloned());
+        Self::of_parts(nodes, nets, shared, |node| group_of[node])
     }
 
-    /// Adds nets and parameters of a single node to that node, and merges nets with the same ends.
-    fn of_parts(mut nodes: Vec<Node>, nets: Vec<Net>, shared: Vec<Shared>) -> Self {
+    /// Puts the ends of nets and the readers of parameters into groups, adds those of a single group to its node, and merges
+    /// nets with the same ends.
+    fn of_parts(
+        mut nodes: Vec<Node>,
+        nets: impl Iterator<Item = Net>,
+        shared: impl Iterator<Item = Shared>,
+        group_of: impl Fn(usize) -> usize,
+    ) -> Self {
         let mut joined: BTreeMap<(usize, bool, Vec<Pin>), (u64, u64)> = BTreeMap::new();
         for net in nets {
-            if net.pins.is_empty() {
-                if net.maker_keeps {
-                    nodes[net.maker].kept += net.bytes;
+            let (maker, mut maker_keeps) = (group_of(net.maker), net.maker_keeps);
+            let mut pins: BTreeMap<usize, Pin> = BTreeMap::new();
+            for pin in net.pins {
+                let node = group_of(pin.node);
+                if node == maker {
+                    maker_keeps |= pin.keeps;
+                    continue;
                 }
-                continue;
+                let whole = pins.entry(node).or_insert(Pin { node, ..pin });
+                whole.reads |= pin.reads;
+                whole.keeps |= pin.keeps;
             }
-            let ends = (net.maker, net.maker_keeps, net.pins);
-            let (bytes, gradient_bytes) = joined.entry(ends).or_default();
-            *bytes += net.bytes;
-            *gradient_bytes += net.gradient_bytes;
+            if !pins.is_empty() {
+                let ends = (maker, maker_keeps, pins.into_values().collect());
+                let (bytes, gradient_bytes) = joined.entry(ends).or_default();
+                *bytes += net.bytes;
+                *gradient_bytes += net.gradient_bytes;
+            } else if maker_keeps {
+                nodes[maker].kept += net.bytes;
+            }
         }
         let nets = joined.into_iter().map(|(ends, bytes)| Net {
             bytes: bytes.0,
@@ -217,8 +194,16 @@ impl Graph {
             maker_keeps: ends.1,
             pins: ends.2,
         });
-        let (alone, shared): (Vec<_>, Vec<_>) =
-            shared.into_iter().partition(|one| one.readers.len() == 1);
+        let shared = shared.map(|one| {
+            let readers = one.readers.iter().map(|node| group_of(*node));
+            let readers: BTreeSet<usize> = readers.collect();
+            Shared {
+                owner: group_of(one.owner),
+                readers: readers.into_iter().collect(),
+                ..one
+            }
+        });
+        let (alone, shared): (Vec<_>, Vec<_>) = shared.partition(|one| one.readers.len() == 1);
         for one in alone {
             nodes[one.owner].resident += one.copy + one.own;
         }
@@ -277,11 +262,14 @@ impl Graph {
     }
 }
 
-/// The pins of nodes that read and keep a value.
-fn listed(pins: BTreeMap<usize, (bool, bool)>) -> Vec<Pin> {
-    let pins = pins.into_iter();
-    pins.map(|(node, (reads, keeps))| Pin { node, reads, keeps })
-        .collect()
+/// The pins of nodes whose forward reads a value, or else of those whose backward does.
+fn pins(nodes: &[usize], reads: bool) -> impl Iterator<Item = Pin> {
+    let pin = move |node: &usize| Pin {
+        node: *node,
+        reads,
+        keeps: !reads,
+    };
+    nodes.iter().map(pin)
 }
 
 /// The largest time or size of one item such that no sum over the work overflows `u64`.

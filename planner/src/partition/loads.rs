@@ -140,12 +140,8 @@ impl<'a> Loads<'a> {
 
     fn rank_ns(&self) -> impl DoubleEndedIterator<Item = u128> + ExactSizeIterator {
         let ranks = self.terms.stages_of.iter();
-        ranks.map(|stages| {
-            let stages = stages
-                .iter()
-                .map(|stage| u128::from(self.stages[*stage].ns));
-            stages.sum()
-        })
+        let ns = |stage: &usize| u128::from(self.stages[*stage].ns);
+        ranks.map(move |stages| stages.iter().map(ns).sum())
     }
 
     /// Returns the rank that limits the score: the one that exceeds its memory most, else the slowest; the
@@ -311,15 +307,10 @@ impl<'a> Loads<'a> {
                     let own = self.stages[*stage].own;
                     own.saturating_mul(in_flight.unwrap_or(0).saturating_sub(1))
                 };
-                let kept = stages
-                    .iter()
-                    .filter(|stage| !self.stages[**stage].recompute);
-                let Some(most) = kept.max_by_key(|stage| saved(stage)).copied() else {
-                    break;
-                };
-                if saved(&most) == 0 {
-                    break;
-                }
+                let kept = stages.iter().copied();
+                let kept = kept.filter(|stage| !self.stages[*stage].recompute);
+                let most = kept.max_by_key(saved).filter(|stage| saved(stage) > 0);
+                let Some(most) = most else { break };
                 self.stages[most].recompute = true;
                 held = self.held(rank);
             }
@@ -327,11 +318,7 @@ impl<'a> Loads<'a> {
         }
         for stage in stages {
             let sums = &self.stages[*stage];
-            let again = if self.stages[*stage].recompute {
-                sums.forward
-            } else {
-                0
-            };
+            let again = if sums.recompute { sums.forward } else { 0 };
             // The time of a link beyond the compute that it overlaps with, in each direction.
             let time = |pass: usize, work: u64| {
                 let bytes = sums.received[pass].max(sums.sent[pass]);

@@ -3,6 +3,7 @@
 //! It returns the makespan that [`simulate`](crate::simulate()) returns for the same lists, exactly, and
 //! rejects what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory()) reject.
 
+use crate::action::{Action, Message};
 use crate::arithmetic::sum;
 
 use super::problem::{Lists, NOT_MADE, Problem, Sent, Turn, WEIGHT, count, kind, next};
@@ -28,7 +29,9 @@ pub(super) struct Evaluator<'a> {
     ready: Vec<usize>,
     /// Per rank and entry of the last run, the message that it waited for, or [`NO_MESSAGE`].
     pub causes: Vec<Vec<usize>>,
+    /// When each tie arrives.
     tie_arrivals: Vec<u64>,
+    /// When the norms of each stage arrive on each rank.
     norm_arrivals: Vec<u64>,
     /// Per rank, when it has sent what it gives to its replicas.
     exchange_free: Vec<u64>,
@@ -109,6 +112,8 @@ impl<'a> Evaluator<'a> {
         self.counts.fill([0; 3]);
         self.link_free.fill(0);
         self.exchange_free.fill(0);
+        self.tie_arrivals.fill(NOT_MADE);
+        self.norm_arrivals.fill(NOT_MADE);
         self.update_waits.clone_from(&self.problem.update_waits);
         self.ready.clear();
         self.ready.extend((0..self.problem.ranks).rev());
@@ -213,8 +218,7 @@ impl<'a> Evaluator<'a> {
         self.problem.send(free, link_free, sent)
     }
 
-    /// Runs the actions after the last backward of a stage: reduces, and updates unless they wait for another stage or other
-    /// replicas.
+    /// Runs the actions after the last backward of a stage, of the stages that wait for no other stage.
     fn end_stage(&mut self, rank: usize, turn: Turn) {
         let problem = self.problem;
         let is_last = self.counts[turn.stage()][WEIGHT] == problem.micro_batches;
@@ -223,101 +227,69 @@ impl<'a> Evaluator<'a> {
         }
         for &stage in &problem.updates_after[turn.stage()] {
             self.update_waits[stage] -= 1;
-            if self.update_waits[stage] > 0 {
-                continue;
-            }
-            self.work(rank, 0, problem.costs.stages[stage].reduce);
-            let dependencies = problem.dependencies;
-            match (dependencies.has_replicas(), dependencies.has_global_norm()) {
-                (true, _) => self.exchange(rank, stage),
-                (false, true) => self.send_norms(rank, stage),
-                (false, false) => {
-                    self.work(rank, 0, problem.costs.stages[stage].update);
-                    self.send_ties(rank, stage);
+            if self.update_waits[stage] == 0 {
+                for action in &problem.ends[stage] {
+                    self.act(rank, *action);
                 }
-            }
-        }
-    }
-
-    /// Runs an action of a rank, not before what it waits for has arrived.
-    fn work(&mut self, rank: usize, arrival: u64, ticks: u64) {
-        let ticks = ticks.saturating_add(self.problem.costs.overhead);
-        let free = &mut self.ranks[rank].free;
-        *free = (*free).max(arrival).saturating_add(ticks);
-    }
-
-    /// Begins to send to the replicas of a rank.
-    fn exchange(&mut self, rank: usize, stage: usize) {
-        let (busy, latency) = self.problem.exchanges[stage];
-        let free = &mut self.exchange_free[rank];
-        *free = (*free).max(self.ranks[rank].free).saturating_add(busy);
-        self.exchanged[stage] = free.saturating_add(latency);
-    }
-
-    fn send_norms(&mut self, rank: usize, stage: usize) {
-        let problem = self.problem;
-        for to in (0..problem.ranks).filter(|to| *to != rank) {
-            if !problem.stages_of[to].is_empty() {
-                let sent = problem.sent(rank, to, 0);
-                self.norm_arrivals[stage * problem.ranks + to] = self.transfer(rank, sent);
-            }
-        }
-    }
-
-    /// Sends the tied values of a stage.
-    fn send_ties(&mut self, rank: usize, stage: usize) {
-        let problem = self.problem;
-        for (index, tie) in problem.dependencies.ties().iter().enumerate() {
-            let to = problem.rank_of[tie.copy.index()];
-            if tie.owner.index() == stage && to != rank {
-                self.tie_arrivals[index] = self.transfer(rank, problem.sent(rank, to, 0));
             }
         }
     }
 
     /// Runs the actions at the end of every rank's list, and returns the time at which the last rank is done.
     fn end_step(&mut self) -> u64 {
-        let problem = self.problem;
-        let has_norm = problem.dependencies.has_global_norm();
-        let has_replicas = problem.dependencies.has_replicas();
-        let ranks = || problem.stages_of.iter().enumerate();
-        if has_replicas {
-            for (rank, stages) in ranks() {
-                for &stage in stages {
-                    self.work(rank, self.exchanged[stage], problem.costs.stages[stage].sum);
+        let tails = self.problem.tails.iter();
+        let mut tails: Vec<&[Action]> = tails.map(Vec::as_slice).collect();
+        // No rank waits for a message of a rank that waits for one of its own: `lower` orders them so.
+        while tails.iter().any(|tail| !tail.is_empty()) {
+            for (rank, tail) in tails.iter_mut().enumerate() {
+                while let Some((action, rest)) = tail.split_first()
+                    && self.act(rank, *action)
+                {
+                    *tail = rest;
                 }
-                for &stage in stages.iter().filter(|_| has_norm) {
-                    self.send_norms(rank, stage);
-                }
-            }
-        }
-        if has_norm {
-            for (rank, _) in ranks().filter(|(_, stages)| !stages.is_empty()) {
-                for from in (0..problem.stages()).filter(|from| problem.rank_of[*from] != rank) {
-                    self.work(rank, self.norm_arrivals[from * problem.ranks + rank], 0);
-                }
-            }
-        }
-        for (rank, stages) in ranks().filter(|_| has_norm || has_replicas) {
-            for &stage in stages {
-                self.work(rank, 0, problem.costs.stages[stage].update);
-                match has_replicas {
-                    true => self.exchange(rank, stage),
-                    false => self.send_ties(rank, stage),
-                }
-            }
-            for &stage in stages.iter().filter(|_| has_replicas) {
-                self.work(rank, self.exchanged[stage], 0);
-                self.send_ties(rank, stage);
-            }
-        }
-        for (index, tie) in problem.dependencies.ties().iter().enumerate() {
-            let rank = problem.rank_of[tie.copy.index()];
-            if problem.rank_of[tie.owner.index()] != rank {
-                self.work(rank, self.tie_arrivals[index], 0);
             }
         }
         self.ends().max().unwrap_or(0)
+    }
+
+    /// Runs an action that is no program, if what it waits for has been sent.
+    fn act(&mut self, rank: usize, action: Action) -> bool {
+        let problem = self.problem;
+        let arrival = match action {
+            Action::Send(message) => {
+                let to = problem.rank_of[message.receiver().index()];
+                let arrival = self.transfer(rank, problem.sent(rank, to, 0));
+                *self.arrival(message) = arrival;
+                return true;
+            }
+            Action::Receive(message) => *self.arrival(message),
+            Action::Sum { stage } | Action::Gather { stage } => self.exchanged[stage.index()],
+            _ => 0,
+        };
+        if arrival == NOT_MADE {
+            return false;
+        }
+        let free = &mut self.ranks[rank].free;
+        *free = (*free).max(arrival);
+        *free = free.saturating_add(problem.costs.time(&action));
+        if let Action::Reduce { stage } | Action::Update { stage } = action {
+            let (busy, latency) = problem.exchanges[stage.index()];
+            let sent = &mut self.exchange_free[rank];
+            *sent = (*sent).max(*free).saturating_add(busy);
+            self.exchanged[stage.index()] = sent.saturating_add(latency);
+        }
+        true
+    }
+
+    /// Returns the arrival of a message that is sent once per step.
+    fn arrival(&mut self, message: Message) -> &mut u64 {
+        let problem = self.problem;
+        let to = problem.rank_of[message.receiver().index()];
+        let ties = problem.dependencies.ties();
+        match message {
+            Message::Tie(tie) => &mut self.tie_arrivals[ties.partition_point(|of| *of < tie)],
+            _ => &mut self.norm_arrivals[message.sender().index() * problem.ranks + to],
+        }
     }
 
     /// Returns the end of each rank in the last run.

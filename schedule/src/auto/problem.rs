@@ -4,7 +4,8 @@ use crate::action::Action;
 use crate::arithmetic::sum;
 use crate::dependencies::{Dependencies, Edge};
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::Schedule;
+use crate::lists::{Schedule, ScheduleMode};
+use crate::lower::Lowering;
 use crate::simulate::Costs;
 use crate::task::{Compute, Task};
 
@@ -99,6 +100,10 @@ pub(super) struct Problem<'a> {
     pub updates_after: Vec<Vec<usize>>,
     /// For each stage, how many stages of its rank its update waits for, itself included.
     pub update_waits: Vec<usize>,
+    /// The actions after the last backward of each stage.
+    pub ends: Vec<Vec<Action>>,
+    /// The actions at the end of each rank's list.
+    pub tails: Vec<Vec<Action>>,
     /// For each stage, the ticks for which its rank sends to its replicas, and the latency.
     pub exchanges: Vec<(u64, u64)>,
 }
@@ -129,7 +134,13 @@ impl<'a> Problem<'a> {
         let exchange = |(stage, rank): (usize, &RankIndex)| {
             costs.exchange(StageIndex::new(stage), *rank, ranks)
         };
+        let placed = Schedule::idle(ScheduleMode::Training, stage_to_rank);
+        let lowering = Lowering::new(&placed, dependencies);
+        let stages = (0..stage_to_rank.len()).map(StageIndex::new);
+        let every_rank = (0..ranks).map(RankIndex::new);
         let mut problem = Self {
+            ends: stages.map(|stage| lowering.end_stage(stage)).collect(),
+            tails: every_rank.map(|rank| lowering.end_step(rank)).collect(),
             exchanges: stage_to_rank.iter().enumerate().map(exchange).collect(),
             dependencies,
             costs,

@@ -250,7 +250,7 @@ impl Costs {
         let work = match action {
             Action::Compute(one) => task(one),
             Action::Overlap([forward, backward]) => self.overlapped(task(forward), task(backward)),
-            Action::Reduce { stage, .. } => self.of_stage(*stage).reduce,
+            Action::Reduce { stage } => self.of_stage(*stage).reduce,
             Action::Sum { stage } => self.of_stage(*stage).sum,
             Action::Update { stage } => self.of_stage(*stage).update,
             Action::Send(_) | Action::Receive(_) | Action::Gather { .. } => 0,

@@ -63,8 +63,7 @@ impl Samples {
                     continue;
                 }
                 Action::Compute(task) => program(task.stage, task.compute),
-                Action::Reduce { stage, .. } => Action::reduce(stage),
-                once @ (Action::Sum { .. } | Action::Update { .. }) => once,
+                Action::Reduce { .. } | Action::Sum { .. } | Action::Update { .. } => span.action,
                 _ => continue,
             };
             let durations = self.durations.entry(key).or_default();
@@ -101,7 +100,7 @@ impl Samples {
         stage.backward = whole.or(both).unwrap_or(stage.backward);
         stage.input_gradient = input.or(half).unwrap_or(stage.input_gradient);
         stage.weight_gradient = weight.or(half).unwrap_or(stage.weight_gradient);
-        stage.reduce = of(Action::reduce(index)).unwrap_or(stage.reduce);
+        stage.reduce = of(Action::Reduce { stage: index }).unwrap_or(stage.reduce);
         stage.update = of(Action::Update { stage: index }).unwrap_or(stage.update);
     }
 }

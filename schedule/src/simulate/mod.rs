@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
             }
             _ => start.saturating_add(costs.time(&action)),
         };
-        if let Action::Reduce { stage, .. } | Action::Update { stage } = action {
+        if let Action::Reduce { stage } | Action::Update { stage } = action {
             let (busy, latency) = costs.exchange(stage, rank, schedule.world_size());
             let free = &mut self.exchange_free[rank.index()];
             *free = end.max(*free).saturating_add(busy);

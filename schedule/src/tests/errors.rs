@@ -116,7 +116,6 @@ fn messages_and_updates() {
         refusal(&format!("0F0 0F0>1F0 0B0<1B0 0U 0B0 0R0\n{second}")),
         refusal(&format!("0F0 0F0>1F0 0B0<1B0 0R0 0B0 0U\n{second}")),
         refusal(&format!("0F0 0F0>1F0 0B0<1B0 0B0 0U 0R0\n{second}")),
-        refusal(&format!("0F0 0F0>1F0 0B0<1B0 0B0 0R1 0U\n{second}")),
     ];
     insta::assert_snapshot!(texts.join("\n"), @r"
     `1F0<0F0` (rank 1, position 0) has no counterpart: rank 0 lacks `0F0>1F0`; add it or lower again
@@ -127,7 +126,6 @@ fn messages_and_updates() {
     `0U` (rank 0, position 3) is before `0B0` (rank 0, position 4): parameters are updated after the last backward; move the first after the second
     `0R0` (rank 0, position 3) is before `0B0` (rank 0, position 4): gradients are reduced after the last backward; move the first after the second
     `0U` (rank 0, position 4) is before `0R0` (rank 0, position 5): parameters are updated after their gradients are reduced; move the first after the second
-    `0R1` (rank 0, position 4) names another stage's group: a stage's group has the stage's number
     ");
 }
 

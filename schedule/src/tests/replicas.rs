@@ -25,7 +25,7 @@ fn run_together(replicas: [&Schedule; 2]) -> bool {
                             vec![(replica, Action::Send(message))]
                         }
                         Action::Sum { stage } => {
-                            [0, 1].map(|of| (of, Action::reduce(stage))).to_vec()
+                            [0, 1].map(|of| (of, Action::Reduce { stage })).to_vec()
                         }
                         Action::Send(Message::Norm { from, .. }) => {
                             [0, 1].map(|of| (of, Action::Sum { stage: from })).to_vec()

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::builder::Builder;
 use super::cells::{Cell, OVERLAP, parse_cell};
 use super::error::{ParseError, TextPosition, WordFault, excerpt};
+use super::implied::{Row, implied};
 use super::rows::{lines, with_columns};
 use super::words::parse_word;
 use crate::action::Action;
@@ -41,7 +41,7 @@ impl Schedule {
     /// [`ParseError::Cell`] for the first cell that PyTorch would not write, [`ParseError::Gap`] if
     /// stages are missing; both have the position.
     pub fn parse_csv(name: &str, text: &str) -> Result<Self, ParseError> {
-        let mut builder = Builder::new();
+        let mut rows = Vec::new();
         let mut whole = HashSet::new();
         let mut blank_rows = 0;
         for (row, line) in (1..).zip(lines(text)) {
@@ -50,11 +50,9 @@ impl Schedule {
                 continue;
             }
             // Not the end of the text, so the blank lines are ranks.
-            for _ in 0..std::mem::take(&mut blank_rows) {
-                builder.add_rank(std::iter::empty())?;
-            }
+            rows.resize(rows.len() + std::mem::take(&mut blank_rows), Row::new());
             let cells = cells(line).map(|(column, cell)| (TextPosition { row, column }, cell));
-            builder.add_rank(cells.filter_map(|(at, cell)| match read_cell(at, cell) {
+            let actions = cells.filter_map(|(at, cell)| match read_cell(at, cell) {
                 Ok(Cell::Derived) => None,
                 Ok(Cell::Action(action)) => Some(Ok((at, action))),
                 Ok(Cell::WholeBackward(task)) => {
@@ -62,11 +60,17 @@ impl Schedule {
                     Some(Ok((at, Action::Compute(task))))
                 }
                 Err(error) => Some(Err(error)),
-            }))?;
+            });
+            rows.push(actions.collect::<Result<Row, ParseError>>()?);
         }
-        let mut schedule = builder.finish(name)?;
+        let mut schedule = implied(name, rows)?;
         split_backwards(&mut schedule.ranks, &whole);
-        number_by_backwards(&mut schedule);
+        if let Some(numbers) = numbers_by_backwards(&schedule) {
+            let actions = schedule.ranks.iter_mut().flatten();
+            for task in actions.flat_map(Action::tasks_mut) {
+                task.micro_batch = numbers[task.micro_batch.index()];
+            }
+        }
         Ok(schedule)
     }
 
@@ -178,20 +182,9 @@ fn split_backwards(ranks: &mut [Vec<Action>], whole: &HashSet<(StageIndex, Micro
     actions.flat_map(Action::tasks_mut).for_each(split);
 }
 
-/// Numbers the micro-batches of a compute-only schedule in the order in which the stages end their backwards, if each stage
-/// has every micro-batch once, and all have the same order.
-fn number_by_backwards(schedule: &mut Schedule) {
-    let Some(numbers) = numbers(schedule) else {
-        return;
-    };
-    let actions = schedule.ranks.iter_mut().flatten();
-    for task in actions.flat_map(Action::tasks_mut) {
-        task.micro_batch = numbers[task.micro_batch.index()];
-    }
-}
-
-/// Returns the new number of each micro-batch.
-fn numbers(schedule: &Schedule) -> Option<Vec<MicroBatchIndex>> {
+/// Returns the new numbers of the micro-batches of a compute-only schedule: in the order in which the stages end their
+/// backwards, if each stage has every micro-batch once, and all have the same order.
+fn numbers_by_backwards(schedule: &Schedule) -> Option<Vec<MicroBatchIndex>> {
     let mut orders: BTreeMap<StageIndex, Vec<MicroBatchIndex>> = BTreeMap::new();
     for task in schedule.ranks.iter().flatten().flat_map(Action::tasks) {
         if task.compute.ends_backward() {

@@ -117,6 +117,9 @@ pub enum WordFault {
         /// The letter.
         letter: char,
     },
+    /// A reduce with the number of another stage.
+    #[error("a stage's gradients are summed over its own replicas: write its number twice")]
+    OtherStage,
     /// A number with a plus or minus.
     #[error("numbers have no sign: stages and micro-batches count from 0")]
     Sign,

@@ -1,10 +1,10 @@
 //! Schedules and actions as text: the text form, PyTorch's CSV and JSON.
 
-mod builder;
 mod cells;
 mod csv;
 mod detect;
 mod error;
+mod implied;
 mod json;
 mod rows;
 mod words;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::builder::Builder;
 use super::error::{ParseError, TextPosition, WordFault, excerpt};
+use super::implied::{Row, implied};
 use super::words::read_word;
 use crate::lists::Schedule;
 
@@ -48,7 +48,7 @@ impl Schedule {
     /// [`ParseError::Word`] for the first word that is not an action, [`ParseError::Gap`] if stages are
     /// missing; both have the position.
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseError> {
-        let mut builder = Builder::new();
+        let mut rows = Vec::new();
         for (row, line) in (1..).zip(lines(text)) {
             let mut words = words(without_comment(line)).peekable();
             if words.peek().is_none() {
@@ -56,7 +56,7 @@ impl Schedule {
             }
             let is_idle = words.clone().map(|(_, word)| word).eq([IDLE]);
             let words = words.filter(|_| !is_idle);
-            builder.add_rank(words.map(|(column, word)| {
+            let actions = words.map(|(column, word)| {
                 let at = TextPosition { row, column };
                 let action = match word {
                     IDLE => Err(WordFault::Dash),
@@ -68,9 +68,10 @@ impl Schedule {
                     fault,
                 })?;
                 Ok((at, action))
-            }))?;
+            });
+            rows.push(actions.collect::<Result<Row, ParseError>>()?);
         }
-        builder.finish(name)
+        implied(name, rows)
     }
 }
 

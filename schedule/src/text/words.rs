@@ -7,7 +7,7 @@ use super::cells::{last_number, parse_cell, split_digits, split_stage};
 use super::error::{ParseError, WordFault, excerpt};
 use crate::action::{Action, Message};
 use crate::dependencies::{Edge, Endpoint, Tie};
-use crate::index::{GroupIndex, MicroBatchIndex, StageIndex};
+use crate::index::{MicroBatchIndex, StageIndex};
 use crate::task::{Compute, Task};
 
 impl fmt::Display for Action {
@@ -25,7 +25,7 @@ impl fmt::Display for Action {
             Self::Receive(Message::Tie(tie)) => write!(f, "{}U<{}U", tie.copy, tie.owner),
             Self::Send(Message::Norm { from, to }) => write!(f, "{from}N>{to}N"),
             Self::Receive(Message::Norm { from, to }) => write!(f, "{to}N<{from}N"),
-            Self::Reduce { stage, group } => write!(f, "{stage}R{group}"),
+            Self::Reduce { stage } => write!(f, "{stage}R{stage}"),
             Self::Sum { stage } => write!(f, "{stage}S"),
             Self::Update { stage } => write!(f, "{stage}U"),
             Self::Gather { stage } => write!(f, "{stage}G"),
@@ -86,10 +86,8 @@ pub(super) fn parse_word(word: &str) -> Result<Action, WordFault> {
         'U' => Action::Update { stage },
         'G' => Action::Gather { stage },
         'N' => return Err(WordFault::Norm),
-        'R' => Action::Reduce {
-            stage,
-            group: GroupIndex::new(side.number),
-        },
+        'R' if side.number == stage.index() => Action::Reduce { stage },
+        'R' => return Err(WordFault::OtherStage),
         _ => Action::Compute(side.task()?),
     })
 }
@@ -98,7 +96,7 @@ pub(super) fn parse_word(word: &str) -> Result<Action, WordFault> {
 struct Side {
     stage: StageIndex,
     letter: char,
-    /// The micro-batch or the group; 0 after a letter without a number.
+    /// The micro-batch, or the stage again; 0 after a letter without a number.
     number: usize,
 }
 
@@ -214,7 +212,7 @@ mod tests {
     #[test]
     fn words_survive_a_round_trip() {
         for word in [
-            "0F0", "12B345", "1I2", "1W2", "0F2>1F2", "1F2<0F2", "3B0>0W0", "2R2", "2R0", "7S",
+            "0F0", "12B345", "1I2", "1W2", "0F2>1F2", "1F2<0F2", "3B0>0W0", "2R2", "0R0", "7S",
             "7U", "7G", "0U>3U", "3U<0U", "2F5&1B3", "2F5&2I3", "0N>1N", "1N<0N",
         ] {
             assert_eq!(word.parse::<Action>().unwrap().to_string(), word);
@@ -272,6 +270,7 @@ mod tests {
             "0F",
             "2B",
             "3R",
+            "0R1",
             "0U0",
             "2N1",
             "0F+1",
@@ -290,6 +289,7 @@ mod tests {
         `0F` is not an action: the number after the letter is missing: write it out, such as in `0F0`
         `2B` is not an action: the number after the letter is missing: write it out, such as in `2B0`
         `3R` is not an action: the number after the letter is missing: write it out, such as in `3R3`
+        `0R1` is not an action: a stage's gradients are summed over its own replicas: write its number twice
         `0U0` is not an action: the letter U has no micro-batch: remove the number after it
         `2N1` is not an action: the letter N has no micro-batch: remove the number after it
         `0F+1` is not an action: numbers have no sign: stages and micro-batches count from 0

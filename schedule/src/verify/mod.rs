@@ -225,7 +225,7 @@ impl Table<'_> {
         for (rank, to) in self.stages.iter().map(|(rank, own)| (rank, own[0])) {
             let update = first_updates[rank];
             for from in self.all_stages() {
-                let reduce = self.require(Action::reduce(from))?;
+                let reduce = self.require(Action::Reduce { stage: from })?;
                 if !schedule.are_apart(from, to) {
                     self.order(to, [reduce, update], Rule::UpdateAfterNorms)?;
                     continue;
@@ -241,7 +241,7 @@ impl Table<'_> {
     /// Checks that every stage has its reduce and update after its last backward.
     fn check_updates(&self) -> Result<(), VerifyError> {
         for stage in self.all_stages() {
-            let reduce = self.require(Action::reduce(stage))?;
+            let reduce = self.require(Action::Reduce { stage })?;
             let update = self.require(Action::Update { stage })?;
             if let Some(last) = self.last_backward(stage) {
                 self.order(stage, [last, update], Rule::UpdateAfterBackward)?;
@@ -260,6 +260,7 @@ impl Table<'_> {
                 let all = stages.iter().map(|stage| self.require(action(*stage)));
                 all.collect::<Result<Vec<usize>, _>>()
             };
+            let reduces = of(|stage| Action::Reduce { stage })?;
             let sums = of(|stage| Action::Sum { stage })?;
             let updates = of(|stage| Action::Update { stage })?;
             let gathers = of(|stage| Action::Gather { stage })?;
@@ -282,7 +283,7 @@ impl Table<'_> {
                 (Some(first), Some(second)) => order(*first, *second, rule),
                 _ => Ok(()),
             };
-            before(&of(Action::reduce)?, &sums, Rule::SumAfterReduces)?;
+            before(&reduces, &sums, Rule::SumAfterReduces)?;
             before(&values, &sums, Rule::SumAfterReduces)?;
             before(&sums, &norms, Rule::NormsAfterSums)?;
             for (sum, update) in sums.iter().zip(&updates) {

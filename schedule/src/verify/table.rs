@@ -86,9 +86,6 @@ impl<'a> Table<'a> {
             }
         }
         match at.action {
-            Action::Reduce { stage, group } if group.index() != stage.index() => {
-                Err(VerifyError::UnknownGroup { at })
-            }
             Action::Send(message) | Action::Receive(message) if !self.is_sent(message) => {
                 Err(VerifyError::UnknownMessage { at })
             }
