@@ -8,7 +8,7 @@ use parking_lot::ReentrantMutex;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, NodeId, Region, ValueId};
 
-use crate::in_order::InOrder;
+use crate::in_order::values_in_order;
 use crate::program::{RandomKeys, initialization_keys, is_random};
 use crate::random::Seed;
 use crate::source::{Loaded, check_all};
@@ -151,7 +151,7 @@ impl Source for Replay {
             Rng::Counter => requests.iter().zip(found).map(made).collect(),
             Rng::Backend => {
                 let _held = BACKEND_GENERATOR.lock();
-                InOrder::new(&self.graph, self.seed).values(requests, &found, observer)
+                values_in_order(&self.graph, self.seed, requests, &found, observer)
             }
         };
         values.map_err(|source: ProgramError| SourceError::Failed {

@@ -83,7 +83,7 @@ impl Sample for f32 {
                     *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
                 }
             }
-            Sampler::Normal { mean, std } => *out = chunk.normals(mean, std),
+            Sampler::Normal { mean, std } => chunk.normals(mean, std, out),
         }
     }
 }
