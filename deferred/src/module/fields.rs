@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use burn::module::Module;
 
-use super::visit::{Visited, collect_all};
+use super::visit::collect_all;
 
 /// Returns the paths of the fields of a module that are tensors but not parameters, for errors. Fields of types with
 /// another debug format are not found.
@@ -22,13 +22,8 @@ pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
 /// Returns the paths of the parameters of a module that its visitors do not see, as in a field with `#[module(skip)]`,
 /// for errors. Fields of types with another debug format are not found.
 pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
-    let seen = collect_all(module, |_, visited| {
-        // Flags, such as the one of a dropout, are parameters that are no tensors.
-        Some(match visited {
-            Visited::Tensor(param) => param.id().to_string(),
-            Visited::Flag(flag) => flag.id.to_string(),
-        })
-    });
+    // Flags, such as the one of a dropout, are parameters that are no tensors.
+    let seen = collect_all(module, |place, _| Some(place.id.to_string()));
     let seen: BTreeSet<String> = seen.into_iter().collect();
     let mut found = Vec::new();
     walk(module, |path, value| {
