@@ -156,6 +156,8 @@ impl<'a, S: Simd> Chunk<'a, S> {
 /// The trait is sealed: the values of a type are part of a format, which a new type would extend.
 pub trait RandomElement: Sample {}
 
+impl<T: Sample> RandomElement for T {}
+
 /// The methods of [`RandomElement`], hidden from other crates.
 pub trait Sample: Copy + Default + Pod {
     /// The parameters of a distribution, checked and converted for the inner loops.
