@@ -66,14 +66,14 @@ impl<M: Module> Placeholders<M> {
             true => BatchNorms::default(),
             false => BatchNorms::of(&module),
         };
-        let mut has_plain = false;
-        for position in &running {
-            if plain == PlainStates::All || batch_norms.parameters.contains(position) {
-                values[*position] = values[*position].clone().without_autodiff();
-                has_plain = true;
-            }
+        let mut plain_states = running.clone();
+        plain_states.retain(|position| {
+            plain == PlainStates::All || batch_norms.parameters.contains(position)
+        });
+        for position in &plain_states {
+            values[*position] = values[*position].clone().without_autodiff();
         }
-        if has_plain {
+        if !plain_states.is_empty() {
             let mut placeholders = values.iter();
             let put = |value| placeholders.next().cloned().unwrap_or(value);
             module = map_values(module, put);
