@@ -1,126 +1,86 @@
 //! Values from the backend's own generator, in recorded order.
 
-use burn::tensor::Device;
+use std::collections::HashMap;
+
 use tinderbox_fake::{DynTensor, Graph, NodeId, ValueId};
 
 use crate::program::{Executor, Generator, Program, RunContext, is_random};
 use crate::random::Seed;
 use crate::{Observer, ProgramError, Request};
 
-/// Draws in the order in which plain Burn would, and discards values that were not requested.
-pub(crate) struct InOrder<'a> {
-    graph: &'a Graph,
-    seed: Seed,
-    /// All random operations, in recorded order.
+/// The operations that one request needs.
+struct Needed {
+    /// The index of the request.
+    at: usize,
+    nodes: Vec<NodeId>,
+    /// The random ones among them.
     draws: Vec<NodeId>,
 }
 
-/// Requests whose random operations are interleaved: they are computed together.
-struct Segment {
-    /// Indices of the requests.
-    requests: Vec<usize>,
-    nodes: Vec<NodeId>,
-    /// Their first and last random operation; `None` for values without any.
-    draws: Option<(NodeId, NodeId)>,
-}
-
-impl<'a> InOrder<'a> {
-    pub(crate) fn new(graph: &'a Graph, seed: Seed) -> Self {
-        let is_random = |id: &NodeId| is_random(graph.node(*id));
-        Self {
-            graph,
-            seed,
-            draws: graph.node_ids().filter(is_random).collect(),
-        }
-    }
-
-    /// Returns the requested parts of `values`, each cast before the next is computed. The caller keeps others from
-    /// the backend's generator meanwhile.
-    pub(crate) fn values(
-        &self,
-        requests: &[Request],
-        values: &[ValueId],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, ProgramError> {
-        let mut made: Vec<Option<DynTensor>> = vec![None; requests.len()];
-        let mut drawn = 0;
-        if let Some(first) = requests.first() {
-            first.device.seed(self.seed.value());
-        }
-        for segment in self.segments(values) {
-            // Unrequested draws run one at a time: all of them together may need more memory than the requests.
-            let first = segment.draws.map_or(0, |(first, _)| first.index());
-            while let Some(draw) = self.draws.get(drawn).filter(|draw| draw.index() < first) {
-                let device = &requests[segment.requests[0]].device;
-                self.run(vec![*draw], &[], device)?;
-                observer.advanced(0);
-                drawn += 1;
-            }
-            let last = segment.draws.map_or(0, |(_, last)| last.index() + 1);
-            let skipped = self.draws[drawn..].iter();
-            let skipped = skipped.take_while(|draw| draw.index() < last).copied();
-            let mut nodes = segment.nodes;
-            nodes.extend(skipped.inspect(|_| drawn += 1));
-            nodes.sort_unstable();
-            nodes.dedup();
-            let wanted: Vec<ValueId> = segment.requests.iter().map(|at| values[*at]).collect();
-            let device = &requests[segment.requests[0]].device;
-            let found = self.run(nodes, &wanted, device)?;
-            for (at, value) in segment.requests.into_iter().zip(found) {
-                let part = requests[at].part_of(value)?;
-                observer.completed(&requests[at].path, part.bytes());
-                made[at] = Some(part);
-            }
-        }
-        let made = made.into_iter();
-        let made = made.map(|value| value.expect("every request is in one segment"));
-        Ok(made.collect())
-    }
-
-    fn run(
-        &self,
-        nodes: Vec<NodeId>,
-        wanted: &[ValueId],
-        device: &Device,
-    ) -> Result<Vec<DynTensor>, ProgramError> {
+/// Returns the requested parts of `values`, each cast before the next is computed. Draws in the order in which plain Burn
+/// would, one at a time, and discards what no request needs: all of it together may need more memory than the requests.
+///
+/// The caller keeps others from the backend's generator meanwhile.
+pub(crate) fn values_in_order(
+    graph: &Graph,
+    seed: Seed,
+    requests: &[Request],
+    values: &[ValueId],
+    observer: &dyn Observer,
+) -> Result<Vec<DynTensor>, ProgramError> {
+    let Some(first) = requests.first() else {
+        return Ok(Vec::new());
+    };
+    first.device.seed(seed.value());
+    let executor = Executor::new(&first.device)?;
+    let run = |nodes: Vec<NodeId>, given: Vec<(ValueId, DynTensor)>, wanted| {
+        let (inputs, given): (Vec<ValueId>, Vec<DynTensor>) = given.into_iter().unzip();
         let generator = Generator::Backend;
-        let program = Program::with_generator(self.graph, nodes, &[], wanted, generator)?;
-        let context = RunContext::initialization(self.seed);
-        let executable = Executor::new(device)?.load(program);
-        executable.run(Vec::new(), &context)
+        let program = Program::with_generator(graph, nodes, &inputs, &[wanted], generator)?;
+        let context = RunContext::initialization(seed);
+        let mut outputs = executor.load(program).run(given, &context)?;
+        Ok::<_, ProgramError>(outputs.pop().expect("the program has one output"))
+    };
+    let value_of = |draw: NodeId| graph.node(draw).outputs()[0];
+    let is_draw = |id: &NodeId| is_random(graph.node(*id));
+
+    let needed = values.iter().enumerate().map(|(at, value)| {
+        let nodes = graph.backward_slice([*value], |_| false).nodes;
+        let draws = nodes.iter().copied().filter(is_draw).collect();
+        Needed { at, nodes, draws }
+    });
+    let mut needed: Vec<Needed> = needed.collect();
+    needed.sort_by_key(|needed| needed.draws.last().copied());
+    // The last of the requests that need the value of a draw.
+    let mut last_of = HashMap::new();
+    for Needed { at, draws, .. } in &needed {
+        last_of.extend(draws.iter().map(|draw| (*draw, *at)));
     }
 
-    /// Returns the requests in the order of their random operations, those without any first.
-    fn segments(&self, values: &[ValueId]) -> Vec<Segment> {
-        let alone = values.iter().enumerate().map(|(at, value)| {
-            let nodes = self.graph.backward_slice([*value], |_| false).nodes;
-            let mut random = nodes.iter().filter(|id| is_random(self.graph.node(**id)));
-            let first = random.next();
-            let last = random.next_back().or(first);
-            Segment {
-                requests: vec![at],
-                draws: first.copied().zip(last.copied()),
-                nodes,
-            }
-        });
-        let mut alone: Vec<Segment> = alone.collect();
-        alone.sort_by_key(|segment| segment.draws);
-        let mut joined: Vec<Segment> = Vec::new();
-        for segment in alone {
-            match joined.last_mut() {
-                // It begins no earlier than the one before it.
-                Some(Segment {
-                    requests,
-                    nodes,
-                    draws: Some((_, end)),
-                }) if segment.draws.is_some_and(|(begin, _)| begin <= *end) => {
-                    requests.extend(segment.requests);
-                    nodes.extend(segment.nodes);
-                    *end = segment.draws.map_or(*end, |(_, last)| last.max(*end));
-                }
-                _ => joined.push(segment),
+    let mut left = graph.node_ids().filter(is_draw).peekable();
+    let mut drawn: HashMap<NodeId, DynTensor> = HashMap::new();
+    let mut made: Vec<(usize, DynTensor)> = Vec::with_capacity(requests.len());
+    for Needed { at, nodes, draws } in needed {
+        while let Some(draw) = left.next_if(|draw| Some(draw) <= draws.last()) {
+            let value = run(vec![draw], Vec::new(), value_of(draw))?;
+            match last_of.contains_key(&draw) {
+                true => drop(drawn.insert(draw, value)),
+                false => observer.advanced(0),
             }
         }
-        joined
+        // Moved to its last request, whose operations then work in place.
+        let given = draws.into_iter().map(|draw| {
+            let value = match last_of[&draw] == at {
+                true => drawn.remove(&draw),
+                false => drawn.get(&draw).cloned(),
+            };
+            (value_of(draw), value.expect("it was drawn before"))
+        });
+        let value = run(nodes, given.collect(), values[at])?;
+        let part = requests[at].part_of(value)?;
+        observer.completed(&requests[at].path, part.bytes());
+        made.push((at, part));
     }
+    made.sort_unstable_by_key(|(at, _)| *at);
+    Ok(made.into_iter().map(|(_, part)| part).collect())
 }

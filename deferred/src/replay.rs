@@ -8,7 +8,7 @@ use parking_lot::ReentrantMutex;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, NodeId, Region, ValueId};
 
-use crate::in_order::InOrder;
+use crate::in_order::values_in_order;
 use crate::program::{RandomKeys, initialization_keys, is_random};
 use crate::random::Seed;
 use crate::source::{Loaded, check_all};
@@ -86,7 +86,10 @@ impl Replay {
     /// When the model has no such parameter, or the values come from the backend's generator.
     pub fn recipe(&self, path: &str) -> Result<Recipe, RecipeError> {
         let parameter = self.table.find(path)?;
-        self.recipe_of(&parameter.path, parameter.value, None)
+        match self.rng {
+            Rng::Counter => self.recipe_of(&parameter.path, parameter.value, None),
+            Rng::Backend => Err(RecipeError::Backend),
+        }
     }
 
     fn recipe_of(
@@ -95,9 +98,6 @@ impl Replay {
         value: ValueId,
         region: Option<&Region>,
     ) -> Result<Recipe, RecipeError> {
-        if self.rng == Rng::Backend {
-            return Err(RecipeError::Backend);
-        }
         let (name, keys) = (path.as_str().to_owned(), self.random_keys());
         Recipe::of_region(name, self.seed, &self.graph, value, region, keys)
     }
@@ -151,7 +151,7 @@ impl Source for Replay {
             Rng::Counter => requests.iter().zip(found).map(made).collect(),
             Rng::Backend => {
                 let _held = BACKEND_GENERATOR.lock();
-                InOrder::new(&self.graph, self.seed).values(requests, &found, observer)
+                values_in_order(&self.graph, self.seed, requests, &found, observer)
             }
         };
         values.map_err(|source: ProgramError| SourceError::Failed {
@@ -163,21 +163,14 @@ impl Source for Replay {
     fn working_bytes(&self, requests: &[Request]) -> u64 {
         let beside = requests.iter().filter_map(|request| {
             let value = self.check(request).ok()?;
-            let (peak, kept) = match self.rng {
-                Rng::Counter => {
-                    let plan = self.recipe_for(request, value).ok()?.plan();
-                    (plan.peak_bytes, plan.bytes)
-                }
+            let recipe = match self.rng {
+                Rng::Counter => self.recipe_for(request, value),
                 // A part or a cast is computed from the whole.
-                Rng::Backend => {
-                    let (graph, keys) = (&self.graph, self.random_keys());
-                    let whole = Recipe::of_value(String::new(), self.seed, graph, value, keys);
-                    let plan = whole.ok()?.plan();
-                    let as_it_is = plan.bytes == request.bytes();
-                    (plan.peak_bytes, if as_it_is { plan.bytes } else { 0 })
-                }
+                Rng::Backend => self.recipe_of(&request.path, value, None),
             };
-            Some(peak.saturating_sub(kept))
+            let plan = recipe.ok()?.plan();
+            let is_of_request = plan.bytes == request.bytes();
+            Some(plan.peak_bytes - if is_of_request { plan.bytes } else { 0 })
         });
         beside.max().unwrap_or(0)
     }

@@ -56,23 +56,21 @@ impl Block {
         let (used, removed) = kept().reuse(layout);
         // Freed after the lock is released.
         drop(removed);
-        let block = match used {
-            Some(block) if block.is_reclaimable => Some((block, Origin::Reclaimable)),
-            Some(block) => Some((block, Origin::Reused)),
-            None => {
-                let block = Self::zeroed(layout).or_else(|| {
-                    release_freed_memory();
-                    Self::zeroed(layout)
-                });
-                block.map(|block| (block, Origin::Fresh))
-            }
+        let origin = match &used {
+            Some(block) if block.is_reclaimable => Origin::Reclaimable,
+            Some(_) => Origin::Reused,
+            None => Origin::Fresh,
         };
+        let block = used.or_else(|| Self::zeroed(layout)).or_else(|| {
+            release_freed_memory();
+            Self::zeroed(layout)
+        });
         let mut kept = kept();
         match &block {
             Some(_) => kept.most_used = kept.most_used.max(kept.used),
             None => kept.used -= size,
         }
-        block
+        Some((block?, origin))
     }
 
     /// Keeps the block for reuse, or frees it.

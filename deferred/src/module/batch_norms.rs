@@ -39,10 +39,7 @@ impl BatchNorms {
     pub(super) fn of<M: Module>(module: &M) -> Self {
         let mut position = 0;
         let fields = collect_all(module, |place, visited| {
-            let flag = match visited {
-                Visited::Flag(flag) => Some(flag.id),
-                Visited::Tensor(_) => None,
-            };
+            let flag = matches!(visited, Visited::Flag(_)).then_some(place.id);
             let field = Field {
                 path: place.path.to_owned(),
                 is_of_batch_norm: place.container() == "Struct:BatchNorm",

@@ -1,12 +1,12 @@
 //! Copies of a module with parameters of their own.
 
 use std::any::Any;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 
 use burn::module::{Flag, Module, Param, ParamId};
 
 use super::map::{Change, ParamTensor, change};
-use super::visit::ids;
+use super::visit::{collect_all, ids};
 
 /// Returns a copy of a module that has parameters of its own: the same values bit for bit, with new ids, so that
 /// training one of the two does not change the other. For target networks, teachers and ensembles, in the closure of a
@@ -47,10 +47,10 @@ use super::visit::ids;
 /// ```
 pub fn independent_copy<M: Module>(module: &M) -> M {
     let copy = change(module.clone(), &mut NewIds::default());
+    let originals: BTreeSet<ParamId> = ids(module).into_iter().collect();
+    let mut states: BTreeSet<ParamId> = ids(&copy).into_iter().collect();
     // A running state keeps its id, and its clones share the value.
-    let pairs = ids(module).into_iter().zip(ids(&copy)).enumerate();
-    let states = pairs.filter(|(_, (original, copied))| original == copied);
-    let states: BTreeSet<usize> = states.map(|(position, _)| position).collect();
+    states.retain(|id| originals.contains(id));
     match states.is_empty() {
         true => copy,
         false => with_own_states(copy, &states),
@@ -87,64 +87,50 @@ impl Change for NewIds {
     }
 }
 
-/// Separates the running states at some positions from the states of the original. Only a change between training and
+/// Separates the running states with some ids from the states of the original. Only a change between training and
 /// validation does so, which would initialize parameters and set flags: meanwhile, these are replaced.
-fn with_own_states<M: Module>(copy: M, states: &BTreeSet<usize>) -> M {
+fn with_own_states<M: Module>(copy: M, states: &BTreeSet<ParamId>) -> M {
+    let kept = collect_all(&copy, |place, visited| {
+        (!states.contains(&place.id)).then(|| visited.to_any())
+    });
     let mut put_aside = PutAside {
         states,
-        position: 0,
         is_training: false,
-        kept: VecDeque::new(),
     };
     let copy = change(copy, &mut put_aside);
     let copy = match put_aside.is_training {
         true => copy.train(),
         false => copy.valid(),
     };
-    let mut put_back = PutBack {
-        states,
-        position: 0,
-        kept: put_aside.kept,
-    };
-    change(copy, &mut put_back)
+    let kept = kept.into_iter();
+    change(copy, &mut PutBack { states, kept })
 }
 
 struct PutAside<'a> {
-    states: &'a BTreeSet<usize>,
-    position: usize,
+    states: &'a BTreeSet<ParamId>,
     /// Whether running states are on a device with gradients.
     is_training: bool,
-    /// The `Param` of each parameter and flag.
-    kept: VecDeque<Box<dyn Any + Send + Sync>>,
 }
 
 impl Change for PutAside<'_> {
     fn param<T: ParamTensor>(&mut self, _: &[String], param: Param<T>) -> Param<T> {
-        self.position += 1;
-        if self.states.contains(&(self.position - 1)) {
+        if self.states.contains(&param.id) {
             self.is_training |= param.lazy_device().is_autodiff();
             return param;
         }
-        let empty = Param::initialized(param.id, T::without_elements());
-        self.kept.push_back(Box::new(param));
-        empty
-    }
-
-    fn flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        self.kept.push_back(Box::new(flag.clone()));
-        flag
+        Param::initialized(param.id, T::without_elements())
     }
 }
 
 struct PutBack<'a> {
-    states: &'a BTreeSet<usize>,
-    position: usize,
-    kept: VecDeque<Box<dyn Any + Send + Sync>>,
+    states: &'a BTreeSet<ParamId>,
+    /// The `Param` of each parameter and flag, but for the states.
+    kept: std::vec::IntoIter<Box<dyn Any + Send + Sync>>,
 }
 
 impl PutBack<'_> {
     fn next<T: 'static>(&mut self) -> T {
-        let kept = self.kept.pop_front();
+        let kept = self.kept.next();
         let kept = kept.and_then(|any| any.downcast::<T>().ok());
         *kept.expect("a module visits the same values each time")
     }
@@ -152,8 +138,7 @@ impl PutBack<'_> {
 
 impl Change for PutBack<'_> {
     fn param<T: ParamTensor>(&mut self, _: &[String], param: Param<T>) -> Param<T> {
-        self.position += 1;
-        match self.states.contains(&(self.position - 1)) {
+        match self.states.contains(&param.id) {
             true => param.map(T::copied),
             false => self.next(),
         }

@@ -5,38 +5,23 @@ use std::fmt::Debug;
 
 use burn::module::Module;
 
-use super::visit::{Visited, collect_all};
+use super::visit::collect_all;
 
 /// Returns the paths of the fields of a module that are tensors but not parameters, for errors. Fields of types with
 /// another debug format are not found.
 pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
-    let mut found = Vec::new();
-    walk(module, |path, value| {
-        if value == "Tensor {" {
-            found.push(path);
-        }
-    });
-    found
+    paths_of(module, |value| value == "Tensor {")
 }
 
 /// Returns the paths of the parameters of a module that its visitors do not see, as in a field with `#[module(skip)]`,
 /// for errors. Fields of types with another debug format are not found.
 pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
-    let seen = collect_all(module, |_, visited| {
-        // Flags, such as the one of a dropout, are parameters that are no tensors.
-        Some(match visited {
-            Visited::Tensor(param) => param.id().to_string(),
-            Visited::Flag(flag) => flag.id.to_string(),
-        })
-    });
+    // Flags, such as the one of a dropout, are parameters that are no tensors.
+    let seen = collect_all(module, |place, _| Some(place.id.to_string()));
     let seen: BTreeSet<String> = seen.into_iter().collect();
-    let mut found = Vec::new();
-    walk(module, |path, value| {
-        if parameter_id(value).is_some_and(|id| !seen.contains(id)) {
-            found.push(path);
-        }
-    });
-    found
+    paths_of(module, |value| {
+        parameter_id(value).is_some_and(|id| !seen.contains(id))
+    })
 }
 
 /// The prefix of the debug text of a parameter; its id follows.
@@ -54,13 +39,19 @@ const OPENING: [char; 3] = ['{', '[', '('];
 /// of types with another debug format are not found.
 pub fn pending_states(module: &impl Debug) -> Vec<String> {
     const UPDATES: &str = ".values.inner.data";
+    let updates = paths_of(module, |value| value == "ThreadId(").into_iter();
+    let states = updates.filter_map(|path| path.strip_suffix(UPDATES).map(str::to_owned));
+    let mut states: Vec<String> = states.collect();
+    states.dedup();
+    states
+}
+
+/// Returns the paths of the values whose text is accepted.
+fn paths_of(module: &impl Debug, accepts: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     walk(module, |path, value| {
-        if value == "ThreadId(" {
-            found.extend(path.strip_suffix(UPDATES).map(str::to_owned));
-        }
+        found.extend(accepts(value).then_some(path));
     });
-    found.dedup();
     found
 }
 

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, FakeError};
 
 use super::map::{ParamTensor, Replace, Replaced, replace_all};
-use super::visit::{Declared, collect};
+use super::visit::{AnyParam, Declared, collect};
 use crate::{MaterializeError, Parameter, ParameterPath, ParameterTable};
 
 /// A rebuilt module whose parameters are all fake. The values that the closure created are freed, so their memory
@@ -84,7 +84,7 @@ where
     I: Iterator<Item = (&'a Box<dyn Any + Send + Sync>, &'a Declared)>,
 {
     fn replace<T: ParamTensor>(&mut self, _: &Parameter, param: Param<T>) -> Replaced<T> {
-        let declared = Declared::of(&param);
+        let declared = param.declared();
         let expected = self.expected.next();
         let counterpart = expected.filter(|(_, expected)| **expected == declared);
         let counterpart = counterpart.and_then(|(any, _)| any.downcast_ref::<Param<T>>());

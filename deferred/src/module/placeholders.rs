@@ -1,6 +1,6 @@
 //! A module that is recorded with a distinct value for every parameter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Shape};
@@ -55,25 +55,25 @@ impl<M: Module> Placeholders<M> {
         plain: PlainStates,
     ) -> Result<Self, ParameterPath> {
         let mut put = PutPlaceholders::default();
+        let constructed: BTreeSet<ParamId> = ids(&module).into_iter().collect();
         let mut module = replace_all(module, table, &mut put)?;
         // A running state accepts the value that a mapper returns, and keeps its id.
-        let now = ids(&module);
-        let ids = now.iter().zip(&put.ids).enumerate();
-        let running = ids.filter(|(_, (now, before))| now == before);
+        let now = ids(&module).into_iter().enumerate();
+        let running = now.filter(|(_, id)| constructed.contains(id));
         let running: Vec<usize> = running.map(|(position, _)| position).collect();
         let mut values = put.values;
         let batch_norms = match running.is_empty() {
             true => BatchNorms::default(),
             false => BatchNorms::of(&module),
         };
-        let mut has_plain = false;
-        for position in &running {
-            if plain == PlainStates::All || batch_norms.parameters.contains(position) {
-                values[*position] = values[*position].clone().without_autodiff();
-                has_plain = true;
-            }
+        let mut plain_states = running.clone();
+        plain_states.retain(|position| {
+            plain == PlainStates::All || batch_norms.parameters.contains(position)
+        });
+        for position in &plain_states {
+            values[*position] = values[*position].clone().without_autodiff();
         }
-        if has_plain {
+        if !plain_states.is_empty() {
             let mut placeholders = values.iter();
             let put = |value| placeholders.next().cloned().unwrap_or(value);
             module = map_values(module, put);
@@ -131,7 +131,6 @@ impl<M: Module> Placeholders<M> {
 struct PutPlaceholders {
     /// The placeholders of parameters that have clones, or may have.
     made: BTreeMap<ParameterPath, DynTensor>,
-    ids: Vec<ParamId>,
     values: Vec<DynTensor>,
     constructed: Vec<Option<DynTensor>>,
 }
@@ -158,7 +157,6 @@ impl Replace for PutPlaceholders {
         }
         let path = parameter.path.clone();
         self.made.insert(path, value.clone().into());
-        self.ids.push(param.id);
         self.values.push(value.clone().into());
         self.constructed.push(constructed);
         Ok(Param::initialized(ParamId::new(), value))

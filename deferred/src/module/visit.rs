@@ -30,18 +30,6 @@ pub(crate) struct Declared {
 }
 
 impl Declared {
-    pub(crate) fn of<T: Parameter>(param: &Param<T>) -> Self {
-        let (lazy, shape) = (!param.is_initialized(), param.lazy_shape());
-        let is_square = shape.num_dims() == 2 && shape[0] == shape[1];
-        let hides_transpose = is_square || (shape.num_dims() == 2 && !lazy);
-        Self {
-            // Burn shows the mappers of a parameter in its debug text alone.
-            is_mapped: hides_transpose && format!("{param:?}").contains("load: true"),
-            lazy,
-            shape,
-        }
-    }
-
     /// Whether a record contains the value, of this shape, transposed: the value of a linear layer in column layout.
     pub(crate) fn is_transposed(&self, value: &Shape) -> bool {
         self.is_mapped || (self.lazy && self.shape.num_dims() == 2 && self.shape != *value)
@@ -62,7 +50,7 @@ pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<F
         Found {
             path: ParameterPath::new(place.path),
             modules: place.modules(),
-            id: param.id(),
+            id: place.id,
             trainable: param.is_trainable(),
             value: param.value(),
         }
@@ -73,7 +61,7 @@ pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<F
 
 /// Returns the id of every tensor parameter, in visiting order.
 pub(super) fn ids<M: Module>(module: &M) -> Vec<ParamId> {
-    collect(module, |_, param| param.id())
+    collect(module, |place, _| place.id)
 }
 
 /// Returns path and value of every tensor parameter of a module, in visiting order. Lazy parameters are
@@ -104,7 +92,6 @@ pub fn check_materialized<M: Module>(module: &M) -> Result<(), MaterializeError>
 
 /// The `Param` of a tensor of any rank and kind.
 pub(super) trait AnyParam {
-    fn id(&self) -> ParamId;
     fn declared(&self) -> Declared;
     /// Returns the value; a lazy parameter is initialized.
     fn value(&self) -> DynTensor;
@@ -115,12 +102,16 @@ pub(super) trait AnyParam {
 }
 
 impl<T: Parameter + Into<DynTensor> + Sync + 'static> AnyParam for Param<T> {
-    fn id(&self) -> ParamId {
-        self.id
-    }
-
     fn declared(&self) -> Declared {
-        Declared::of(self)
+        let (lazy, shape) = (!self.is_initialized(), self.lazy_shape());
+        let is_square = shape.num_dims() == 2 && shape[0] == shape[1];
+        let hides_transpose = is_square || (shape.num_dims() == 2 && !lazy);
+        Declared {
+            // Burn shows the mappers of a parameter in its debug text alone.
+            is_mapped: hides_transpose && format!("{self:?}").contains("load: true"),
+            lazy,
+            shape,
+        }
     }
 
     fn value(&self) -> DynTensor {
@@ -142,8 +133,19 @@ pub(super) enum Visited<'a> {
     Flag(&'a Param<Flag>),
 }
 
+impl Visited<'_> {
+    /// Returns a copy of the `Param`.
+    pub(super) fn to_any(&self) -> Box<dyn Any + Send + Sync> {
+        match self {
+            Self::Tensor(param) => param.to_any(),
+            Self::Flag(flag) => Box::new(Param::clone(flag)),
+        }
+    }
+}
+
 /// The place of a parameter or a flag.
 pub(super) struct Place<'a> {
+    pub(super) id: ParamId,
     pub(super) path: &'a str,
     /// Kind and type of the modules around it, such as `Struct:Linear`, the outermost first.
     containers: &'a [String],
@@ -203,8 +205,9 @@ struct Walk<T, F> {
 }
 
 impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> Walk<T, F> {
-    fn read(&mut self, visited: Visited<'_>) {
+    fn read(&mut self, id: ParamId, visited: Visited<'_>) {
         let place = Place {
+            id,
             path: &self.path,
             containers: &self.containers,
         };
@@ -229,18 +232,18 @@ impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> ModuleVisitor for Walk<T
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.read(Visited::Tensor(param));
+        self.read(param.id, Visited::Tensor(param));
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.read(Visited::Tensor(param));
+        self.read(param.id, Visited::Tensor(param));
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.read(Visited::Tensor(param));
+        self.read(param.id, Visited::Tensor(param));
     }
 
     fn visit_flag(&mut self, flag: &Param<Flag>) {
-        self.read(Visited::Flag(flag));
+        self.read(flag.id, Visited::Flag(flag));
     }
 }

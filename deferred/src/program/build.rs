@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use burn::tensor::Shape;
 use tinderbox_fake::{Graph, NodeId, ValueId};
 
-use super::operation::{self, random, tensor_ir};
+use super::operation::{self, tensor_ir};
 use super::together::{WORTHWHILE, bring_together};
 use super::{Draw, Program, RandomKeys, RandomStep, Step, liveness};
 use crate::ProgramError;
@@ -87,7 +87,7 @@ impl Program {
                 node: id,
                 last_uses: 0..0,
             };
-            if let Some((out, distribution)) = random(&node.operation)
+            if let Some((out, distribution)) = node.operation().random()
                 && let Some(draw) = generator.draw(id, &out.shape)?
             {
                 step = Step::Random(Box::new(RandomStep {

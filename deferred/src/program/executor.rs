@@ -17,7 +17,8 @@ use super::rows::{self, ProgramInput, Rows};
 use super::stack::StackDepth;
 use super::sums::{is_divided, with_ordered_sums};
 use super::{Program, RandomKey, Step, indices};
-use crate::random::{RandomBackend, Seed, Stream, Wanted};
+use crate::device::DeviceBackend;
+use crate::random::{Seed, Stream, generate_on_device};
 use crate::{ProgramError, check_device};
 
 /// The inputs of random operations in addition to their key.
@@ -243,7 +244,7 @@ struct Run<'a, 'b, B: BackendIr> {
     observer: Option<&'a mut ValueObserver<'b>>,
 }
 
-impl<'a, 'b, B: RandomBackend> Run<'a, 'b, B> {
+impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
     fn of(
         executable: &'a Executable,
         device: &B::Device,
@@ -282,11 +283,15 @@ impl<'a, 'b, B: RandomBackend> Run<'a, 'b, B> {
                 return Err(ProgramError::Stopped);
             }
             match step {
-                Step::Operation { .. } | Step::Together(_) => {
-                    let operations = step.operations();
-                    let operations = operations.map(|(node, uses)| self.operation(node, uses));
+                Step::Operation { node, last_uses } => {
+                    let operation = self.operation(*node, last_uses)?;
+                    self.run(operation);
+                }
+                Step::Together(together) => {
+                    let operations = together.operations.iter();
+                    let operations = operations.map(|(node, uses)| self.operation(*node, uses));
                     let operations = operations.collect::<Result<Vec<_>, _>>()?;
-                    self.run(operations);
+                    self.run_together(operations);
                 }
                 Step::Free(value) if self.tables.contains_key(&value.id) => {}
                 Step::Free(value) => {
@@ -295,14 +300,15 @@ impl<'a, 'b, B: RandomBackend> Run<'a, 'b, B> {
                 }
                 Step::Random(random) => {
                     let (out, draw) = (&random.out, &random.draw);
-                    let wanted = Wanted {
-                        stream: &self.context.stream(&draw.key),
-                        distribution: random.distribution,
-                        whole: &draw.whole,
-                        region: &draw.region,
-                        dtype: out.dtype,
-                    };
-                    self.put(out.id, B::random(&self.device, &wanted)?);
+                    let value = generate_on_device(
+                        self.executable.executor.device(),
+                        &self.context.stream(&draw.key),
+                        random.distribution,
+                        &draw.whole,
+                        &draw.region,
+                        out.dtype,
+                    )?;
+                    self.put(out.id, B::of_dyn(value)?);
                     self.observe(out.clone());
                 }
             }
@@ -336,34 +342,34 @@ impl<'a, 'b, B: RandomBackend> Run<'a, 'b, B> {
         Ok(operation)
     }
 
-    /// Runs independent operations, several at the same time if there are threads for them.
-    fn run(&mut self, operations: Vec<OperationIr>) {
-        let device = &self.executable.executor.device;
-        // A device other than the CPU runs its queue in parallel to this thread.
-        let has_threads = is_host(device) && rayon::current_num_threads() > 1;
-        if operations.len() > 1 && has_threads && self.observer.is_none() {
-            let apart = operations
-                .into_iter()
-                .map(|operation| self.apart(operation));
-            let apart: Vec<Apart<B>> = apart.collect();
-            let outputs: Vec<_> = apart.into_par_iter().map(Apart::run).collect();
-            return self.put_all(outputs.into_iter().flatten());
-        }
-        for operation in operations {
-            let made: Vec<TensorIr> = match self.observer {
-                Some(_) => operation.outputs().cloned().collect(),
-                None => Vec::new(),
-            };
-            match summed_elements(&operation).filter(|elements| is_divided(*elements)) {
-                None => operation::run(&mut self.interpreter, operation),
-                Some(elements) => {
-                    let apart = self.apart(operation);
-                    let outputs = with_ordered_sums(device, elements, || apart.run());
-                    self.put_all(outputs);
-                }
+    /// Runs an operation.
+    fn run(&mut self, operation: OperationIr) {
+        let made: Vec<TensorIr> = match self.observer {
+            Some(_) => operation.outputs().cloned().collect(),
+            None => Vec::new(),
+        };
+        match summed_elements(&operation).filter(|elements| is_divided(*elements)) {
+            None => operation::run(&mut self.interpreter, operation),
+            Some(elements) => {
+                let apart = self.apart(operation);
+                let device = self.executable.executor.device();
+                self.put_all(with_ordered_sums(device, elements, || apart.run()));
             }
-            made.into_iter().for_each(|out| self.observe(out));
         }
+        made.into_iter().for_each(|out| self.observe(out));
+    }
+
+    /// Runs independent operations, several at the same time if there are threads for them.
+    fn run_together(&mut self, operations: Vec<OperationIr>) {
+        let operations = operations.into_iter();
+        // A device other than the CPU runs its queue in parallel to this thread.
+        let is_host = is_host(self.executable.executor.device());
+        if !is_host || rayon::current_num_threads() == 1 || self.observer.is_some() {
+            return operations.for_each(|operation| self.run(operation));
+        }
+        let apart: Vec<Apart<B>> = operations.map(|one| self.apart(one)).collect();
+        let outputs: Vec<_> = apart.into_par_iter().map(Apart::run).collect();
+        self.put_all(outputs.into_iter().flatten());
     }
 
     /// Gives a computed value to the observer.

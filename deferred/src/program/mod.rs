@@ -30,7 +30,7 @@ pub use interpret::{Interpreter, RandomValues};
 pub use keys::initialization_keys;
 pub use operation::is_random;
 pub(crate) use operation::{
-    base, change_tensors, family, is_elementwise, is_row_major, is_view, random, tensor_id,
+    base, change_tensors, family, is_elementwise, is_row_major, is_view, tensor_id,
 };
 pub use rows::{ProgramInput, Rows, rows_read};
 pub use sums::with_ordered_sums;

@@ -1,7 +1,7 @@
 //! Properties of operations: what they compute and read, which no program can run, and which Burn's interpreter does not
 //! run as they were recorded.
 
-use burn::tensor::{DType, Distribution, Shape, read_sync};
+use burn::tensor::{DType, Shape, read_sync};
 use burn_backend::{TensorMetadata, tensor::IndexingUpdateOp};
 use burn_ir::{
     ActivationOperationIr, BackendIr, BaseOperationIr, BoolOperationIr, FloatOperationIr,
@@ -9,7 +9,7 @@ use burn_ir::{
     ScatterOpIr, SelectAssignOpIr, TensorId, TensorIr, TensorStatus,
 };
 use burn_router::TensorInterpreter;
-use tinderbox_fake::{Node, TensorKind, ValueId};
+use tinderbox_fake::{Node, Operation, TensorKind, ValueId};
 
 use crate::ProgramError;
 
@@ -43,18 +43,7 @@ pub(super) fn tensor_ir(value: ValueId, (shape, dtype): (Shape, DType)) -> Tenso
 
 /// Returns whether a node draws random values.
 pub fn is_random(node: &Node) -> bool {
-    random(&node.operation).is_some()
-}
-
-/// Returns the result and the distribution of an operation that draws random values.
-pub(crate) fn random(operation: &OperationIr) -> Option<(&TensorIr, Distribution)> {
-    match operation {
-        OperationIr::Float(_, FloatOperationIr::Random(random))
-        | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) => {
-            Some((&random.out, random.distribution))
-        }
-        _ => None,
-    }
+    node.operation().random().is_some()
 }
 
 /// Returns whether the result is a view into the memory of the first input, if that is in row-major order.
@@ -174,7 +163,7 @@ pub(crate) fn is_row_major(
 ) -> bool {
     use BaseOperationIr as B;
     use NumericOperationIr as N;
-    if random(operation).is_some() {
+    if Operation::from(operation).random().is_some() {
         return true;
     }
     let mut inputs = inputs.into_iter();

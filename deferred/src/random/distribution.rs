@@ -12,28 +12,26 @@ pub(super) fn check(distribution: Distribution) -> Result<(), RandomError> {
         false => Err(RandomError::NotFinite { parameter, value }),
     };
     match distribution {
-        Distribution::Default => Ok(()),
-        Distribution::Bernoulli(probability) => match (0.0..=1.0).contains(&probability) {
-            true => Ok(()),
-            false => Err(RandomError::Probability { probability }),
-        },
+        Distribution::Bernoulli(probability) if !(0.0..=1.0).contains(&probability) => {
+            return Err(RandomError::Probability { probability });
+        }
+        Distribution::Default | Distribution::Bernoulli(_) => {}
         Distribution::Uniform(low, high) => {
             finite("low", low)?;
             finite("high", high)?;
-            match low > high {
-                true => Err(RandomError::ReversedBounds { low, high }),
-                false => Ok(()),
+            if low > high {
+                return Err(RandomError::ReversedBounds { low, high });
             }
         }
         Distribution::Normal(mean, std) => {
             finite("mean", mean)?;
             finite("standard deviation", std)?;
-            match std < 0.0 {
-                true => Err(RandomError::NegativeStd { std }),
-                false => Ok(()),
+            if std < 0.0 {
+                return Err(RandomError::NegativeStd { std });
             }
         }
     }
+    Ok(())
 }
 
 /// 1 for a word below a threshold: the probability is `floor(p * 2^bits) / 2^bits`.

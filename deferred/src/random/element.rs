@@ -85,27 +85,27 @@ impl<'a, S: Simd> Chunk<'a, S> {
         words
     }
 
-    /// Returns normal values for a chunk of one-word elements: words 0 and 1 of a block give elements 0
+    /// Fills a chunk of one-word elements with normal values: words 0 and 1 of a block give elements 0
     /// and 1, words 2 and 3 elements 2 and 3.
     #[inline(always)]
-    pub(super) fn normals(self, mean: f32, std: f32) -> [f32; CHUNK] {
-        let mut values = [0.0; CHUNK];
-        for (i, values) in values.chunks_exact_mut(4 * Self::STEP).enumerate() {
+    pub(super) fn normals(self, mean: f32, std: f32, out: &mut [f32; CHUNK]) {
+        for (i, out) in out.chunks_exact_mut(4 * Self::STEP).enumerate() {
             let [a, b, c, d] = self.step(i * Self::STEP);
             let radius_words = Words::new(self.simd, [a[0], a[1], c[0], c[1]]);
             let angle_words = Words::new(self.simd, [b[0], b[1], d[0], d[1]]);
             let (even, odd) = normal_f32::standard_pairs(radius_words, angle_words);
             let [a0, a1, c0, c1] = even.scale(std, mean).vectors();
             let [b0, b1, d0, d1] = odd.scale(std, mean).vectors();
-            store_interleaved([[a0, a1], [b0, b1], [c0, c1], [d0, d1]], values);
+            store_interleaved([[a0, a1], [b0, b1], [c0, c1], [d0, d1]], out);
         }
-        values
     }
 
     /// Returns standard normal values for a chunk of one-word elements.
     #[inline(always)]
     pub(super) fn standard_normals(self) -> [f32; CHUNK] {
-        self.normals(0.0, 1.0)
+        let mut values = [0.0; CHUNK];
+        self.normals(0.0, 1.0, &mut values);
+        values
     }
 
     /// Returns the word of every element of a chunk of two-word elements, in two rounds of blocks, as each block
@@ -155,6 +155,8 @@ impl<'a, S: Simd> Chunk<'a, S> {
 ///
 /// The trait is sealed: the values of a type are part of a format, which a new type would extend.
 pub trait RandomElement: Sample {}
+
+impl<T: Sample> RandomElement for T {}
 
 /// The methods of [`RandomElement`], hidden from other crates.
 pub trait Sample: Copy + Default + Pod {

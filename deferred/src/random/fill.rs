@@ -78,28 +78,25 @@ pub(super) fn fill_at<T: RandomElement>(
         });
     }
 
-    Filler::new(level, sampler, stream).fill_neighbours(first_element, out);
+    let filler = Filler::<T> {
+        level,
+        sampler,
+        stream,
+    };
+    filler.fill_neighbours(first_element, out);
     Ok(())
 }
 
 /// Generates elements of one random tensor, at any position.
 #[derive(Debug)]
 pub(super) struct Filler<'a, T: RandomElement> {
-    level: Level,
-    sampler: T::Sampler,
-    stream: &'a Stream,
+    pub(super) level: Level,
+    pub(super) sampler: T::Sampler,
+    pub(super) stream: &'a Stream,
 }
 
-impl<'a, T: RandomElement> Filler<'a, T> {
+impl<T: RandomElement> Filler<'_, T> {
     const BLOCKS_PER_CHUNK: usize = CHUNK / T::PER_BLOCK as usize;
-
-    pub(super) fn new(level: Level, sampler: T::Sampler, stream: &'a Stream) -> Self {
-        Self {
-            level,
-            sampler,
-            stream,
-        }
-    }
 
     /// Fills `out` with the elements of a region from the `skipped`-th on.
     ///
@@ -121,15 +118,13 @@ impl<'a, T: RandomElement> Filler<'a, T> {
     fn fill_neighbours(&self, first_element: u64, out: &mut [T]) {
         let mut block = first_element / T::PER_BLOCK;
         let skipped = (first_element % T::PER_BLOCK) as usize;
-        let mut chunk = [[T::default(); CHUNK]];
         let mut rest = out;
 
         // A chunk may begin at any block, so only the first block can be truncated at its start.
         if skipped != 0 {
             let head_length = rest.len().min(CHUNK - skipped);
             let (head, after) = rest.split_at_mut(head_length);
-            self.make_chunks(block, &mut chunk);
-            head.copy_from_slice(&chunk[0][skipped..skipped + head_length]);
+            self.make_part(block, skipped, head);
             block = block.wrapping_add(Self::BLOCKS_PER_CHUNK as u64);
             rest = after;
         }
@@ -137,9 +132,15 @@ impl<'a, T: RandomElement> Filler<'a, T> {
         self.make_chunks(block, whole);
         if !tail.is_empty() {
             let made = (whole.len() * Self::BLOCKS_PER_CHUNK) as u64;
-            self.make_chunks(block.wrapping_add(made), &mut chunk);
-            tail.copy_from_slice(&chunk[0][..tail.len()]);
+            self.make_part(block.wrapping_add(made), 0, tail);
         }
+    }
+
+    /// Generates elements of the chunk of the blocks from this one on.
+    fn make_part(&self, first_block: u64, skipped: usize, out: &mut [T]) {
+        let mut chunk = [[T::default(); CHUNK]];
+        self.make_chunks(first_block, &mut chunk);
+        out.copy_from_slice(&chunk[0][skipped..][..out.len()]);
     }
 
     /// Fills `out` with short pieces, one after the other. Most of a chunk per piece would be
@@ -147,7 +148,11 @@ impl<'a, T: RandomElement> Filler<'a, T> {
     fn fill_short(&self, pieces: impl Iterator<Item = Piece>, out: &mut [T]) {
         let per_block = T::PER_BLOCK as usize;
         let mut rest = out;
-        let mut wanted = Wanted::none();
+        let mut wanted = Wanted {
+            indices: [0; 2 * BLOCKS],
+            blocks: 0,
+            parts: Vec::new(),
+        };
         for piece in pieces {
             let mut block = piece.first_element / T::PER_BLOCK;
             let mut skipped = (piece.first_element % T::PER_BLOCK) as usize;
@@ -204,14 +209,6 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn none() -> Self {
-        Self {
-            indices: [0; 2 * BLOCKS],
-            blocks: 0,
-            parts: Vec::new(),
-        }
-    }
-
     /// Adds these elements of the chunk, which are in the blocks from `first` on.
     fn push(&mut self, first: u64, blocks: usize, elements: Range<usize>) {
         let indices = &mut self.indices[self.blocks..self.blocks + blocks];

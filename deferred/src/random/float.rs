@@ -5,7 +5,7 @@ use fearless_simd::Simd;
 use half::{bf16, f16};
 
 use super::distribution::{FloatRange, Threshold, check};
-use super::element::{CHUNK, Chunk, RandomElement, Sample, Sampler};
+use super::element::{CHUNK, Chunk, Sample, Sampler};
 use super::error::RandomError;
 
 /// The sampler of floats of at most 32 bits, all computed in `f32`.
@@ -65,8 +65,6 @@ macro_rules! narrow_float_sampler {
     };
 }
 
-impl RandomElement for f32 {}
-
 impl Sample for f32 {
     narrow_float_sampler!(f32, |x: f32| x, |x: f32| x, f32::next_down);
 
@@ -83,7 +81,7 @@ impl Sample for f32 {
                     *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
                 }
             }
-            Sampler::Normal { mean, std } => *out = chunk.normals(mean, std),
+            Sampler::Normal { mean, std } => chunk.normals(mean, std, out),
         }
     }
 }
@@ -137,8 +135,6 @@ fn f16_bits(value: f32) -> u16 {
 /// Floats of 16 bits: computed in `f32`, then rounded to the nearest, ties to even.
 macro_rules! half_float {
     ($($type:ident: $bits:ident),*) => {$(
-        impl RandomElement for $type {}
-
         impl Sample for $type {
             narrow_float_sampler!(
                 $type,
@@ -164,8 +160,6 @@ macro_rules! half_float {
 }
 
 half_float!(f16: f16_bits, bf16: bf16_bits);
-
-impl RandomElement for f64 {}
 
 impl Sample for f64 {
     type Sampler = Sampler<FloatRange<f64>, u64, f64>;

@@ -96,7 +96,11 @@ fn tensor<T: RandomElement + Element + Send>(
     runs: &Runs,
     shape: Shape,
 ) -> Result<TensorData, RandomError> {
-    let filler = Filler::<T>::new(Level::new(), T::sampler(distribution)?, stream);
+    let filler = Filler::<T> {
+        level: Level::new(),
+        sampler: T::sampler(distribution)?,
+        stream,
+    };
     let elements = shape.num_elements();
     let task_elements = (elements / TASKS).clamp(LEAST_OF_TASK, MOST_OF_TASK);
     if elements <= LEAST_OF_TASK {

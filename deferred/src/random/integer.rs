@@ -4,15 +4,13 @@ use burn::tensor::Distribution;
 use fearless_simd::Simd;
 
 use super::distribution::{IntegerRange, Threshold, check};
-use super::element::{CHUNK, Chunk, RandomElement, Sample, Sampler};
+use super::element::{CHUNK, Chunk, Sample, Sampler};
 use super::error::RandomError;
 
 /// The integer types with words of one type. `$words` generates the word of each element, `$normals` standard normal
 /// values, which are scaled in `f64`, so that a large mean keeps its units.
 macro_rules! integers {
     ($word:ident, $per_block:literal, $words:ident, $normals:ident: $($type:ty),*) => {$(
-        impl RandomElement for $type {}
-
         impl Sample for $type {
             type Sampler = Sampler<IntegerRange<$word>, $word, f64>;
 

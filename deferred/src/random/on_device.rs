@@ -1,15 +1,11 @@
 //! Random values of a stream as tensors, on every device that can run programs.
 
 use burn::tensor::{DType, Device, Distribution, Shape};
-use burn_backend::ops::{FloatTensorOps, IntTensorOps};
 use burn_dispatch::DispatchDevice;
-use burn_flex::Flex;
-use burn_ir::HandleKind;
-use tinderbox_fake::{DynTensor, Region, TensorKind};
+use tinderbox_fake::{DynTensor, Region};
 
 use super::{RandomError, Stream, generate_region};
 use crate::check_device;
-use crate::device::DeviceBackend;
 
 /// Generates random values of a stream for a region of a tensor, on a device: the bits of [`generate_region`], in a
 /// tensor of the region's shape.
@@ -30,18 +26,20 @@ pub fn generate_on_device(
     dtype: DType,
 ) -> Result<DynTensor, RandomError> {
     check_device(device)?;
-    let wanted = Wanted {
-        stream,
-        distribution,
-        whole,
-        region,
-        dtype,
-    };
     let device = device.clone().without_autodiff();
     match device.as_dispatch() {
+        // The kernel is launched immediately, on this thread's stream; operations that read its output are fused and
+        // queued after it.
         #[cfg(feature = "cubecl")]
-        DispatchDevice::Cube(device) => wanted.on::<burn_cubecl::Cube>(device),
-        DispatchDevice::Flex(device) => wanted.on::<Flex>(device),
+        DispatchDevice::Cube(device) => {
+            use super::cube::generate_on;
+            let made = generate_on(device, stream, distribution, whole, region, dtype)?;
+            Ok(fused(device, made))
+        }
+        DispatchDevice::Flex(_) => {
+            let data = generate_region(stream, distribution, whole, region, dtype)?;
+            Ok(DynTensor::from_data(data, &device))
+        }
         _ => unreachable!("the device was checked"),
     }
 }
@@ -58,83 +56,34 @@ pub fn words_only(device: &Device, units: usize, blocks_per_unit: u32) -> Option
     match device.as_dispatch() {
         #[cfg(feature = "cubecl")]
         DispatchDevice::Cube(device) => {
-            let words = crate::random::cube::blocks_on(device, units, blocks_per_unit);
-            let words = HandleKind::Int(cube::fused(device, words));
-            Some(burn_cubecl::Cube::to_dyn(words))
+            let words = super::cube::blocks_on(device, units, blocks_per_unit);
+            Some(fused(device, words))
         }
         _ => None,
     }
 }
 
-/// A region of the values of a stream.
-pub(crate) struct Wanted<'a> {
-    pub(crate) stream: &'a Stream,
-    pub(crate) distribution: Distribution,
-    pub(crate) whole: &'a Shape,
-    pub(crate) region: &'a Region,
-    pub(crate) dtype: DType,
-}
-
-impl Wanted<'_> {
-    fn on<B: RandomBackend>(&self, device: &B::Device) -> Result<DynTensor, RandomError> {
-        B::random(device, self).map(B::to_dyn)
-    }
-}
-
-/// A backend that can run programs.
-pub(crate) trait RandomBackend: DeviceBackend {
-    /// Returns a tensor of the requested values, the same bits on every backend.
-    ///
-    /// # Errors
-    ///
-    /// When the distribution's parameters are invalid, or random values of this dtype are not supported.
-    fn random(device: &Self::Device, wanted: &Wanted<'_>) -> Result<HandleKind<Self>, RandomError>;
-}
-
-impl RandomBackend for Flex {
-    fn random(device: &Self::Device, w: &Wanted<'_>) -> Result<HandleKind<Self>, RandomError> {
-        let data = generate_region(w.stream, w.distribution, w.whole, w.region, w.dtype)?;
-        Ok(match TensorKind::of(w.dtype) {
-            TensorKind::Float => HandleKind::Float(Self::float_from_data(data, device)),
-            _ => HandleKind::Int(Self::int_from_data(data, device)),
-        })
-    }
-}
-
+/// The output of a kernel, as a tensor of Burn's fusion.
 #[cfg(feature = "cubecl")]
-mod cube {
-    use burn_backend::tensor::IntTensor;
-    use burn_cubecl::tensor::CubeTensor;
-    use burn_cubecl::{Cube, CubeBackend, CubeDevice};
+fn fused(device: &burn_cubecl::CubeDevice, made: burn_cubecl::tensor::CubeTensor) -> DynTensor {
+    use burn_cubecl::{Cube, CubeBackend};
     use burn_fusion::stream::StreamId;
     use burn_fusion::{NoOp, get_client};
-    use burn_ir::{InitOperationIr, OperationIr, OperationOutput};
+    use burn_ir::{HandleKind, InitOperationIr, OperationIr, OperationOutput};
+    use tinderbox_fake::TensorKind;
 
-    use super::*;
-    use crate::random::cube::generate_on;
+    use crate::device::DeviceBackend;
 
-    /// The output of a kernel, as a tensor of Burn's fusion.
-    pub(super) fn fused(device: &CubeDevice, made: CubeTensor) -> IntTensor<Cube> {
-        let (shape, dtype) = (made.meta.shape().clone(), made.dtype);
-        let client = get_client::<CubeBackend>(device);
-        let handle = made.into();
-        let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
-        let operation = OperationIr::Init(init);
-        let stream = StreamId::current();
-        let registered = client.register(stream, operation, NoOp::<CubeBackend>::new());
-        registered.output()
-    }
-
-    impl RandomBackend for Cube {
-        /// The kernel is launched immediately, on this thread's stream; operations that read its output are fused
-        /// and queued after it.
-        fn random(device: &CubeDevice, w: &Wanted<'_>) -> Result<HandleKind<Self>, RandomError> {
-            let made = generate_on(device, w.stream, w.distribution, w.whole, w.region, w.dtype)?;
-            let made = fused(device, made);
-            Ok(match TensorKind::of(w.dtype) {
-                TensorKind::Float => HandleKind::Float(made),
-                _ => HandleKind::Int(made),
-            })
-        }
-    }
+    let (shape, dtype) = (made.meta.shape().clone(), made.dtype);
+    let client = get_client::<CubeBackend>(device);
+    let handle = made.into();
+    let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
+    let operation = OperationIr::Init(init);
+    let stream = StreamId::current();
+    let registered = client.register(stream, operation, NoOp::<CubeBackend>::new());
+    let made = registered.output();
+    Cube::to_dyn(match TensorKind::of(dtype) {
+        TensorKind::Float => HandleKind::Float(made),
+        _ => HandleKind::Int(made),
+    })
 }

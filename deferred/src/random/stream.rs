@@ -79,13 +79,10 @@ impl Stream {
     /// `owner` is compared byte by byte: names that differ in case or in Unicode normalization are
     /// different owners.
     pub fn new(seed: Seed, domain: Domain, owner: &str, draw: u64) -> Self {
-        let mut bytes = Vec::with_capacity(25 + owner.len());
-        bytes.extend_from_slice(&seed.value().to_le_bytes());
+        let (seed, draw) = (seed.value().to_le_bytes(), draw.to_le_bytes());
+        let length = (owner.len() as u64).to_le_bytes();
         // Part of the format: never changes.
-        bytes.push(domain as u8);
-        bytes.extend_from_slice(&draw.to_le_bytes());
-        bytes.extend_from_slice(&(owner.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(owner.as_bytes());
+        let bytes = [&seed[..], &[domain as u8], &draw, &length, owner.as_bytes()].concat();
         let hash = XxHash3_64::oneshot(&bytes);
         Self {
             key: [hash as u32, (hash >> 32) as u32],

@@ -27,17 +27,6 @@ use push::Contents;
 pub struct Recipe(Contents);
 
 impl Recipe {
-    /// Creates the recipe of a value of a graph.
-    pub(crate) fn of_value(
-        name: String,
-        seed: Seed,
-        graph: &Graph,
-        value: ValueId,
-        keys: &RandomKeys,
-    ) -> Result<Self, RecipeError> {
-        Self::of_region(name, seed, graph, value, None, keys)
-    }
-
     /// Creates the recipe of a region of a value of a graph; of the whole, if no region is given.
     pub(crate) fn of_region(
         name: String,
@@ -78,7 +67,8 @@ impl Recipe {
             tensor: tensor.meta().to_string(),
         })?;
         let keys = initialization_keys(recording.graph(), []);
-        Self::of_value(value.to_string(), seed, recording.graph(), value, &keys)
+        let (name, graph) = (value.to_string(), recording.graph());
+        Self::of_region(name, seed, graph, value, None, &keys)
     }
 
     /// Returns the path of the parameter, or the tensor's name in its recording.

@@ -5,10 +5,10 @@ use burn_ir::{
     BaseOperationIr, CatOpIr, CreationOpIr, OperationIr, RepeatDimOpIr, SelectOpIr,
     SliceAssignOpIr, SliceOpIr, TensorIr,
 };
-use tinderbox_fake::Region;
+use tinderbox_fake::{Operation, Region};
 
 use super::cover::{Cover, cover, ranges, region};
-use crate::program::{base, family, is_elementwise, random};
+use crate::program::{base, family, is_elementwise};
 
 /// How a part of an operation's result is computed.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub(super) fn step(operation: &OperationIr, wanted: &Region) -> Step {
     if wanted.num_elements() == 0 {
         return nothing(operation, wanted);
     }
-    if random(operation).is_some() {
+    if Operation::from(operation).random().is_some() {
         return run(wanted.clone(), Vec::new(), operation.clone());
     }
     let pushed = base(operation).and_then(|base| base_step(base, operation, wanted));

@@ -4,6 +4,7 @@ mod request;
 mod values;
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use burn::tensor::Device;
@@ -142,15 +143,8 @@ macro_rules! forward {
     };
 }
 
-impl<S: Source + ?Sized> Source for &S {
-    forward!(self => (**self); load load_uncached check working_bytes construct describe);
-}
-
-impl<S: Source + ?Sized> Source for Box<S> {
-    forward!(self => (**self); load load_uncached check working_bytes construct describe);
-}
-
-impl<S: Source + ?Sized> Source for Arc<S> {
+/// A reference, a `Box` or an `Arc` of a source is the source.
+impl<P: Deref<Target: Source> + Send + Sync> Source for P {
     forward!(self => (**self); load load_uncached check working_bytes construct describe);
 }
 
@@ -183,14 +177,11 @@ impl<A: Source, B: Source> OrElse<A, B> {
         }
         (missing, Mismatches(wrong))
     }
+}
 
-    /// Loads the requested values, of each source as `load` does.
-    fn load_of_both(
-        &self,
-        requests: &[Request],
-        load: impl Fn(&dyn Source, &[Request]) -> Loaded,
-    ) -> Loaded {
-        let missing = match load(&self.first, requests) {
+impl<A: Source, B: Source> Source for OrElse<A, B> {
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
+        let missing = match self.first.load(requests, observer) {
             // Nothing was computed: a source checks all requests before it serves the first.
             Err(SourceError::Mismatch {
                 described,
@@ -217,24 +208,21 @@ impl<A: Source, B: Source> OrElse<A, B> {
             let is_asked = |at: &usize| missing.contains(&requests[*at].path) == supplies_missing;
             let positions: Vec<usize> = (0..requests.len()).filter(is_asked).collect();
             let some: Vec<Request> = positions.iter().map(|at| requests[*at].clone()).collect();
-            let made = one_per_request(source, &some, load(source, &some)?)?;
+            let made = one_per_request(source, &some, source.load(&some, observer)?)?;
             for (at, value) in positions.into_iter().zip(made) {
                 values[at] = Some(value);
             }
         }
         Ok(values.into_iter().flatten().collect())
     }
-}
-
-impl<A: Source, B: Source> Source for OrElse<A, B> {
-    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
-        self.load_of_both(requests, |source, some| source.load(some, observer))
-    }
 
     fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
-        self.load_of_both(requests, |source, some| {
-            source.load_uncached(some, observer)
-        })
+        let uncached = OrElse {
+            first: Uncached(&self.first),
+            second: Uncached(&self.second),
+            modules: self.modules.clone(),
+        };
+        uncached.load(requests, observer)
     }
 
     /// Requests that the first source can't serve are checked with the second.
@@ -299,31 +287,20 @@ impl<S: Source> Observed<S> {
     pub fn new(source: S, observer: Arc<dyn Observer>) -> Self {
         Self { source, observer }
     }
-
-    /// Reports what `load` loads.
-    fn reported(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-        load: impl FnOnce(&dyn Observer) -> Loaded,
-    ) -> Loaded {
-        let bytes = requests.iter().map(Request::bytes).sum();
-        self.observer.begin(requests.len(), bytes);
-        let values = load(&Both(observer, &*self.observer))?;
-        self.observer.end();
-        Ok(values)
-    }
 }
 
 impl<S: Source> Source for Observed<S> {
     fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
-        self.reported(requests, observer, |both| self.source.load(requests, both))
+        let bytes = requests.iter().map(Request::bytes).sum();
+        self.observer.begin(requests.len(), bytes);
+        let both = Both(observer, &*self.observer);
+        let values = self.source.load(requests, &both)?;
+        self.observer.end();
+        Ok(values)
     }
 
     fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
-        self.reported(requests, observer, |both| {
-            self.source.load_uncached(requests, both)
-        })
+        Observed::new(Uncached(&self.source), self.observer.clone()).load(requests, observer)
     }
 
     forward!(self => self.source; check working_bytes construct describe);

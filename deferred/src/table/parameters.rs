@@ -1,6 +1,6 @@
 //! The parameters of a model, and their table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
 use burn::module::ParamGroup;
@@ -78,9 +78,9 @@ pub(crate) fn can_cast(from: DType, to: DType) -> bool {
 #[serde(transparent)]
 pub struct ParameterTable {
     parameters: Vec<Parameter>,
-    /// Indices by path, sorted on the first lookup, because a recording needs none.
+    /// Indices by path, made on the first lookup, because a recording needs none.
     #[serde(skip)]
-    by_path: OnceLock<Vec<u32>>,
+    by_path: OnceLock<HashMap<String, usize>>,
     /// Paths of the clones of each parameter that has some.
     #[serde(skip)]
     clones: OnceLock<BTreeMap<ParameterPath, Vec<ParameterPath>>>,
@@ -116,7 +116,7 @@ impl ParameterTable {
         self.parameters.is_empty()
     }
 
-    /// Returns the parameter at a path. Cost: a binary search, after the first call, which sorts.
+    /// Returns the parameter at a path. Cost: a lookup in a map, which the first call makes.
     pub fn get(&self, path: &ParameterPath) -> Option<&Parameter> {
         self.at(path.as_str())
     }
@@ -139,15 +139,10 @@ impl ParameterTable {
 
     fn index_of(&self, path: &str) -> Option<usize> {
         let by_path = self.by_path.get_or_init(|| {
-            let count = u32::try_from(self.parameters.len());
-            let count = count.expect("a model has fewer than 2^32 parameters");
-            let mut positions: Vec<u32> = (0..count).collect();
-            positions.sort_by_key(|at| self.parameters[*at as usize].path.as_str());
-            positions
+            let paths = self.iter().map(|parameter| parameter.path.to_string());
+            paths.zip(0..).collect()
         });
-        let path_of = |at: &u32| self.parameters[*at as usize].path.as_str();
-        let found = by_path.binary_search_by_key(&path, path_of).ok()?;
-        Some(by_path[found] as usize)
+        by_path.get(path).copied()
     }
 
     /// Returns the bytes of all parameters, clones counted once.

@@ -72,64 +72,36 @@ impl SummaryTable<'_> {
         Self { full: true, ..self }
     }
 
+    /// Adds the rows of the contents of a module.
     fn rows(&self, module: &ModuleSummary, depth: usize, rows: &mut Vec<Row>) {
         let mut entries = module.entries.as_slice();
-        while let Some((first, rest)) = entries.split_first() {
-            entries = rest;
+        while let Some((first, mut rest)) = entries.split_first() {
             match first {
                 Entry::Parameter(parameter) => {
                     rows.push(parameter_row(parameter, parameter.path.leaf(), "", depth));
                 }
                 Entry::Module(module) => {
-                    let alike = match self.full {
-                        true => 0,
-                        false => rest.iter().take_while(|e| is_like(module, e)).count(),
-                    };
-                    entries = &rest[alike..];
-                    let last = alike.checked_sub(1).map(|last| &rest[last]);
-                    self.module_rows(module, last, alike + 1, depth, rows);
+                    let mut name = module.name().to_owned();
+                    let (mut kind, mut dot) = (module.kind.clone(), ".");
+                    let alike = rest.iter().take_while(|entry| is_like(module, entry));
+                    let alike = if self.full { 0 } else { alike.count() };
+                    if let Some(Entry::Module(last)) = rest[..alike].last() {
+                        name = format!("{name} .. {}, each", last.name());
+                        (kind, dot) = (format!("{} x {kind}", alike + 1), " ");
+                    }
+                    rest = &rest[alike..];
+                    // A module with one parameter and nothing else is one row.
+                    if let [Entry::Parameter(only)] = module.entries.as_slice() {
+                        let name = format!("{name}{dot}{}", only.path.leaf());
+                        rows.push(parameter_row(only, &name, &kind, depth));
+                    } else {
+                        rows.push(module_row(module, &name, kind, depth));
+                        self.rows(module, depth + 1, rows);
+                    }
                 }
             }
+            entries = rest;
         }
-    }
-
-    fn module_rows(
-        &self,
-        module: &ModuleSummary,
-        last: Option<&Entry>,
-        count: usize,
-        depth: usize,
-        rows: &mut Vec<Row>,
-    ) {
-        let (name, kind) = match last {
-            Some(Entry::Module(last)) => (
-                format!("{} .. {}, each", module.name(), last.name()),
-                format!("{count} x {}", module.kind),
-            ),
-            _ => (module.name().to_owned(), module.kind.clone()),
-        };
-        // A module with one parameter and nothing else is one row.
-        if let [Entry::Parameter(only)] = module.entries.as_slice() {
-            let dot = if count > 1 { " " } else { "." };
-            let name = format!("{name}{dot}{}", only.path.leaf());
-            rows.push(parameter_row(only, &name, &kind, depth));
-            return;
-        }
-        let totals = &module.totals;
-        let mut row = counted_row(
-            indented(&name, INDENT * depth),
-            totals.elements,
-            totals.bytes,
-        );
-        row[TYPE] = kind;
-        row[TRAINABLE] = match totals.trainable_elements {
-            0 => "no",
-            all if all == totals.elements => "yes",
-            _ => "partly",
-        }
-        .into();
-        rows.push(row);
-        self.rows(module, depth + 1, rows);
     }
 
     fn totals(&self) -> Vec<Row> {
@@ -139,16 +111,12 @@ impl SummaryTable<'_> {
             _ => format!("{} {what}s", group_digits(count)),
         };
         let (all, bytes) = (totals.elements, totals.bytes);
-        let (trainable, trainable_bytes) = (totals.trainable_elements, totals.trainable_bytes);
+        let (trains, trains_bytes) = (totals.trainable_elements, totals.trainable_bytes);
         let parameters = counted(totals.parameters, "parameter");
         let mut rows = vec![
             counted_row(parameters, all, bytes),
-            counted_row("trainable".into(), trainable, trainable_bytes),
-            counted_row(
-                "not trainable".into(),
-                all - trainable,
-                bytes - trainable_bytes,
-            ),
+            counted_row("trainable".into(), trains, trains_bytes),
+            counted_row("not trainable".into(), all - trains, bytes - trains_bytes),
         ];
         rows[0][TYPE] = self.summary.model.kind.clone();
         if totals.eager_elements > 0 {
@@ -162,6 +130,20 @@ impl SummaryTable<'_> {
         }
         rows
     }
+}
+
+fn module_row(module: &ModuleSummary, name: &str, kind: String, depth: usize) -> Row {
+    let totals = &module.totals;
+    let name = indented(name, INDENT * depth);
+    let mut row = counted_row(name, totals.elements, totals.bytes);
+    row[TYPE] = kind;
+    let trains = match totals.trainable_elements {
+        0 => "no",
+        all if all == totals.elements => "yes",
+        _ => "partly",
+    };
+    row[TRAINABLE] = trains.into();
+    row
 }
 
 fn counted_row(name: String, elements: u64, bytes: u64) -> Row {
@@ -206,18 +188,16 @@ impl fmt::Display for SummaryTable<'_> {
         self.rows(&self.summary.model, 0, &mut rows);
         let parameters_end = rows.len();
         rows.extend(self.totals());
-        let columns = columns(&rows, self.width.max(LEAST_WIDTH));
-        let width = columns.iter().map(|(_, width)| width + GAP).sum::<usize>() - GAP;
-        let rule = "─".repeat(width);
+        let widths = widths(&rows, self.width.max(LEAST_WIDTH));
+        let rule = "─".repeat(total(&widths));
         writeln!(f, "{rule}")?;
         for (row, number) in rows.iter().zip(1..) {
-            let cells = columns
-                .iter()
-                .map(|(column, width)| cell(&row[*column], *column, *width));
+            let shown = (0..COLUMNS).filter(|column| widths[*column] > 0);
+            let cells = shown.map(|column| cell(&row[column], column, widths[column]));
             let line = cells.collect::<Vec<_>>().join(&" ".repeat(GAP));
             writeln!(f, "{}", line.trim_end())?;
             match number {
-                1 => writeln!(f, "{}", "═".repeat(width))?,
+                1 => writeln!(f, "{}", "═".repeat(total(&widths)))?,
                 number if number == parameters_end => writeln!(f, "{rule}")?,
                 _ => {}
             }
@@ -226,37 +206,41 @@ impl fmt::Display for SummaryTable<'_> {
     }
 }
 
-/// Returns the columns that are shown, with their widths.
-fn columns(rows: &[Row], width: usize) -> Vec<(usize, usize)> {
-    let needs = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let mut columns: Vec<(usize, usize)> = (0..COLUMNS)
-        .filter(|column| rows[1..].iter().any(|row| !row[*column].is_empty()))
-        .map(|column| (column, needs(column).unwrap_or(0)))
-        .collect();
-    let gaps = |columns: &[(usize, usize)]| GAP * columns.len().saturating_sub(1);
-    let least = |(column, needed): &(usize, usize)| {
-        let shortened = SHORTENED.iter().find(|(shortened, _)| shortened == column);
-        shortened.map_or(*needed, |(_, least)| *needed.min(least))
-    };
+/// Widths of the columns; 0 for one that is not shown.
+type Widths = [usize; COLUMNS];
+
+/// Returns the width of the table.
+fn total(widths: &Widths) -> usize {
+    let shown = widths.iter().filter(|width| **width > 0);
+    shown.map(|width| width + GAP).sum::<usize>() - GAP
+}
+
+/// Returns the widths of the columns in a table of at most this width, if possible.
+fn widths(rows: &[Row], width: usize) -> Widths {
+    let mut widths: Widths = std::array::from_fn(|column| {
+        let is_used = rows[1..].iter().any(|row| !row[column].is_empty());
+        let needed = rows.iter().map(|row| row[column].chars().count());
+        needed.max().filter(|_| is_used).unwrap_or(0)
+    });
     for left_out in LEFT_OUT {
-        if columns.iter().map(least).sum::<usize>() + gaps(&columns) <= width {
+        let mut least = widths;
+        for (column, shortened) in SHORTENED {
+            least[column] = least[column].min(shortened);
+        }
+        if total(&least) <= width {
             break;
         }
-        columns.retain(|(column, _)| *column != left_out);
+        widths[left_out] = 0;
     }
-    let all = columns.iter().map(|(_, width)| width).sum::<usize>() + gaps(&columns);
-    let mut excess = all.saturating_sub(width);
-    for (shortened, least) in SHORTENED {
-        let Some((column, width)) = columns.iter_mut().find(|(c, _)| *c == shortened) else {
-            continue;
-        };
+    let mut excess = total(&widths).saturating_sub(width);
+    for (column, least) in SHORTENED {
         // If no column can be removed, names are shortened further.
-        let least = if *column == MODULE { LEAST_NAME } else { least };
-        let taken = excess.min(width.saturating_sub(least));
-        *width -= taken;
+        let least = if column == MODULE { LEAST_NAME } else { least };
+        let taken = excess.min(widths[column].saturating_sub(least));
+        widths[column] -= taken;
         excess -= taken;
     }
-    columns
+    widths
 }
 
 /// The minimum length of a shortened name.

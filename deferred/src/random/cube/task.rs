@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use super::narrow::{Narrow, Storage};
 use super::wide::Wide;
 use crate::random::RandomError;
-use crate::random::distribution::{FloatRange, IntegerRange};
+use crate::random::distribution::{FloatRange, IntegerRange, Threshold};
 use crate::random::element::{Sample, Sampler};
 use crate::random::float::NarrowSampler;
 
@@ -34,20 +34,14 @@ impl Task {
     /// As on the CPU: when the distribution's parameters are invalid, or random values of this dtype are not
     /// supported.
     pub(super) fn new(distribution: Distribution, dtype: DType) -> Result<Self, RandomError> {
-        let narrow = |sampler, storage, one: u32| narrow_floats(sampler, storage, one.into());
+        let [half, brain] = [f16::ONE.to_bits(), bf16::ONE.to_bits()].map(u32::from);
         Ok(match dtype {
             DType::F64 => wide_floats(f64::sampler(distribution)?),
             DType::F32 | DType::Flex32 => {
-                narrow(f32::sampler(distribution)?, Storage::F32, 1f32.to_bits())
+                floats(f32::sampler(distribution)?, Storage::F32, 1f32.to_bits())
             }
-            DType::F16 => {
-                let one = f16::ONE.to_bits().into();
-                narrow(f16::sampler(distribution)?, Storage::F16, one)
-            }
-            DType::BF16 => {
-                let one = bf16::ONE.to_bits().into();
-                narrow(bf16::sampler(distribution)?, Storage::Bf16, one)
-            }
+            DType::F16 => floats(f16::sampler(distribution)?, Storage::F16, half),
+            DType::BF16 => floats(bf16::sampler(distribution)?, Storage::Bf16, brain),
             DType::I64 => wide_integers(i64::sampler(distribution)?, true),
             DType::U64 => wide_integers(u64::sampler(distribution)?, false),
             DType::I32 => integers(i32::sampler(distribution)?, i32::MIN, i32::MAX),
@@ -59,33 +53,43 @@ impl Task {
             DType::Bool(_) | DType::QFloat(_) => return Err(RandomError::Unsupported { dtype }),
         })
     }
-}
 
-fn narrow_task(values: Narrow, parameters: [u64; 4]) -> Task {
-    let values = Values::Narrow(values);
-    Task { values, parameters }
-}
-
-fn wide_task(values: Wide, parameters: [u64; 4]) -> Task {
-    let values = Values::Wide(values);
-    Task { values, parameters }
-}
-
-fn narrow_floats(sampler: NarrowSampler, storage: Storage, one: u64) -> Task {
-    let bits = |value: f32| u64::from(value.to_bits());
-    match sampler {
-        Sampler::Uniform(FloatRange { low, width, limit }) => {
-            let parameters = [bits(low), bits(width), bits(limit), 0];
-            narrow_task(Narrow::Uniform(storage), parameters)
-        }
-        Sampler::Bernoulli(threshold) => {
-            let parameters = [threshold.below.into(), threshold.always.into(), one, 0];
-            narrow_task(Narrow::Bernoulli, parameters)
-        }
-        Sampler::Normal { mean, std } => {
-            narrow_task(Narrow::Normal(storage), [bits(mean), bits(std), 0, 0])
-        }
+    /// Returns the task of a sampler, given the values for each kind of it (uniform, Bernoulli, normal), the bits of one,
+    /// and the parameters of its range and of a mean and a standard deviation.
+    fn of<Range, Word: Into<u64>, Real>(
+        sampler: Sampler<Range, Word, Real>,
+        [uniform, bernoulli, normal]: [Values; 3],
+        one: u64,
+        of_range: impl FnOnce(Range) -> [u64; 4],
+        of_normal: impl FnOnce(Real, Real) -> [u64; 4],
+    ) -> Self {
+        let (values, parameters) = match sampler {
+            Sampler::Uniform(range) => (uniform, of_range(range)),
+            Sampler::Bernoulli(Threshold { below, always }) => {
+                (bernoulli, [below.into(), always.into(), one, 0])
+            }
+            Sampler::Normal { mean, std } => (normal, of_normal(mean, std)),
+        };
+        Self { values, parameters }
     }
+}
+
+fn floats(sampler: NarrowSampler, storage: Storage, one: u32) -> Task {
+    let kinds = [
+        Narrow::Uniform(storage),
+        Narrow::Bernoulli,
+        Narrow::Normal(storage),
+    ];
+    let bits = |values: [f32; 4]| values.map(|value| u64::from(value.to_bits()));
+    let range = |of: FloatRange<f32>| bits([of.low, of.width, of.limit, 0.0]);
+    let normal = |mean: f32, std| bits([mean, std, 0.0, 0.0]);
+    Task::of(
+        sampler,
+        kinds.map(Values::Narrow),
+        one.into(),
+        range,
+        normal,
+    )
 }
 
 fn integers<T: Into<f64>>(
@@ -93,49 +97,34 @@ fn integers<T: Into<f64>>(
     lowest: T,
     highest: T,
 ) -> Task {
-    match sampler {
-        Sampler::Uniform(IntegerRange { low, last }) => {
-            narrow_task(Narrow::Range, [low.into(), last.into(), 0, 0])
-        }
-        Sampler::Bernoulli(threshold) => {
-            let parameters = [threshold.below.into(), threshold.always.into(), 1, 0];
-            narrow_task(Narrow::Bernoulli, parameters)
-        }
-        Sampler::Normal { mean, std } => {
-            let (lowest, highest) = (lowest.into(), highest.into());
-            let signed = lowest < 0.0;
-            let parameters = [mean, std, lowest, highest].map(f64::to_bits);
-            narrow_task(Narrow::CutNormal { signed }, parameters)
-        }
-    }
+    let (lowest, highest) = (lowest.into(), highest.into());
+    let signed = lowest < 0.0;
+    let kinds = [
+        Narrow::Range,
+        Narrow::Bernoulli,
+        Narrow::CutNormal { signed },
+    ];
+    let range = |of: IntegerRange<u32>| [u64::from(of.low), of.last.into(), 0, 0];
+    let normal = |mean: f64, std| [mean, std, lowest, highest].map(f64::to_bits);
+    Task::of(sampler, kinds.map(Values::Narrow), 1, range, normal)
 }
 
 fn wide_floats(sampler: Sampler<FloatRange<f64>, u64, f64>) -> Task {
-    match sampler {
-        Sampler::Uniform(FloatRange { low, width, limit }) => {
-            wide_task(Wide::Uniform, [low, width, limit, 0.0].map(f64::to_bits))
-        }
-        Sampler::Bernoulli(threshold) => {
-            let one = 1f64.to_bits();
-            let parameters = [threshold.below, threshold.always.into(), one, 0];
-            wide_task(Wide::Bernoulli, parameters)
-        }
-        Sampler::Normal { mean, std } => {
-            wide_task(Wide::Normal, [mean, std, 0.0, 0.0].map(f64::to_bits))
-        }
-    }
+    let kinds = [Wide::Uniform, Wide::Bernoulli, Wide::Normal];
+    let range = |of: FloatRange<f64>| [of.low, of.width, of.limit, 0.0].map(f64::to_bits);
+    let normal = |mean: f64, std| [mean, std, 0.0, 0.0].map(f64::to_bits);
+    Task::of(
+        sampler,
+        kinds.map(Values::Wide),
+        1f64.to_bits(),
+        range,
+        normal,
+    )
 }
 
 fn wide_integers(sampler: Sampler<IntegerRange<u64>, u64, f64>, signed: bool) -> Task {
-    match sampler {
-        Sampler::Uniform(IntegerRange { low, last }) => wide_task(Wide::Range, [low, last, 0, 0]),
-        Sampler::Bernoulli(threshold) => {
-            let parameters = [threshold.below, threshold.always.into(), 1, 0];
-            wide_task(Wide::Bernoulli, parameters)
-        }
-        Sampler::Normal { mean, std } => {
-            let parameters = [mean, std, 0.0, 0.0].map(f64::to_bits);
-            wide_task(Wide::CutNormal { signed }, parameters)
-        }
-    }
+    let kinds = [Wide::Range, Wide::Bernoulli, Wide::CutNormal { signed }];
+    let range = |of: IntegerRange<u64>| [of.low, of.last, 0, 0];
+    let normal = |mean: f64, std| [mean, std, 0.0, 0.0].map(f64::to_bits);
+    Task::of(sampler, kinds.map(Values::Wide), 1, range, normal)
 }
