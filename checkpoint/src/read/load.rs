@@ -12,7 +12,7 @@ use super::{
     files::Held,
     plan::{Wanted, blocks_of},
     shard::OpenChunk,
-    transfer::{InvalidValue, Transfer},
+    transfer::Transfer,
     transpose::{Elements, Transposed},
 };
 use crate::{
@@ -31,48 +31,24 @@ const MAX_THREADS: usize = 8;
 /// Smaller blocks are read through the system's cache, which reads ahead.
 const UNCACHED_BYTES: u64 = 64 << 10;
 
-/// How files are read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
-    pub(super) threads: usize,
-    /// Whether the cache of the system is bypassed.
-    pub(super) uncached: bool,
-}
-
 /// A load from a checkpoint.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) checkpoint: &'a Checkpoint,
-    pub(super) reading: Reading,
+    pub(super) threads: usize,
+    /// Whether the cache of the system is bypassed.
+    pub(super) uncached: bool,
     pub(super) progress: &'a dyn Observer,
 }
 
 impl<'a> Load<'a> {
-    /// Without an observer.
-    pub(super) fn of(checkpoint: &'a Checkpoint, reading: Reading) -> Self {
+    /// On the default number of threads, through the cache, without an observer.
+    pub(super) fn of(checkpoint: &'a Checkpoint) -> Self {
         Self {
             checkpoint,
-            reading,
-            progress: &(),
-        }
-    }
-}
-
-impl Default for Reading {
-    fn default() -> Self {
-        Self {
             threads: default_threads(),
             uncached: false,
-        }
-    }
-}
-
-impl Reading {
-    /// With the default number of threads, around the cache.
-    pub(super) fn uncached() -> Self {
-        Self {
-            uncached: true,
-            ..Self::default()
+            progress: &(),
         }
     }
 }
@@ -128,9 +104,8 @@ enum Work<'a, 'out> {
 ///
 /// Memory: the regions; per thread up to one block, and up to 272 KiB to transpose.
 pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorData>, LoadError> {
-    let (checkpoint, reading) = (load.checkpoint, load.reading);
-    let block_bytes = checkpoint.manifest().block_bytes.bytes();
-    let uncached = reading.uncached && block_bytes >= UNCACHED_BYTES;
+    let block_bytes = load.checkpoint.manifest().block_bytes.bytes();
+    let uncached = load.uncached && block_bytes >= UNCACHED_BYTES;
     let mut outs = Vec::with_capacity(wanted.len());
     let mut transfers = Vec::with_capacity(wanted.len());
     for one in wanted {
@@ -165,8 +140,8 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
         });
     }
     let threads = match uncached {
-        true => uncached_threads(reading.threads),
-        false => reading.threads,
+        true => uncached_threads(load.threads),
+        false => load.threads,
     };
     run(load, items, threads, uncached)?;
     let data = outs.into_iter().zip(wanted).map(|(out, one)| {
@@ -358,7 +333,7 @@ impl ChunkReader<'_> {
                     self.hold(span)?;
                 }
                 let copied = self.transfer.copy(&self.block()[from], place);
-                copied.map_err(|invalid| self.invalid(invalid))?;
+                copied.map_err(|invalid| self.chunk.invalid(invalid))?;
             }
             (source, target) = (stop, target + len);
         }
@@ -386,7 +361,7 @@ impl ChunkReader<'_> {
             count += part.num_elements();
             for row in elements.rows(&part, stored as usize) {
                 let checked = self.transfer.check(row);
-                checked.map_err(|invalid| self.invalid(invalid))?;
+                checked.map_err(|invalid| self.chunk.invalid(invalid))?;
             }
         }
         let element = self.element as usize;
@@ -399,13 +374,6 @@ impl ChunkReader<'_> {
         match self.held.uncached {
             true => self.chunk.read_direct(start, place),
             false => self.chunk.read(start, place).map(|()| true),
-        }
-    }
-
-    fn invalid(&self, value: InvalidValue) -> LoadError {
-        match value {
-            InvalidValue::Boolean => self.chunk.invalid_boolean(),
-            InvalidValue::Overflow(value) => self.chunk.overflow(value),
         }
     }
 

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{RankSave, SaveTensor};
 use crate::{
-    BlockSize, Chunk, FormatError, ModuleTypes, SaveError, Scalar, TensorEntry, UnknownFields,
+    BlockSize, FormatError, ModuleTypes, SaveError, Scalar, TensorEntry, UnknownFields,
     format::{
         FILE_BYTES, MAX_MANIFEST_BYTES, NamedScalar, check_world_size, metadata, shard_file_name,
-        stored_len, texts,
+        texts,
     },
 };
 
@@ -136,21 +136,9 @@ impl SaveSize {
     fn add_saved(&mut self, tensor: &SaveTensor) {
         // Unsupported dtypes are rejected when they are written.
         let Ok(dtype) = tensor.check() else { return };
-        self.add_tensor(&TensorEntry {
-            name: tensor.name.clone(),
-            tied: tensor.tied.clone(),
-            role: tensor.role,
-            dtype,
-            shape: tensor.shape.clone(),
-            chunks: vec![Chunk {
-                region: tensor.region.clone(),
-                // An upper bound.
-                file: shard_file_name(tensor.role, 0, 1),
-                start_bytes: i64::MAX as u64,
-                len_bytes: stored_len(tensor.region.size(), dtype).unwrap_or(0),
-                digests: Vec::new(),
-            }],
-        });
+        // An upper bound.
+        let (file, start_bytes) = (shard_file_name(tensor.role, 0, 1), i64::MAX as u64);
+        self.add_tensor(&tensor.entry(dtype, file, start_bytes, Vec::new()));
     }
 
     /// Returns an upper bound on the size of the manifest.
