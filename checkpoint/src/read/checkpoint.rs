@@ -178,9 +178,9 @@ impl Checkpoint {
     /// Returns an error if its file is damaged or can't be read.
     pub fn plan(&self) -> Result<Option<serde_json::Value>, LoadError> {
         let entry = match &self.manifest.plan {
-            StoredPlan::None(()) => return Ok(None),
-            StoredPlan::Inline(plan) => return Ok(Some(plan.value())),
-            StoredPlan::File(entry) => entry,
+            None => return Ok(None),
+            Some(StoredPlan::Inline(plan)) => return Ok(Some(plan.value())),
+            Some(StoredPlan::File(entry)) => entry,
         };
         let bytes = self.document(PLAN_FILE, entry)?;
         let plan = serde_json::from_slice(&bytes).map_err(|source| LoadError::Manifest {
@@ -203,7 +203,7 @@ impl Checkpoint {
     /// Returns the files other than those with tensors, checked: the Hugging Face index and the plan.
     pub(crate) fn documents(&self) -> Result<Vec<(&'static str, Vec<u8>)>, LoadError> {
         let index = self.manifest.index.iter().map(|entry| (INDEX_FILE, entry));
-        let plan = self.manifest.plan.file().map(|entry| (PLAN_FILE, entry));
+        let plan = self.manifest.plan_file().map(|entry| (PLAN_FILE, entry));
         let listed = index.chain(plan);
         listed
             .map(|(name, entry)| Ok((name, self.document(name, entry)?)))

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     BlockSize, Chunk, LoadError,
-    format::{PAGE_BYTES, stored_len},
+    format::PAGE_BYTES,
     parallel::{cores, parallel_with},
 };
 
@@ -157,15 +157,11 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
 
 /// Allocates memory for a region; returns an error instead of aborting the process.
 fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
-    // The region is inside its tensor, whose size was computed without overflow.
-    let elements = stored_len(one.region.size(), one.tensor.dtype)
-        .map_or(u64::MAX, |bytes| bytes / one.tensor.dtype.size_bytes());
-    let element = one.dtype.size();
-    let bytes = elements.saturating_mul(element as u64);
+    let bytes = one.bytes();
     // At least aligned for the elements, because Burn copies unaligned bytes.
     let memory = usize::try_from(bytes)
         .ok()
-        .and_then(|bytes| Memory::new(bytes, align.max(element)));
+        .and_then(|bytes| Memory::new(bytes, align.max(one.dtype.size())));
     memory.ok_or_else(|| LoadError::OutOfMemory {
         tensor: one.tensor.name.clone(),
         bytes,

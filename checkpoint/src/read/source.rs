@@ -8,6 +8,8 @@ use tinderbox_deferred::{
     Source, SourceError,
 };
 
+use tinderbox_fake::DynTensor;
+
 use super::{
     Checkpoint, LoadOptions,
     aliases::Alias,
@@ -269,24 +271,20 @@ impl CheckpointSource {
         };
         let mut differ = Vec::new();
         let mut others = others.iter().peekable();
-        let values = load_to(
-            loading,
-            &wanted,
-            &devices,
-            |place, data| {
-                // In the order of the requests.
-                while let Some(alias) = others.next_if(|alias| alias.at == place) {
-                    if !alias.is_equal(loading, &wanted[place], data)? {
-                        differ.push(Mismatch::Differ {
-                            path: alias.path.clone(),
-                            other: alias.other.clone(),
-                        });
-                    }
+        let values = load_to(loading, &wanted, &devices, |at, data| {
+            // In the order of the requests.
+            while let Some(alias) = others.next_if(|alias| alias.at == at) {
+                if !alias.is_equal(loading, &wanted[at], &data)? {
+                    differ.push(Mismatch::Differ {
+                        path: alias.path.clone(),
+                        other: alias.other.clone(),
+                    });
                 }
-                Ok(())
-            },
-            |place, value| observer.completed(&requests[place].path, value.bytes()),
-        );
+            }
+            let value = DynTensor::from_data(data, devices[at]);
+            observer.completed(&requests[at].path, value.bytes());
+            Ok(value)
+        });
         let values = values.map_err(|error| self.checkpoint.failed(error))?;
         Mismatches(differ).none_in(|| self.describe())?;
         Ok(values)
