@@ -60,13 +60,10 @@ pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
     let metadata = fields.take_text("metadata")?;
     let plan = match minor {
         0 => match fields.take_text("plan")? {
-            "null" => StoredPlan::None(()),
-            text => StoredPlan::Inline(Json::within(text, MAX_INLINE_PLAN_BYTES)?),
+            "null" => None,
+            text => Some(StoredPlan::Inline(Json::within(text, MAX_INLINE_PLAN_BYTES)?)),
         },
-        _ => match fields.take("plan")? {
-            Some(entry) => StoredPlan::File(entry),
-            None => StoredPlan::None(()),
-        },
+        _ => fields.take::<Option<_>>("plan")?.map(StoredPlan::File),
     };
     let manifest = Manifest {
         format: FORMAT,
@@ -222,14 +219,13 @@ fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
 
 /// Checks that the files of a role and rank are numbered from 0 without gaps.
 fn check_numbers(files: &[FileEntry]) -> Result<(), FormatError> {
-    let mut numbers: BTreeMap<(Role, u32), BTreeSet<u32>> = BTreeMap::new();
+    // Names, and therefore numbers, are unique.
+    let mut counts: BTreeMap<(Role, u32), u32> = BTreeMap::new();
     for file in files {
-        let of_rank = numbers.entry((file.role, file.rank)).or_default();
-        of_rank.insert(file.number);
+        *counts.entry((file.role, file.rank)).or_default() += 1;
     }
     let mut after_gap = files.iter().filter(|file| {
-        let of_rank = &numbers[&(file.role, file.rank)];
-        file.number as usize >= of_rank.len() || file.number > MAX_FILE_NUMBER
+        file.number >= counts[&(file.role, file.rank)] || file.number > MAX_FILE_NUMBER
     });
     after_gap.next().map(invalid_file_name).map_or(Ok(()), Err)
 }
@@ -308,12 +304,10 @@ pub(crate) fn metadata(value: &serde_json::Value) -> Result<Json, FormatError> {
 /// neither it nor the plan is larger than the maximum size of a manifest, because verification reads both
 /// into memory.
 fn check_documents(manifest: &Manifest) -> Result<(), FormatError> {
-    for document in manifest.index.iter().chain(manifest.plan.file()) {
+    for document in manifest.index.iter().chain(manifest.plan_file()) {
         check_size(document.size_bytes, MAX_MANIFEST_BYTES)?;
     }
-    let parameters = manifest.tensors.iter().filter(|t| t.role == Role::Model);
-    let mut parameters = parameters.peekable();
-    let expected = parameters.peek().is_some() && parameters.all(|t| t.chunks.len() == 1);
+    let expected = manifest.is_indexable();
     match expected == manifest.index.is_some() {
         true => Ok(()),
         false => Err(FormatError::Index { expected }),

@@ -50,7 +50,7 @@ pub struct Manifest {
     /// The number of bytes that one digest covers.
     pub block_bytes: BlockSize,
     pub(crate) metadata: Json,
-    pub(crate) plan: StoredPlan,
+    pub(crate) plan: Option<StoredPlan>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) modules: Option<Json>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,22 +92,10 @@ impl UnknownFields {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum StoredPlan {
-    /// The checkpoint has no plan.
-    None(()),
     /// In a separate file.
     File(DocumentEntry),
     /// In the manifest, as in version 1.0.
     Inline(Json),
-}
-
-impl StoredPlan {
-    /// Returns the separate file.
-    pub(crate) fn file(&self) -> Option<&DocumentEntry> {
-        match self {
-            Self::File(entry) => Some(entry),
-            Self::None(()) | Self::Inline(_) => None,
-        }
-    }
 }
 
 impl Manifest {
@@ -129,7 +117,7 @@ impl Manifest {
             world_size,
             block_bytes,
             metadata: Json::default(),
-            plan: StoredPlan::None(()),
+            plan: None,
             modules: None,
             settings: None,
             numerics: None,
@@ -148,7 +136,28 @@ impl Manifest {
 
     /// Returns whether the checkpoint was saved with a plan.
     pub fn has_plan(&self) -> bool {
-        self.plan != StoredPlan::None(())
+        self.plan.is_some()
+    }
+
+    /// Returns the file of the plan, unless the plan is in the manifest.
+    pub(crate) fn plan_file(&self) -> Option<&DocumentEntry> {
+        match &self.plan {
+            Some(StoredPlan::File(entry)) => Some(entry),
+            _ => None,
+        }
+    }
+
+    /// Returns the parameters, by name.
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = &TensorEntry> {
+        let tensors = self.tensors.iter();
+        tensors.filter(|tensor| tensor.role == Role::Model)
+    }
+
+    /// Returns whether the Hugging Face index can describe the parameters: each is one chunk, because the index can't
+    /// represent a part of a tensor.
+    pub(crate) fn is_indexable(&self) -> bool {
+        let mut parameters = self.parameters().peekable();
+        parameters.peek().is_some() && parameters.all(|tensor| tensor.chunks.len() == 1)
     }
 
     /// Returns the types of the model's modules, parsed on every call; empty if the checkpoint was saved without them.

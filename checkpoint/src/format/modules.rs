@@ -38,10 +38,8 @@ impl ModuleTypes {
 
     /// Returns the field of a manifest; `None` if no type is known.
     pub(crate) fn to_json(&self) -> Result<Option<Json>, FormatError> {
-        match self.is_empty() {
-            true => Ok(None),
-            false => Json::of(self, MAX_MODULES_BYTES).map(Some),
-        }
+        let json = (!self.is_empty()).then(|| Json::of(self, MAX_MODULES_BYTES));
+        json.transpose()
     }
 
     /// Parses the field of a manifest. A field of another form has no types.

@@ -10,10 +10,8 @@ const MAX_TEXTS_BYTES: u64 = 1 << 20;
 
 /// Returns the field of a manifest; `None` without texts.
 pub(crate) fn to_json(texts: &BTreeMap<String, String>) -> Result<Option<Json>, FormatError> {
-    match texts.is_empty() {
-        true => Ok(None),
-        false => Json::of(texts, MAX_TEXTS_BYTES).map(Some),
-    }
+    let json = (!texts.is_empty()).then(|| Json::of(texts, MAX_TEXTS_BYTES));
+    json.transpose()
 }
 
 /// Parses the field of a manifest. A value that is no text, as of a newer version, is its JSON; a field of another form has

@@ -71,7 +71,7 @@ impl Alias<'_> {
         };
         let most = PIECE_BYTES / wanted.dtype.size() as u64;
         let pieces = pieces(&turned(&wanted.region)?, most);
-        for some in pieces.chunks(loading.reading.threads.max(1)) {
+        for some in pieces.chunks(loading.threads.max(1)) {
             let some = some.iter().map(|piece| {
                 Ok(Wanted {
                     region: turned(piece)?,
@@ -79,7 +79,11 @@ impl Alias<'_> {
                 })
             });
             let some = some.collect::<Result<Vec<_>, LoadError>>()?;
-            for piece in load(Load::of(loading.checkpoint, loading.reading), &some)? {
+            let silent = Load {
+                progress: &(),
+                ..loading
+            };
+            for piece in load(silent, &some)? {
                 let Some(rest) = values.strip_prefix(piece.as_bytes()) else {
                     return Ok(false);
                 };

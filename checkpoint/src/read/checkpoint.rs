@@ -3,10 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
 
@@ -35,8 +32,6 @@ pub struct Checkpoint {
     tied: BTreeMap<(Role, String), usize>,
     /// For each file, the indices of its tensors and of their chunks, in file order.
     contents: Arc<Vec<Vec<(usize, usize)>>>,
-    /// Whether the header of each file has been validated.
-    proven: Arc<Vec<AtomicBool>>,
     files: Arc<Files>,
     kept: Arc<Mutex<Kept>>,
 }
@@ -98,10 +93,8 @@ impl Checkpoint {
             let names = tensor.tied.iter();
             names.map(move |name| ((tensor.role, name.clone()), at))
         });
-        let contents = contents(&manifest);
         Self {
-            proven: Arc::new(contents.iter().map(|_| AtomicBool::new(false)).collect()),
-            contents: Arc::new(contents),
+            contents: Arc::new(contents(&manifest)),
             files: Arc::new(files),
             kept: Arc::default(),
             place,
@@ -156,14 +149,13 @@ impl Checkpoint {
     fn open_file(&self, entry: &FileEntry, position: usize) -> Result<ShardFile, LoadError> {
         let (store, block) = (&*self.store, self.manifest.block_bytes);
         let (shard, header) = ShardFile::open(store, &self.files_dir, entry, block)?;
-        let proven = &self.proven[position];
-        if !proven.load(Ordering::Relaxed) {
+        if !self.kept().proven.contains(&position) {
             let checked = check_header(&header, self.contents(position), entry);
             checked.map_err(|source| LoadError::Header {
                 path: shard.path.clone(),
                 source,
             })?;
-            proven.store(true, Ordering::Relaxed);
+            self.kept().proven.insert(position);
         }
         Ok(shard)
     }
@@ -186,9 +178,9 @@ impl Checkpoint {
     /// Returns an error if its file is damaged or can't be read.
     pub fn plan(&self) -> Result<Option<serde_json::Value>, LoadError> {
         let entry = match &self.manifest.plan {
-            StoredPlan::None(()) => return Ok(None),
-            StoredPlan::Inline(plan) => return Ok(Some(plan.value())),
-            StoredPlan::File(entry) => entry,
+            None => return Ok(None),
+            Some(StoredPlan::Inline(plan)) => return Ok(Some(plan.value())),
+            Some(StoredPlan::File(entry)) => entry,
         };
         let bytes = self.document(PLAN_FILE, entry)?;
         let plan = serde_json::from_slice(&bytes).map_err(|source| LoadError::Manifest {
@@ -201,7 +193,7 @@ impl Checkpoint {
     /// Reads a small file and checks its size and digest.
     pub(super) fn document(&self, name: &str, entry: &DocumentEntry) -> Result<Vec<u8>, LoadError> {
         let (store, path) = (&*self.store, join(&self.files_dir, name));
-        check_found(store, &path, &look(store, &path)?, entry.size_bytes)?;
+        check_found(store, &path, store.find(&path)?, entry.size_bytes)?;
         let bytes = store.read_small(&path, entry.size_bytes);
         let bytes = bytes.map_err(store.failed("read", &path))?;
         check_digest(&bytes, entry.digest, "bytes", &store.place(&path))?;
@@ -211,7 +203,7 @@ impl Checkpoint {
     /// Returns the files other than those with tensors, checked: the Hugging Face index and the plan.
     pub(crate) fn documents(&self) -> Result<Vec<(&'static str, Vec<u8>)>, LoadError> {
         let index = self.manifest.index.iter().map(|entry| (INDEX_FILE, entry));
-        let plan = self.manifest.plan.file().map(|entry| (PLAN_FILE, entry));
+        let plan = self.manifest.plan_file().map(|entry| (PLAN_FILE, entry));
         let listed = index.chain(plan);
         listed
             .map(|(name, entry)| Ok((name, self.document(name, entry)?)))
@@ -305,36 +297,30 @@ fn check_files(store: &dyn Store, dir: &str, manifest: &Manifest) -> Result<(), 
     for file in &manifest.files {
         let path = join(dir, &file.name);
         let found = match &mut listed {
-            None => look(store, &path)?,
-            Some(listed) => listed.remove(&file.name).ok_or_else(|| {
-                let path = store.place(&path);
-                LoadError::FileMissing { path }
-            })?,
+            None => store.find(&path)?,
+            Some(listed) => listed.remove(&file.name),
         };
-        check_found(store, &path, &found, file.size_bytes)?;
+        check_found(store, &path, found, file.size_bytes)?;
     }
     Ok(())
 }
 
-fn look(store: &dyn Store, path: &str) -> Result<Found, LoadError> {
-    Ok(store.look(path).map_err(store.failed("look at", path))?)
-}
-
-/// Rejects a file whose size differs from the manifest.
+/// Rejects a file that is missing, or whose size differs from the manifest.
 fn check_found(
     store: &dyn Store,
     path: &str,
-    found: &Found,
+    found: Option<Found>,
     expected_bytes: u64,
 ) -> Result<(), LoadError> {
     let path = store.place(path);
-    match found.kind {
-        FoundKind::File if found.bytes == expected_bytes => Ok(()),
-        FoundKind::File => Err(LoadError::FileSize {
+    match found.map(|found| (found.kind, found.bytes)) {
+        None => Err(LoadError::FileMissing { path }),
+        Some((FoundKind::File, found_bytes)) if found_bytes == expected_bytes => Ok(()),
+        Some((FoundKind::File, found_bytes)) => Err(LoadError::FileSize {
             path,
             expected_bytes,
-            found_bytes: found.bytes,
+            found_bytes,
         }),
-        _ => Err(LoadError::NotAFile { path }),
+        Some(_) => Err(LoadError::NotAFile { path }),
     }
 }

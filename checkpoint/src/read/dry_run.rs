@@ -58,11 +58,8 @@ impl CheckpointSource {
     pub fn dry_run(&self, ranks: &[Vec<Request>]) -> Result<LoadPlan, SourceError> {
         let ranks = ranks.iter().map(|requests| {
             let found = self.found_here(requests)?;
-            Ok(of_rank(
-                &self.checkpoint,
-                &found,
-                self.options.reading.threads,
-            ))
+            let threads = self.options.reader_threads();
+            Ok(of_rank(&self.checkpoint, &found, threads))
         });
         Ok(LoadPlan {
             ranks: ranks.collect::<Result<_, SourceError>>()?,

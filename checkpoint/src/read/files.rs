@@ -1,7 +1,7 @@
 //! What a checkpoint keeps from one load to the next: its open files, memory, and what was compared.
 
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -28,12 +28,14 @@ pub(super) fn most_open() -> usize {
     (limit.unwrap_or(u64::MAX) / PART).clamp(4, 64) as usize
 }
 
-/// The memory of loads, and the parts of tensors that were found to be equal.
+/// The memory of loads, the headers that were validated, and the parts of tensors that were found to be equal.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// The memory of each thread of a load. It is kept for the next load: the threads end, and an allocator that freed and
     /// allocated it each time between values would need more memory in the end.
     pub(super) scratch: Vec<Held>,
+    /// The indices of the files whose headers were validated.
+    pub(super) proven: BTreeSet<usize>,
     /// The parts that were equal, of a model that is loaded again and again.
     pub(super) compared: Vec<[Compared; 2]>,
 }
@@ -75,7 +77,8 @@ impl Compared {
 /// The most recently used files.
 #[derive(Debug)]
 pub(super) struct Files {
-    open: Mutex<Open>,
+    /// Each with its index in the manifest, the most recently used first.
+    open: Mutex<Vec<(usize, Arc<Slot>)>>,
     most: usize,
     /// Where files without digests are.
     plain: Option<Plain>,
@@ -87,13 +90,6 @@ pub(super) struct Files {
 struct Plain {
     dir: LocalStore,
     versions: Vec<FileVersion>,
-}
-
-/// Files by index in the manifest, with the time of their last use.
-#[derive(Debug, Default)]
-struct Open {
-    files: BTreeMap<usize, (u64, Arc<Slot>)>,
-    time: u64,
 }
 
 /// A file, or a placeholder while it is being opened: other users of the same file wait, users of other files
@@ -128,13 +124,12 @@ impl Files {
         versions: Vec<FileVersion>,
         first: Vec<ShardFile>,
     ) -> Self {
-        let first = first.into_iter().enumerate().map(|(position, file)| {
-            let slot = Mutex::new(Some(Arc::new(file)));
-            (position, (0, Arc::new(slot)))
-        });
-        let (files, dir) = (first.collect(), dir.clone());
+        let first = first
+            .into_iter()
+            .map(|file| Mutex::new(Some(Arc::new(file))));
+        let dir = dir.clone();
         Self {
-            open: Mutex::new(Open { files, time: 0 }),
+            open: Mutex::new(first.map(Arc::new).enumerate().collect()),
             plain: Some(Plain { dir, versions }),
             ..Self::default()
         }
@@ -167,15 +162,10 @@ impl Files {
     /// Returns the slot of a file and marks it as the most recently used.
     fn slot(&self, position: usize) -> Arc<Slot> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.time += 1;
-        let time = open.time;
-        if !open.files.contains_key(&position) && open.files.len() >= self.most {
-            let oldest = open.files.iter().min_by_key(|(_, (used, _))| *used);
-            let oldest = oldest.map(|(position, _)| *position);
-            oldest.map(|position| open.files.remove(&position));
-        }
-        let (used, slot) = open.files.entry(position).or_default();
-        *used = time;
-        slot.clone()
+        let known = open.iter().position(|(at, _)| *at == position);
+        let slot = known.map_or_else(Arc::default, |at| open.remove(at).1);
+        open.insert(0, (position, slot.clone()));
+        open.truncate(self.most);
+        slot
     }
 }

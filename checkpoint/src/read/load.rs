@@ -12,12 +12,12 @@ use super::{
     files::Held,
     plan::{Wanted, blocks_of},
     shard::OpenChunk,
-    transfer::{InvalidValue, Transfer},
+    transfer::Transfer,
     transpose::{Elements, Transposed},
 };
 use crate::{
     BlockSize, Chunk, LoadError,
-    format::{PAGE_BYTES, stored_len},
+    format::PAGE_BYTES,
     parallel::{cores, parallel_with},
 };
 
@@ -31,48 +31,24 @@ const MAX_THREADS: usize = 8;
 /// Smaller blocks are read through the system's cache, which reads ahead.
 const UNCACHED_BYTES: u64 = 64 << 10;
 
-/// How files are read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
-    pub(super) threads: usize,
-    /// Whether the cache of the system is bypassed.
-    pub(super) uncached: bool,
-}
-
 /// A load from a checkpoint.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) checkpoint: &'a Checkpoint,
-    pub(super) reading: Reading,
+    pub(super) threads: usize,
+    /// Whether the cache of the system is bypassed.
+    pub(super) uncached: bool,
     pub(super) progress: &'a dyn Observer,
 }
 
 impl<'a> Load<'a> {
-    /// Without an observer.
-    pub(super) fn of(checkpoint: &'a Checkpoint, reading: Reading) -> Self {
+    /// On the default number of threads, through the cache, without an observer.
+    pub(super) fn of(checkpoint: &'a Checkpoint) -> Self {
         Self {
             checkpoint,
-            reading,
-            progress: &(),
-        }
-    }
-}
-
-impl Default for Reading {
-    fn default() -> Self {
-        Self {
             threads: default_threads(),
             uncached: false,
-        }
-    }
-}
-
-impl Reading {
-    /// With the default number of threads, around the cache.
-    pub(super) fn uncached() -> Self {
-        Self {
-            uncached: true,
-            ..Self::default()
+            progress: &(),
         }
     }
 }
@@ -128,9 +104,8 @@ enum Work<'a, 'out> {
 ///
 /// Memory: the regions; per thread up to one block, and up to 272 KiB to transpose.
 pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorData>, LoadError> {
-    let (checkpoint, reading) = (load.checkpoint, load.reading);
-    let block_bytes = checkpoint.manifest().block_bytes.bytes();
-    let uncached = reading.uncached && block_bytes >= UNCACHED_BYTES;
+    let block_bytes = load.checkpoint.manifest().block_bytes.bytes();
+    let uncached = load.uncached && block_bytes >= UNCACHED_BYTES;
     let mut outs = Vec::with_capacity(wanted.len());
     let mut transfers = Vec::with_capacity(wanted.len());
     for one in wanted {
@@ -165,8 +140,8 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
         });
     }
     let threads = match uncached {
-        true => uncached_threads(reading.threads),
-        false => reading.threads,
+        true => uncached_threads(load.threads),
+        false => load.threads,
     };
     run(load, items, threads, uncached)?;
     let data = outs.into_iter().zip(wanted).map(|(out, one)| {
@@ -182,15 +157,11 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
 
 /// Allocates memory for a region; returns an error instead of aborting the process.
 fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
-    // The region is inside its tensor, whose size was computed without overflow.
-    let elements = stored_len(one.region.size(), one.tensor.dtype)
-        .map_or(u64::MAX, |bytes| bytes / one.tensor.dtype.size_bytes());
-    let element = one.dtype.size();
-    let bytes = elements.saturating_mul(element as u64);
+    let bytes = one.bytes();
     // At least aligned for the elements, because Burn copies unaligned bytes.
     let memory = usize::try_from(bytes)
         .ok()
-        .and_then(|bytes| Memory::new(bytes, align.max(element)));
+        .and_then(|bytes| Memory::new(bytes, align.max(one.dtype.size())));
     memory.ok_or_else(|| LoadError::OutOfMemory {
         tensor: one.tensor.name.clone(),
         bytes,
@@ -358,7 +329,7 @@ impl ChunkReader<'_> {
                     self.hold(span)?;
                 }
                 let copied = self.transfer.copy(&self.block()[from], place);
-                copied.map_err(|invalid| self.invalid(invalid))?;
+                copied.map_err(|invalid| self.chunk.invalid(invalid))?;
             }
             (source, target) = (stop, target + len);
         }
@@ -386,7 +357,7 @@ impl ChunkReader<'_> {
             count += part.num_elements();
             for row in elements.rows(&part, stored as usize) {
                 let checked = self.transfer.check(row);
-                checked.map_err(|invalid| self.invalid(invalid))?;
+                checked.map_err(|invalid| self.chunk.invalid(invalid))?;
             }
         }
         let element = self.element as usize;
@@ -399,13 +370,6 @@ impl ChunkReader<'_> {
         match self.held.uncached {
             true => self.chunk.read_direct(start, place),
             false => self.chunk.read(start, place).map(|()| true),
-        }
-    }
-
-    fn invalid(&self, value: InvalidValue) -> LoadError {
-        match value {
-            InvalidValue::Boolean => self.chunk.invalid_boolean(),
-            InvalidValue::Overflow(value) => self.chunk.overflow(value),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use regex::Regex;
 use tinderbox_deferred::ParameterTable;
 
-use super::load::Reading;
+use super::load::default_threads;
 use crate::format::{BATCHES_TRACKED, PyTorchForm, path_in, tracks_batches};
 
 /// The deviations from an exact match that a load allows. By default none: missing or extra parameters and
@@ -24,7 +24,7 @@ pub struct LoadOptions {
     aliases: BTreeMap<String, String>,
     /// Names that PyTorch saves and Burn does not have.
     pub(super) ignored: BTreeSet<String>,
-    pub(super) reading: Reading,
+    threads: Option<usize>,
     /// Whether the weights are a record of Burn.
     pub(super) is_record: bool,
 }
@@ -114,13 +114,13 @@ impl LoadOptions {
     /// cache use twice as many, because they wait for the disk.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.reading.threads = threads;
+        self.threads = Some(threads);
         self
     }
 
-    /// Sets whether the weights are a record of Burn.
-    pub(super) fn of_record(self, is_record: bool) -> Self {
-        Self { is_record, ..self }
+    /// Returns the number of reader threads.
+    pub(super) fn reader_threads(&self) -> usize {
+        self.threads.unwrap_or_else(default_threads)
     }
 
     /// Returns whether a saved tensor of this name and shape is transposed.

@@ -17,8 +17,7 @@ use crate::{LoadError, layout};
 /// are copied.
 const GROUP_BYTES: u64 = 64 << 20;
 
-/// Loads the wanted values to their devices, in order; calls `check` for each value when it is read, and `made` when it is
-/// available.
+/// Loads the wanted values, in order, and passes each with its position to `place`, which moves it to its device.
 ///
 /// On the CPU, a value is read directly into its final memory. For another device, groups of values are read,
 /// moved to memory that the device can copy from directly (pinned, for CUDA), and queued while the next group
@@ -27,14 +26,13 @@ pub(super) fn load_to(
     loading: Load<'_>,
     wanted: &[Wanted<'_>],
     devices: &[&Device],
-    mut check: impl FnMut(usize, &TensorData) -> Result<(), LoadError>,
-    mut made: impl FnMut(usize, &DynTensor),
+    mut place: impl FnMut(usize, TensorData) -> Result<DynTensor, LoadError>,
 ) -> Result<Vec<DynTensor>, LoadError> {
-    let most = |device: &Device| match is_host(device) {
-        true => u64::MAX,
-        false => GROUP_BYTES,
-    };
-    let groups = groups(wanted, devices, most);
+    // Consecutive values for the same device.
+    let groups = layout::groups(wanted, Wanted::bytes, |held, first, at| {
+        let device = devices[at];
+        device != devices[first] || (held >= GROUP_BYTES && !is_host(device))
+    });
     let mut values = Vec::with_capacity(wanted.len());
     thread::scope(|scope| {
         let (sender, receiver) = sync_channel::<Result<Vec<TensorData>, LoadError>>(1);
@@ -57,31 +55,14 @@ pub(super) fn load_to(
         }
         for read in receiver {
             let mut group = read?;
-            for (at, data) in group.iter().enumerate() {
-                check(values.len() + at, data)?;
-            }
             if let Some(device) = devices.get(values.len()) {
                 device.staging(group.iter_mut());
             }
             for data in group {
-                let place = values.len();
-                let value = DynTensor::from_data(data, devices[place]);
-                made(place, &value);
-                values.push(value);
+                values.push(place(values.len(), data)?);
             }
         }
         Ok(values)
-    })
-}
-
-/// Groups consecutive values for the same device, each until it reaches the device's group size.
-fn groups<'w, 'a>(
-    wanted: &'w [Wanted<'a>],
-    devices: &[&Device],
-    most: impl Fn(&Device) -> u64,
-) -> Vec<&'w [Wanted<'a>]> {
-    layout::groups(wanted, Wanted::bytes, |held, first, at| {
-        devices[at] != devices[first] || held >= most(devices[at])
     })
 }
 

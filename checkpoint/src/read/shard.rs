@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::transfer::InvalidValue;
 use crate::{
     BlockSize, Digest, HeaderError, LoadError, StoredDType,
     error::short,
@@ -201,21 +202,17 @@ impl OpenChunk<'_> {
         })
     }
 
-    /// Returns the error of a boolean that is neither 0 nor 1.
-    pub(super) fn invalid_boolean(&self) -> LoadError {
-        LoadError::InvalidBoolean {
-            path: self.shard.path.clone(),
-            tensor: self.tensor.name.clone(),
-        }
-    }
-
-    /// Returns the error of a value that is out of the range of the requested dtype.
-    pub(super) fn overflow(&self, value: f64) -> LoadError {
-        LoadError::Overflow {
-            path: self.shard.path.clone(),
-            tensor: self.tensor.name.clone(),
-            value,
-            stored: self.tensor.dtype,
+    /// Returns the error of a value that the requested dtype does not have.
+    pub(super) fn invalid(&self, value: InvalidValue) -> LoadError {
+        let (path, tensor) = (self.shard.path.clone(), self.tensor.name.clone());
+        match value {
+            InvalidValue::Boolean => LoadError::InvalidBoolean { path, tensor },
+            InvalidValue::Overflow(value) => LoadError::Overflow {
+                path,
+                tensor,
+                value,
+                stored: self.tensor.dtype,
+            },
         }
     }
 }

@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::DType;
 use tinderbox_deferred::{
-    Mismatch, Mismatches, Observer, Parameter, ParameterPath, ParameterTable, Request, Source,
-    SourceError,
+    Loaded, Mismatch, Mismatches, Observer, Parameter, ParameterPath, ParameterTable, Request,
+    Source, SourceError,
 };
+
 use tinderbox_fake::DynTensor;
 
 use super::{
     Checkpoint, LoadOptions,
     aliases::Alias,
-    load::{Load, Reading, working_bytes},
+    load::{Load, working_bytes},
     place::load_to,
     plan::Wanted,
     transfer::Transfer,
@@ -258,43 +259,32 @@ impl CheckpointSource {
         Ok(found)
     }
 
-    fn read(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-        uncached: bool,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn read(&self, requests: &[Request], observer: &dyn Observer, uncached: bool) -> Loaded {
         let (Found { wanted, others }, wrong) = self.compare_all(requests);
         Mismatches(wrong).none_in(|| self.describe())?;
         let devices: Vec<_> = requests.iter().map(|request| &request.device).collect();
         let loading = Load {
-            checkpoint: &self.checkpoint,
-            reading: Reading {
-                uncached,
-                ..self.options.reading
-            },
+            threads: self.options.reader_threads(),
+            uncached,
             progress: observer,
+            ..Load::of(&self.checkpoint)
         };
         let mut differ = Vec::new();
         let mut others = others.iter().peekable();
-        let values = load_to(
-            loading,
-            &wanted,
-            &devices,
-            |place, data| {
-                // In the order of the requests.
-                while let Some(alias) = others.next_if(|alias| alias.at == place) {
-                    if !alias.is_equal(loading, &wanted[place], data)? {
-                        differ.push(Mismatch::Differ {
-                            path: alias.path.clone(),
-                            other: alias.other.clone(),
-                        });
-                    }
+        let values = load_to(loading, &wanted, &devices, |at, data| {
+            // In the order of the requests.
+            while let Some(alias) = others.next_if(|alias| alias.at == at) {
+                if !alias.is_equal(loading, &wanted[at], &data)? {
+                    differ.push(Mismatch::Differ {
+                        path: alias.path.clone(),
+                        other: alias.other.clone(),
+                    });
                 }
-                Ok(())
-            },
-            |place, value| observer.completed(&requests[place].path, value.bytes()),
-        );
+            }
+            let value = DynTensor::from_data(data, devices[at]);
+            observer.completed(&requests[at].path, value.bytes());
+            Ok(value)
+        });
         let values = values.map_err(|error| self.checkpoint.failed(error))?;
         Mismatches(differ).none_in(|| self.describe())?;
         Ok(values)
@@ -317,19 +307,11 @@ impl Source for CheckpointSource {
     /// Memory: the values and one block per thread; a piece of 8 MiB per thread to compare; up to 272 KiB more for each thread that transposes. Values for a
     /// device other than the CPU pass through host memory in groups of 64 MiB plus one value, at most six at
     /// a time.
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.read(requests, observer, false)
     }
 
-    fn load_uncached(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.read(requests, observer, true)
     }
 
@@ -354,7 +336,7 @@ impl Source for CheckpointSource {
 
     fn working_bytes(&self, requests: &[Request]) -> u64 {
         let (Found { wanted, others }, _) = self.compare_all(requests);
-        let threads = self.options.reading.threads;
+        let threads = self.options.reader_threads();
         let compared = others.iter().map(|alias| alias.working_bytes(threads));
         working_bytes(&self.checkpoint, &wanted, threads)
             .saturating_add(compared.max().unwrap_or(0))
@@ -381,19 +363,11 @@ impl Checkpoint {
 
 impl Source for Checkpoint {
     /// As [`CheckpointSource`] with the default options.
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.exactly()?.load(requests, observer)
     }
 
-    fn load_uncached(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.exactly()?.load_uncached(requests, observer)
     }
 

@@ -163,20 +163,16 @@ fn overflow(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &[u8]
     if !is_narrower(from_type, to_type) || is_finite(to_type, to) {
         return None;
     }
-    let values = |dtype: StoredDType, bytes: &[u8]| {
-        let mut values = vec![0; bytes.len() / dtype.size_bytes() as usize * size_of::<f64>()];
-        match dtype {
-            StoredDType::F64 => values.copy_from_slice(bytes),
-            _ => cast(dtype, StoredDType::F64, bytes, &mut values),
-        }
-        values
-    };
-    let (from, to) = (values(from_type, from), values(to_type, to));
-    let value = |bytes: &[u8; size_of::<f64>()]| f64::from_le_bytes(*bytes);
-    let pairs = from.as_chunks().0.iter().zip(to.as_chunks().0);
-    let mut pairs = pairs.map(|(from, to)| (value(from), value(to)));
-    let (from, _) = pairs.find(|(from, to)| from.is_finite() && !to.is_finite())?;
-    Some(from)
+    let elements = |dtype: StoredDType, bytes| <[u8]>::chunks(bytes, dtype.size_bytes() as usize);
+    let mut pairs = elements(from_type, from).zip(elements(to_type, to));
+    let (value, _) =
+        pairs.find(|(from, to)| is_finite(from_type, from) && !is_finite(to_type, to))?;
+    let mut wide = [0; size_of::<f64>()];
+    match from_type {
+        StoredDType::F64 => wide.copy_from_slice(value),
+        _ => cast(from_type, StoredDType::F64, value, &mut wide),
+    }
+    Some(f64::from_le_bytes(wide))
 }
 
 /// Whether all elements are finite: no exponent has all its bits.

@@ -6,9 +6,10 @@ use tinderbox_fake::Region;
 
 use super::{
     Checkpoint,
-    load::{Load, Reading, default_threads, load},
+    load::{Load, default_threads, load},
     plan::Wanted,
     shard::ShardFile,
+    transfer::InvalidValue,
 };
 use crate::{
     LoadError, Role, StoredDType, TensorEntry, format::INDEX_FILE, layout::pieces,
@@ -42,7 +43,7 @@ impl Checkpoint {
         names: &[S],
         observer: &dyn Observer,
     ) -> Result<Vec<TensorData>, LoadError> {
-        self.state_in(names, Reading::default(), observer)
+        self.state_in(names, false, observer)
     }
 
     /// As [`state_with`](Self::state_with), around the cache of the system, for values that are read again and again, of which the
@@ -56,13 +57,13 @@ impl Checkpoint {
         names: &[S],
         observer: &dyn Observer,
     ) -> Result<Vec<TensorData>, LoadError> {
-        self.state_in(names, Reading::uncached(), observer)
+        self.state_in(names, true, observer)
     }
 
     fn state_in<S: AsRef<str>>(
         &self,
         names: &[S],
-        reading: Reading,
+        uncached: bool,
         observer: &dyn Observer,
     ) -> Result<Vec<TensorData>, LoadError> {
         let mut wanted = Vec::with_capacity(names.len());
@@ -80,8 +81,9 @@ impl Checkpoint {
             });
         }
         let loading = Load {
+            uncached,
             progress: observer,
-            ..Load::of(self, reading)
+            ..Load::of(self)
         };
         load(loading, &wanted)
     }
@@ -103,34 +105,25 @@ impl Checkpoint {
                 tensor: tensor.name.clone(),
             });
         }
-        self.read_as(tensor, region, tensor.dtype)
-    }
-
-    /// Reads a region of a tensor of this checkpoint, cast.
-    fn read_as(
-        &self,
-        tensor: &TensorEntry,
-        region: &Region,
-        dtype: StoredDType,
-    ) -> Result<TensorData, LoadError> {
         let wanted = Wanted {
-            tensor,
             region: region.clone(),
-            dtype: dtype.burn(),
-            transposed: false,
+            ..Wanted::whole(tensor)
         };
-        self.load_one(wanted, Reading::default())
+        self.load_one(Load::of(self), wanted)
     }
 
-    fn load_one(&self, wanted: Wanted<'_>, reading: Reading) -> Result<TensorData, LoadError> {
-        let mut data = load(Load::of(self, reading), &[wanted])?;
+    fn load_one(&self, loading: Load<'_>, wanted: Wanted<'_>) -> Result<TensorData, LoadError> {
+        let mut data = load(loading, &[wanted])?;
         Ok(data.pop().expect("one region for one request"))
     }
 
     /// Reads all tensors of a role around the cache of the system, two at a time, and drops them.
     pub(crate) fn read_uncached(&self, role: Role) -> Result<(), LoadError> {
         let wanted: Vec<Wanted<'_>> = self.tensors(role).map(Wanted::whole).collect();
-        let loading = Load::of(self, Reading::uncached());
+        let loading = Load {
+            uncached: true,
+            ..Load::of(self)
+        };
         let mut pairs = wanted.chunks(2);
         pairs.try_for_each(|some| load(loading, some).map(drop))
     }
@@ -144,7 +137,14 @@ impl Checkpoint {
         dtype: StoredDType,
     ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
         let pieces = pieces(region, PIECE_BYTES / tensor.dtype.size_bytes()).into_iter();
-        pieces.map(move |piece| self.read_as(tensor, &piece, dtype))
+        pieces.map(move |region| {
+            let wanted = Wanted {
+                region,
+                dtype: dtype.burn(),
+                ..Wanted::whole(tensor)
+            };
+            self.load_one(Load::of(self), wanted)
+        })
     }
 
     /// Reads boxes of a matrix of this checkpoint, each transposed and cast.
@@ -158,16 +158,16 @@ impl Checkpoint {
     ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
         boxes.into_iter().map(move |region| {
             let wanted = Wanted {
-                tensor,
                 region,
                 dtype: dtype.burn(),
                 transposed: true,
+                ..Wanted::whole(tensor)
             };
-            let reading = Reading {
+            let loading = Load {
                 threads: 1,
-                uncached: false,
+                ..Load::of(self)
             };
-            self.load_one(wanted, reading)
+            self.load_one(loading, wanted)
         })
     }
 
@@ -232,7 +232,7 @@ impl Checkpoint {
                 let is_valid = || tensor.dtype != StoredDType::Bool || held.iter().all(|b| *b <= 1);
                 let found = match read {
                     Err(error) => Some(error),
-                    Ok(_) => (!is_valid()).then(|| chunk.invalid_boolean()),
+                    Ok(_) => (!is_valid()).then(|| chunk.invalid(InvalidValue::Boolean)),
                 };
                 match found {
                     Some(_) if damage.len() as u64 == most => more += 1,

@@ -84,7 +84,7 @@ impl Run {
     ///
     /// Returns an error if no attempt appears in time, or if there are several.
     pub fn join(&self, step: u64, timeout: Duration) -> Result<AttemptHandle, SaveError> {
-        AttemptHandle::find(&self.store, step, timeout)
+        AttemptHandle::find(&self.store, step, None, timeout)
     }
 
     /// As [`join`](Self::join), for the attempt whose id the coordinator has sent: remains of others are no matter.
@@ -98,7 +98,7 @@ impl Run {
         attempt: crate::AttemptId,
         timeout: Duration,
     ) -> Result<AttemptHandle, SaveError> {
-        AttemptHandle::of(&self.store, step, attempt, timeout)
+        AttemptHandle::find(&self.store, step, Some(attempt), timeout)
     }
 
     /// Returns the target of a step whose directory is a symbolic link, as the link contains it; `None` for any other, and if it

@@ -47,10 +47,8 @@ pub(super) fn read(
 /// Fills memory from an offset of a file that was [opened](open) for this; returns `false` where that is not possible.
 pub(super) fn fill(file: &File, into: &mut [u8], start: u64) -> io::Result<bool> {
     let places = [into.as_ptr().addr(), into.len(), start as usize];
-    match places.iter().all(|place| place.is_multiple_of(ALIGN)) {
-        true => read_aligned(file, into, start, into.len()),
-        false => Ok(false),
-    }
+    let is_aligned = places.iter().all(|place| place.is_multiple_of(ALIGN));
+    Ok(is_aligned && read_aligned(file, into, start, into.len())?)
 }
 
 /// Reads at least so many bytes; returns `false` if the device has larger blocks, or the file system has no direct reads.

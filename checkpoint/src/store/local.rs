@@ -200,7 +200,7 @@ impl Store for LocalStore {
     }
 
     fn has_locks(&self) -> bool {
-        !self.shared && reach_of(&self.root) == Reach::Machine
+        !self.shared && is_of_one_machine(&self.root)
     }
 
     fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>> {
@@ -239,58 +239,40 @@ impl FileVersion {
     }
 }
 
-/// The visibility of a file lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    /// To all processes: only this machine can access the file.
-    Machine,
-    /// Possibly only to this machine, although others can access the file.
-    Unknown,
-}
-
-/// Returns the reach of locks on the file system of a directory, which need not exist; unknown if it can't be
-/// determined.
+/// Returns whether only this machine can access the file system of a directory, which need not exist, so that a lock is visible to
+/// all processes; `false` if that can't be determined.
 #[cfg(target_os = "linux")]
-fn reach_of(dir: &Path) -> Reach {
+fn is_of_one_machine(dir: &Path) -> bool {
     let empty = |dir: &&Path| !dir.as_os_str().is_empty();
     let above = dir.ancestors().filter(empty).chain([Path::new(".")]);
     let mut found = above.map(rustix::fs::statfs);
     // The directory itself may not exist yet.
     let found = found.find(|found| !matches!(found, Err(rustix::io::Errno::NOENT)));
-    match found {
-        Some(Ok(found)) => reach_of_type(found.f_type as u32),
-        _ => Reach::Unknown,
-    }
+    matches!(found, Some(Ok(found)) if OF_ONE_MACHINE.contains(&(found.f_type as u32)))
 }
 
 /// Not determined on other systems.
 #[cfg(not(target_os = "linux"))]
-fn reach_of(_dir: &Path) -> Reach {
-    Reach::Unknown
+fn is_of_one_machine(_dir: &Path) -> bool {
+    false
 }
 
-/// Maps the type number of a file system, from `linux/magic.h` and `statfs(2)`, to its reach.
+/// The type numbers of file systems that one machine can access, from `linux/magic.h` and `statfs(2)`.
 #[cfg(target_os = "linux")]
-fn reach_of_type(number: u32) -> Reach {
-    const OF_ONE_MACHINE: [u32; 12] = [
-        0xEF53,      // ext2, ext3, ext4
-        0x5846_5342, // XFS
-        0x9123_683E, // Btrfs
-        0x2FC1_2FC1, // ZFS
-        0xF2F5_2010, // F2FS
-        0xCA45_1A4E, // bcachefs
-        0x0102_1994, // tmpfs
-        0x8584_58F6, // ramfs
-        0x794C_7630, // overlayfs
-        0x2011_BAB0, // exFAT
-        0x4D44,      // FAT
-        0x5265_4973, // ReiserFS
-    ];
-    match OF_ONE_MACHINE.contains(&number) {
-        true => Reach::Machine,
-        false => Reach::Unknown,
-    }
-}
+const OF_ONE_MACHINE: [u32; 12] = [
+    0xEF53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683E, // Btrfs
+    0x2FC1_2FC1, // ZFS
+    0xF2F5_2010, // F2FS
+    0xCA45_1A4E, // bcachefs
+    0x0102_1994, // tmpfs
+    0x8584_58F6, // ramfs
+    0x794C_7630, // overlayfs
+    0x2011_BAB0, // exFAT
+    0x4D44,      // FAT
+    0x5265_4973, // ReiserFS
+];
 
 /// Returns the metadata of the entry, or of the target of a link.
 fn metadata(path: &Path, follow: bool) -> io::Result<Metadata> {
@@ -491,21 +473,21 @@ mod tests {
 
     #[test]
     fn locks_reach_all_who_see_a_file_system_of_one_machine() {
-        for (name, number, reach) in [
-            ("ext4", 0xEF53, Reach::Machine),
-            ("tmpfs", 0x0102_1994, Reach::Machine),
-            ("overlayfs", 0x794C_7630, Reach::Machine),
-            ("NFS", 0x6969, Reach::Unknown),
-            ("Lustre", 0x0BD0_0BD0, Reach::Unknown),
-            ("CephFS", 0x00C3_6400, Reach::Unknown),
-            ("GPFS", 0x4750_4653, Reach::Unknown),
-            ("SMB 2", 0xFE53_4D42, Reach::Unknown),
-            ("CIFS", 0xFF53_4D42, Reach::Unknown),
-            ("9P", 0x0102_1997, Reach::Unknown),
-            ("FUSE", 0x6573_5546, Reach::Unknown),
-            ("unknown", 0, Reach::Unknown),
+        for (name, number, reaches_all) in [
+            ("ext4", 0xEF53, true),
+            ("tmpfs", 0x0102_1994, true),
+            ("overlayfs", 0x794C_7630, true),
+            ("NFS", 0x6969, false),
+            ("Lustre", 0x0BD0_0BD0, false),
+            ("CephFS", 0x00C3_6400, false),
+            ("GPFS", 0x4750_4653, false),
+            ("SMB 2", 0xFE53_4D42, false),
+            ("CIFS", 0xFF53_4D42, false),
+            ("9P", 0x0102_1997, false),
+            ("FUSE", 0x6573_5546, false),
+            ("unknown", 0, false),
         ] {
-            assert_eq!(reach_of_type(number), reach, "{name}");
+            assert_eq!(OF_ONE_MACHINE.contains(&number), reaches_all, "{name}");
         }
     }
 
@@ -513,8 +495,14 @@ mod tests {
     #[test]
     fn a_directory_that_is_not_there_yet() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(reach_of(&dir.path().join("a/b")), reach_of(dir.path()));
-        assert_eq!(reach_of(Path::new("a-b-c")), reach_of(Path::new(".")));
-        assert_eq!(reach_of(Path::new("/proc")), Reach::Unknown);
+        assert_eq!(
+            is_of_one_machine(&dir.path().join("a/b")),
+            is_of_one_machine(dir.path())
+        );
+        assert_eq!(
+            is_of_one_machine(Path::new("a-b-c")),
+            is_of_one_machine(Path::new("."))
+        );
+        assert!(!is_of_one_machine(Path::new("/proc")));
     }
 }

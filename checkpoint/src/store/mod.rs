@@ -423,9 +423,7 @@ pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Resul
         Some(_) => return gone(store.remove_file(dir)),
         None => return Ok(()),
     }
-    let Some(mut found) = existing(store.list(dir))? else {
-        return Ok(());
-    };
+    let mut found = existing(store.list(dir))?.unwrap_or_default();
     found.sort_by_key(|entry| entry.name == last);
     for entry in found {
         if entry.name == last {

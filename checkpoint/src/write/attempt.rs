@@ -8,11 +8,11 @@ use super::{
     merge::merge,
 };
 use crate::{
-    AttemptId, Digest, Role, SaveError, TensorEntry,
+    Digest, SaveError,
     format::{
         DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest,
-        Marker, PLAN_FILE, Part, StoredPlan, attempt_dir_name, claim_file_name, encode_index,
-        encode_manifest, metadata, part_file_name, step_dir_name, texts,
+        Marker, PLAN_FILE, StoredPlan, attempt_dir_name, claim_file_name, encode_index,
+        encode_manifest, part_file_name, step_dir_name,
     },
     store::{FoundKind, Lock, PublishError, Store, existing, is_link, join},
 };
@@ -23,8 +23,10 @@ use crate::{
 #[derive(Debug)]
 pub struct Attempt {
     handle: AttemptHandle,
-    meta: CheckpointMeta,
-    plan: Option<DocumentEntry>,
+    /// The manifest, without what the ranks write.
+    manifest: Manifest,
+    /// Whether an existing checkpoint of the step is replaced.
+    replace: bool,
     /// Whether its directory is, or may be, the directory of a checkpoint.
     kept: bool,
     // The lock identifies the attempt as alive, also after a kill.
@@ -33,8 +35,7 @@ pub struct Attempt {
 
 impl Attempt {
     pub(crate) fn begin(store: Arc<dyn Store>, meta: CheckpointMeta) -> Result<Self, SaveError> {
-        meta.check()?;
-        let block_size = meta.size.unwrap_or_default().block_size(&meta)?;
+        let mut manifest = meta.manifest()?;
         let plan = match &meta.plan {
             serde_json::Value::Null => None,
             plan => Some(Json::of(plan, MAX_MANIFEST_BYTES)?),
@@ -43,9 +44,9 @@ impl Attempt {
         store.create_root().map_err(store.failed("create", ""))?;
         let marker = Marker {
             world_size: meta.world_size,
-            block_bytes: block_size,
+            block_bytes: manifest.block_bytes,
             file_bytes: meta.file_bytes,
-            ..Marker::new(AttemptId::fresh(), meta.step)
+            ..Marker::new(manifest.attempt, meta.step)
         };
         let dir = attempt_dir_name(meta.step, marker.attempt);
         let created = store.create_dir(&dir);
@@ -66,10 +67,11 @@ impl Attempt {
             // Reports the first error.
             let _ = remove_attempt(&*store, &marker);
         })?;
+        manifest.plan = plan.map(StoredPlan::File);
         Ok(Self {
             handle: AttemptHandle::new(store, marker),
-            meta,
-            plan,
+            manifest,
+            replace: meta.replace,
             kept: false,
             _lock: lock,
         })
@@ -96,12 +98,14 @@ impl Attempt {
     /// conflicts with the others; if the step already exists; or if an I/O operation fails. Nothing is
     /// published then, except in the case of [`SaveError::NotDurable`], and possibly if a bucket did not
     /// respond: the error then reports that the outcome is unknown, and the files stay.
-    pub fn publish(self, timeout: Duration) -> Result<PathBuf, SaveError> {
-        let parts = self.handle.wait_for_parts(timeout)?;
-        let ranks: Vec<u32> = parts.iter().map(|part| part.rank).collect();
-        let bytes = encode_manifest(&self.manifest(parts)?)?;
+    pub fn publish(mut self, timeout: Duration) -> Result<PathBuf, SaveError> {
+        merge(self.handle.wait_for_parts(timeout)?, &mut self.manifest)?;
+        self.handle.check_written(&self.manifest.files)?;
+        // Before the manifest is complete, because it contains the digest of the index.
+        self.manifest.index = self.write_index()?;
+        let bytes = encode_manifest(&self.manifest)?;
         let AttemptHandle { store, dir, .. } = &self.handle;
-        for rank in ranks {
+        for rank in 0..self.handle.world_size() {
             let part = join(dir, &part_file_name(rank));
             // If it is missing, a repeated request found it already removed by the first.
             existing(store.remove_file(&part)).map_err(store.failed("remove", &part))?;
@@ -116,8 +120,9 @@ impl Attempt {
     /// See [`publish`](Self::publish).
     pub(crate) fn publish_manifest(mut self, bytes: &[u8]) -> Result<PathBuf, SaveError> {
         let AttemptHandle { store, dir, .. } = &self.handle;
-        let step = step_dir_name(self.meta.step);
-        let replace = self.meta.replace && is_replaceable(&**store, &step)?;
+        let step_number = self.handle.step();
+        let step = step_dir_name(step_number);
+        let replace = self.replace && is_replaceable(&**store, &step)?;
         let place = store.place(&step);
         let published = store.publish(dir, &step, bytes, replace);
         self.kept = !matches!(published, Err(PublishError::Unpublished { .. }));
@@ -145,52 +150,35 @@ impl Attempt {
         let files = store.files_of(&step, dir);
         if !store.renames() {
             // Claims are harmless too, but no longer needed.
-            for rank in 0..self.meta.world_size {
+            for rank in 0..self.handle.world_size() {
                 let _ = store.remove_file(&join(&files, &claim_file_name(rank)));
             }
         }
         let _ = store.remove_file(&join(&files, MARKER_FILE));
         if let Some(dir) = replaced
-            && let Err(error) = remove_replaced(&**store, &dir, self.meta.step)
+            && let Err(error) = remove_replaced(&**store, &dir, step_number)
         {
             tracing::warn!(
                 dir = %store.place(&dir).display(), %error,
                 "the replaced checkpoint could not be removed; `clean` removes it"
             );
         }
-        tracing::info!(step = self.meta.step, dir = %place.display(), "published a checkpoint");
+        tracing::info!(step = step_number, dir = %place.display(), "published a checkpoint");
         Ok(place)
     }
 
-    /// Creates the manifest of all parts; writes the Hugging Face index first, because the manifest contains
-    /// its digest.
-    fn manifest(&self, parts: Vec<Part>) -> Result<Manifest, SaveError> {
-        let (meta, marker) = (&self.meta, &self.handle.marker);
-        let plan = self.plan.clone();
-        let mut manifest = Manifest {
-            seed: meta.seed,
-            data_position: meta.data_position,
-            metadata: metadata(&meta.metadata)?,
-            modules: meta.modules.to_json()?,
-            settings: texts::to_json(&meta.settings)?,
-            numerics: texts::to_json(&meta.numerics)?,
-            unknown: meta.unknown_fields.clone(),
-            plan: plan.map_or(StoredPlan::None(()), StoredPlan::File),
-            ..Manifest::empty(
-                marker.attempt,
-                meta.step,
-                meta.world_size,
-                marker.block_bytes,
-            )
-        };
-        merge(parts, &mut manifest)?;
-        self.handle.check_written(&manifest.files)?;
-        if let Some(parameters) = in_one_chunk(&manifest.tensors) {
-            let index = encode_index(parameters)?;
-            let (store, dir) = self.place_to_write();
-            manifest.index = Some(write_document(store, &join(dir, INDEX_FILE), &index)?);
+    /// Writes the Hugging Face index, if that form can describe the parameters.
+    fn write_index(&self) -> Result<Option<DocumentEntry>, SaveError> {
+        if !self.manifest.is_indexable() {
+            return Ok(None);
         }
-        Ok(manifest)
+        let parameters = self.manifest.parameters();
+        let index = encode_index(parameters.map(|tensor| {
+            let file = &*tensor.chunks[0].file;
+            (&*tensor.name, file, tensor.bytes())
+        }))?;
+        let (store, dir) = self.place_to_write();
+        write_document(store, &join(dir, INDEX_FILE), &index).map(Some)
     }
 }
 
@@ -207,18 +195,6 @@ impl Drop for Attempt {
             );
         }
     }
-}
-
-/// Returns name, file and size of each parameter; `None` if there are none, or one has several chunks,
-/// because the index can't represent a part of a tensor.
-fn in_one_chunk(tensors: &[TensorEntry]) -> Option<Vec<(&str, &str, u64)>> {
-    let parameters = tensors.iter().filter(|tensor| tensor.role == Role::Model);
-    let parameters = parameters.map(|tensor| match &tensor.chunks[..] {
-        [chunk] => Some((&*tensor.name, &*chunk.file, chunk.len_bytes)),
-        _ => None,
-    });
-    let parameters: Option<Vec<_>> = parameters.collect();
-    parameters.filter(|parameters| !parameters.is_empty())
 }
 
 /// Writes a small file and returns its size and digest.

@@ -103,12 +103,13 @@ impl Attempt {
             done: AtomicU64::new(0),
         });
         let reported = written.clone();
-        let (sender, ended) = channel();
+        let (running, ended) = channel();
         let thread = thread::Builder::new().name(format!("save step {step}"));
         let thread = thread.spawn(move || {
+            // Disconnects when the thread ends, also by a panic.
+            let _running = running;
             first();
-            // The waiting thread may have returned after a timeout.
-            let _ = sender.send(self.save_all(of_rank, &*reported));
+            self.save_all(of_rank, &*reported)
         });
         Ok(Saving {
             step,
@@ -161,8 +162,9 @@ impl Observer for Written {
 
 /// The thread of a save, and its result.
 struct Running {
-    thread: JoinHandle<()>,
-    ended: Receiver<Result<PathBuf, SaveError>>,
+    thread: JoinHandle<Result<PathBuf, SaveError>>,
+    /// Disconnected when the thread ends.
+    ended: Receiver<()>,
 }
 
 /// A save in the background.
@@ -211,34 +213,24 @@ impl Saving {
         let written = &self.written;
         let bytes = || (written.begun.load(Relaxed), written.done.load(Relaxed));
         let mut seen = bytes();
-        loop {
-            match ended.recv_timeout(self.timeout) {
-                Ok(result) => {
-                    // The thread has sent its result.
-                    let _ = thread.join();
-                    return Some(result);
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let panic = thread.join().err();
-                    return Some(Err(SaveError::Panicked {
-                        step: self.step,
-                        message: panic.map_or_else(String::new, |panic| panic_message(&*panic)),
-                    }));
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    let now = bytes();
-                    if std::mem::replace(&mut seen, now) == now {
-                        let (begun, written) = now;
-                        return Some(Err(SaveError::Stalled {
-                            step: self.step,
-                            waited_ms: self.timeout.as_millis(),
-                            written,
-                            begun,
-                        }));
-                    }
-                }
+        while ended.recv_timeout(self.timeout) == Err(RecvTimeoutError::Timeout) {
+            let now = bytes();
+            if std::mem::replace(&mut seen, now) == now {
+                let (begun, written) = now;
+                return Some(Err(SaveError::Stalled {
+                    step: self.step,
+                    waited_ms: self.timeout.as_millis(),
+                    written,
+                    begun,
+                }));
             }
         }
+        Some(thread.join().unwrap_or_else(|panic| {
+            Err(SaveError::Panicked {
+                step: self.step,
+                message: panic_message(&*panic),
+            })
+        }))
     }
 }
 

@@ -137,7 +137,7 @@ fn leftover(
     }
     let (step_dir, saved) = (step_dir_name(step), saved_as(store, name));
     // The attempt of this name was exchanged with this directory and is now the step's checkpoint.
-    if store.renames() && has_attempt(store, &step_dir, attempt) {
+    if store.renames() && published(store, &step_dir) == Ok(Some(attempt)) {
         return Ok(Some(Leftover::Replaced(step)));
     }
     let marker_path = join(name, MARKER_FILE);
@@ -179,7 +179,7 @@ fn leftover(
 /// was exchanged with it, and is now the step's checkpoint. Attempts are not links.
 fn replaced_link(store: &dyn Store, name: &str) -> Result<Option<Leftover>, &'static str> {
     match parse_attempt_dir_name(name) {
-        Some((step, attempt)) if has_attempt(store, &step_dir_name(step), attempt) => {
+        Some((step, attempt)) if published(store, &step_dir_name(step)) == Ok(Some(attempt)) => {
             Ok(Some(Leftover::Replaced(step)))
         }
         _ => Err("it is a symbolic link"),
@@ -315,10 +315,6 @@ pub(crate) fn marker_of(store: &dyn Store, dir: &str) -> Option<Marker> {
 fn saved_as(store: &dyn Store, dir: &str) -> Option<(u64, AttemptId)> {
     let manifest = read_manifest(store, dir).ok()??.ok()?;
     Some((manifest.step, manifest.attempt))
-}
-
-fn has_attempt(store: &dyn Store, dir: &str, attempt: AttemptId) -> bool {
-    saved_as(store, dir).is_some_and(|(_, saved)| saved == attempt)
 }
 
 /// Returns the attempt that is the checkpoint of a step; an unreadable manifest is an error.

@@ -180,20 +180,20 @@ impl AttemptHandle {
         }
         let shards = plan_shards(rank, tensors, self.marker.file_bytes)?;
         self.check_size(tensors, scalars)?;
-        let bytes = shards.iter().map(|shard| shard.data_bytes).sum();
+        let bytes = tensors.iter().map(SaveTensor::bytes).sum();
         progress.begin(tensors.len(), bytes);
         let mut part = Part::new(self.marker.attempt, rank);
         part.scalars.clone_from(scalars);
         // Existing files belong to another call; in a bucket, the claim has already excluded this.
-        let mut paths = shards.iter().map(|shard| join(&self.dir, &shard.name));
+        let mut paths = shards
+            .iter()
+            .map(|shard| join(&self.dir, &shard.entry.name));
         let is_taken = |path: &String| self.store.renames() && self.store.look(path).is_ok();
         if let Some(path) = paths.find(is_taken) {
             return Err(self.written_by(rank, &path));
         }
-        for (file, entries) in self.write_shards(&shards, progress)? {
-            part.files.push(file);
-            part.tensors.extend(entries);
-        }
+        part.tensors = self.write_shards(&shards, progress)?;
+        part.files = shards.into_iter().map(|shard| shard.entry).collect();
         let path = join(&self.dir, &part_file_name(rank));
         let written = (|| {
             self.store.write(&path, &encode_part(&part)?)?;
@@ -246,14 +246,18 @@ impl AttemptHandle {
         &self,
         shards: &[Shard<'_>],
         progress: &dyn Observer,
-    ) -> Result<Vec<(FileEntry, Vec<TensorEntry>)>, SaveError> {
+    ) -> Result<Vec<TensorEntry>, SaveError> {
         let written = parallel(self.threads, shards, |shard| {
-            shard.write(&*self.store, &self.dir, &self.marker, progress)
+            let entries = shard.write(&*self.store, &self.dir, &self.marker, progress);
+            entries.map(|entries| (&shard.entry, entries))
         });
         if written.iter().any(Result::is_err) {
-            let files = written.iter().flatten().map(|(file, _)| file);
-            self.remove_files(files);
+            self.remove_files(written.iter().flatten().map(|(file, _)| *file));
         }
-        written.into_iter().collect()
+        let mut all = Vec::new();
+        for written in written {
+            all.extend(written?.1);
+        }
+        Ok(all)
     }
 }

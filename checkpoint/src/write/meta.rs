@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{RankSave, SaveTensor};
 use crate::{
-    BlockSize, Chunk, FormatError, ModuleTypes, SaveError, Scalar, TensorEntry, UnknownFields,
+    AttemptId, BlockSize, FormatError, Manifest, ModuleTypes, SaveError, Scalar, TensorEntry,
+    UnknownFields,
     format::{
         FILE_BYTES, MAX_MANIFEST_BYTES, NamedScalar, check_world_size, metadata, shard_file_name,
-        stored_len, texts,
+        texts,
     },
 };
 
@@ -78,16 +79,25 @@ impl CheckpointMeta {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), FormatError> {
+    /// Creates the manifest of a new attempt, without the plan and what the ranks write.
+    pub(super) fn manifest(&self) -> Result<Manifest, SaveError> {
         check_world_size(self.world_size)?;
         if self.file_bytes == 0 {
-            return Err(FormatError::FileBytes);
+            return Err(FormatError::FileBytes.into());
         }
-        // Detected here instead of after the save.
-        self.modules.to_json()?;
-        texts::to_json(&self.settings)?;
-        texts::to_json(&self.numerics)?;
-        metadata(&self.metadata).map(drop)
+        let block = BlockSize::default();
+        let mut manifest = Manifest {
+            seed: self.seed,
+            data_position: self.data_position,
+            modules: self.modules.to_json()?,
+            settings: texts::to_json(&self.settings)?,
+            numerics: texts::to_json(&self.numerics)?,
+            metadata: metadata(&self.metadata)?,
+            unknown: self.unknown_fields.clone(),
+            ..Manifest::empty(AttemptId::fresh(), self.step, self.world_size, block)
+        };
+        manifest.block_bytes = self.size.unwrap_or_default().block_size(self)?;
+        Ok(manifest)
     }
 }
 
@@ -136,21 +146,9 @@ impl SaveSize {
     fn add_saved(&mut self, tensor: &SaveTensor) {
         // Unsupported dtypes are rejected when they are written.
         let Ok(dtype) = tensor.check() else { return };
-        self.add_tensor(&TensorEntry {
-            name: tensor.name.clone(),
-            tied: tensor.tied.clone(),
-            role: tensor.role,
-            dtype,
-            shape: tensor.shape.clone(),
-            chunks: vec![Chunk {
-                region: tensor.region.clone(),
-                // An upper bound.
-                file: shard_file_name(tensor.role, 0, 1),
-                start_bytes: i64::MAX as u64,
-                len_bytes: stored_len(tensor.region.size(), dtype).unwrap_or(0),
-                digests: Vec::new(),
-            }],
-        });
+        // An upper bound.
+        let (file, start_bytes) = (shard_file_name(tensor.role, 0, 1), i64::MAX as u64);
+        self.add_tensor(&tensor.entry(dtype, file, start_bytes, Vec::new()));
     }
 
     /// Returns an upper bound on the size of the manifest.

@@ -6,10 +6,7 @@ use super::SaveTensor;
 use crate::{
     Digest, SaveError, StoredDType,
     digest::BlockDigests,
-    format::{
-        Chunk, FileEntry, Marker, Role, TensorEntry, chunk_key, encode_header, shard_file_name,
-        stored_len,
-    },
+    format::{FileEntry, Marker, TensorEntry, chunk_key, encode_header, shard_file_name},
     layout::groups,
     store::{NewFile, Store, join},
 };
@@ -18,13 +15,10 @@ use tinderbox_deferred::Observer;
 /// A file to write.
 #[derive(Debug)]
 pub(super) struct Shard<'a> {
-    pub(super) name: String,
-    role: Role,
-    rank: u32,
-    number: u32,
-    tensors: Vec<(&'a SaveTensor, StoredDType)>,
+    /// Its entry in the manifest.
+    pub(super) entry: FileEntry,
     header: Vec<u8>,
-    pub(super) data_bytes: u64,
+    tensors: Vec<(&'a SaveTensor, StoredDType)>,
 }
 
 /// Divides the tensors of a rank into files by role, with wide elements first, so that every tensor is
@@ -53,9 +47,8 @@ pub(super) fn plan_shards<'a>(
     Ok(shards)
 }
 
-fn bytes_of((tensor, dtype): &(&SaveTensor, StoredDType)) -> u64 {
-    // The tensor was checked, so its size fits.
-    stored_len(tensor.region.size(), *dtype).unwrap_or(u64::MAX)
+fn bytes_of((tensor, _): &(&SaveTensor, StoredDType)) -> u64 {
+    tensor.bytes()
 }
 
 fn shard<'a>(
@@ -76,20 +69,25 @@ fn shard<'a>(
         file: name.clone(),
         source,
     })?;
+    let header_bytes = header.len() as u64;
     Ok(Shard {
-        name,
-        role,
-        rank,
-        number,
-        data_bytes: tensors.iter().map(bytes_of).sum(),
-        tensors: tensors.to_vec(),
+        entry: FileEntry {
+            name,
+            role,
+            rank,
+            number,
+            size_bytes: header_bytes + tensors.iter().map(bytes_of).sum::<u64>(),
+            header_bytes,
+            header_digest: Digest::of(&header),
+        },
         header,
+        tensors: tensors.to_vec(),
     })
 }
 
 impl Shard<'_> {
-    /// Writes the file and makes its bytes durable; returns its entries for the manifest. Removes the file if
-    /// it can't be completed.
+    /// Writes the file and makes its bytes durable; returns the entries of its tensors for the manifest. Removes the
+    /// file if it can't be completed.
     ///
     /// Memory: one buffer of 1 MiB, and the host copy of a tensor on a device.
     pub(super) fn write(
@@ -98,11 +96,11 @@ impl Shard<'_> {
         dir: &str,
         marker: &Marker,
         progress: &dyn Observer,
-    ) -> Result<(FileEntry, Vec<TensorEntry>), SaveError> {
-        let path = join(dir, &self.name);
+    ) -> Result<Vec<TensorEntry>, SaveError> {
+        let path = join(dir, &self.entry.name);
         let file = store.begin(path.clone()).map_err(|failure| match failure {
             failure if failure.is_taken() => SaveError::RankWritten {
-                rank: self.rank,
+                rank: self.entry.rank,
                 path: store.place(&path),
             },
             failure => failure.into(),
@@ -119,15 +117,13 @@ impl Shard<'_> {
         mut file: NewFile<'_>,
         marker: &Marker,
         progress: &dyn Observer,
-    ) -> Result<(FileEntry, Vec<TensorEntry>), SaveError> {
+    ) -> Result<Vec<TensorEntry>, SaveError> {
         file.write_all(&self.header)?;
-        let mut at = self.header.len() as u64;
+        let mut start_bytes = self.entry.header_bytes;
         let mut entries = Vec::with_capacity(self.tensors.len());
         for (tensor, dtype) in &self.tensors {
-            let start_bytes = at;
             let mut digests = BlockDigests::new(marker.block_bytes);
             tensor.for_each_piece(|piece| {
-                at += piece.len() as u64;
                 // One block at a time, so that it is still in the cache when it is written.
                 digests.push(piece, |block| {
                     file.write_all(block)?;
@@ -135,37 +131,11 @@ impl Shard<'_> {
                     Ok(())
                 })
             })?;
-            entries.push(TensorEntry {
-                name: tensor.name.clone(),
-                tied: sorted(&tensor.tied),
-                role: tensor.role,
-                dtype: *dtype,
-                shape: tensor.shape.clone(),
-                chunks: vec![Chunk {
-                    region: tensor.region.clone(),
-                    file: self.name.clone(),
-                    start_bytes,
-                    len_bytes: at - start_bytes,
-                    digests: digests.finish(),
-                }],
-            });
+            let file = self.entry.name.clone();
+            entries.push(tensor.entry(*dtype, file, start_bytes, digests.finish()));
+            start_bytes += tensor.bytes();
         }
         file.finish()?;
-        let entry = FileEntry {
-            name: self.name.clone(),
-            role: self.role,
-            rank: self.rank,
-            number: self.number,
-            size_bytes: at,
-            header_bytes: self.header.len() as u64,
-            header_digest: Digest::of(&self.header),
-        };
-        Ok((entry, entries))
+        Ok(entries)
     }
-}
-
-fn sorted(names: &[String]) -> Vec<String> {
-    let mut names = names.to_vec();
-    names.sort();
-    names
 }

@@ -8,8 +8,8 @@ use tinderbox_deferred::{Parameter, ParameterTable, Request, Source, read_values
 use tinderbox_fake::{DynTensor, Region, is_host};
 
 use crate::{
-    Checkpoint, FormatError, LayoutError, LoadError, Role, SaveError, Scalar, StoredDType,
-    TensorEntry,
+    Checkpoint, Chunk, Digest, FormatError, LayoutError, LoadError, Role, SaveError, Scalar,
+    StoredDType, TensorEntry,
     dtype::stored_bytes,
     format::{check_tensor_name, stored_len},
     layout::pieces,
@@ -166,6 +166,32 @@ impl SaveTensor {
         Self {
             tied: tensor.tied.clone(),
             ..Self::whole(&tensor.name, tensor.role, data)
+        }
+    }
+
+    /// Returns its entry in a manifest: as one chunk, from a position in a file.
+    pub(super) fn entry(
+        &self,
+        dtype: StoredDType,
+        file: String,
+        start_bytes: u64,
+        digests: Vec<Digest>,
+    ) -> TensorEntry {
+        let mut tied = self.tied.clone();
+        tied.sort();
+        TensorEntry {
+            name: self.name.clone(),
+            tied,
+            role: self.role,
+            dtype,
+            shape: self.shape.clone(),
+            chunks: vec![Chunk {
+                region: self.region.clone(),
+                file,
+                start_bytes,
+                len_bytes: self.bytes(),
+                digests,
+            }],
         }
     }
 

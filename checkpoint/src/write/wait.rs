@@ -53,45 +53,26 @@ pub(super) fn poll<T>(
 }
 
 impl AttemptHandle {
-    /// Waits for the only live attempt to save a step.
+    /// Waits for an attempt to save a step: the one whose id the coordinator has sent, or else the only live one.
     pub(crate) fn find(
         store: &Arc<dyn Store>,
         step: u64,
+        attempt: Option<AttemptId>,
         timeout: Duration,
     ) -> Result<Self, SaveError> {
-        Self::find_by(
-            store,
-            step,
-            timeout,
-            || match &living(&**store, step)?[..] {
+        let found = poll(timeout, || {
+            if let Some(attempt) = attempt {
+                return Ok(marker_of(&**store, &attempt_dir_name(step, attempt)));
+            }
+            match &living(&**store, step)?[..] {
                 [] => Ok(None),
                 [marker] => Ok(Some(marker.clone())),
                 several => Err(SaveError::SeveralAttempts {
                     step,
                     attempts: several.iter().map(|marker| marker.attempt).collect(),
                 }),
-            },
-        )
-    }
-
-    /// Waits until the attempt with an id, which the coordinator has sent, is visible in the store.
-    pub(crate) fn of(
-        store: &Arc<dyn Store>,
-        step: u64,
-        attempt: AttemptId,
-        timeout: Duration,
-    ) -> Result<Self, SaveError> {
-        let dir = attempt_dir_name(step, attempt);
-        Self::find_by(store, step, timeout, || Ok(marker_of(&**store, &dir)))
-    }
-
-    fn find_by(
-        store: &Arc<dyn Store>,
-        step: u64,
-        timeout: Duration,
-        look: impl FnMut() -> Result<Option<Marker>, SaveError>,
-    ) -> Result<Self, SaveError> {
-        let found = poll(timeout, look)?;
+            }
+        })?;
         let marker = found.map_err(|waited| SaveError::NoAttempt {
             step,
             path: store.place(""),

@@ -4,8 +4,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
+    sync::LazyLock,
 };
 
+use regex::Regex;
 use serde::Deserialize;
 
 use crate::{
@@ -204,18 +206,16 @@ struct ShardName {
 
 impl ShardName {
     fn of(name: &str) -> Option<Self> {
-        let rest = name.strip_prefix("shard-")?.strip_suffix(".safetensors")?;
-        let (rank, rest) = rest.split_once("-model-")?;
-        let (index, count) = rest.split_once("-of-")?;
-        let number = |text: &str| {
-            let is_number = text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-            text.parse::<u32>().ok().filter(|_| is_number)
+        static FORM: LazyLock<Regex> = LazyLock::new(|| {
+            let number = "([0-9]{5,})";
+            let form = format!("^shard-{number}-model-{number}-of-{number}[.]safetensors$");
+            Regex::new(&form).expect("the pattern is valid")
+        });
+        let (_, numbers) = FORM.captures(name)?.extract::<3>();
+        let [Ok(_), Ok(index), Ok(count)] = numbers.map(str::parse::<u32>) else {
+            return None;
         };
-        number(rank)?;
-        Some(Self {
-            index: number(index)?,
-            count: number(count)?,
-        })
+        Some(Self { index, count })
     }
 }
 

@@ -113,8 +113,9 @@ impl Pretrained {
     /// # Errors
     ///
     /// Returns [`LoadError::Renamed`] if two tensors are renamed to the same name.
-    pub fn source(&self, options: LoadOptions) -> Result<CheckpointSource, LoadError> {
-        self.checkpoint.source(options.of_record(self.is_record))
+    pub fn source(&self, mut options: LoadOptions) -> Result<CheckpointSource, LoadError> {
+        options.is_record = self.is_record;
+        self.checkpoint.source(options)
     }
 
     /// Returns the files as a checkpoint: of step 0, whose blocks have no digests.

@@ -22,10 +22,6 @@ const MAX_THREADS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Tasks(Option<Runtime>);
 
-#[derive(Debug, thiserror::Error)]
-#[error("a request panicked")]
-struct Panicked;
-
 impl Tasks {
     /// Starts as many threads as cores, at most 4.
     pub(super) fn new() -> io::Result<Self> {
@@ -54,7 +50,7 @@ impl Tasks {
         receiver.recv().unwrap_or_else(|_| {
             Err(Error::Generic {
                 store: STORE,
-                source: Box::new(Panicked),
+                source: "a request panicked".into(),
             })
         })
     }

@@ -6,7 +6,7 @@ use tinderbox_fake::Region;
 
 use super::*;
 use crate::{
-    AttemptId, Digest, DocumentEntry, FileEntry, Role, Scalar, StoredDType,
+    AttemptId, Chunk, Digest, DocumentEntry, FileEntry, Role, Scalar, StoredDType,
     format::{Manifest, decode_manifest, encode_manifest, metadata},
 };
 
