@@ -61,7 +61,10 @@ pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
     let plan = match minor {
         0 => match fields.take_text("plan")? {
             "null" => None,
-            text => Some(StoredPlan::Inline(Json::within(text, MAX_INLINE_PLAN_BYTES)?)),
+            text => Some(StoredPlan::Inline(Json::within(
+                text,
+                MAX_INLINE_PLAN_BYTES,
+            )?)),
         },
         _ => fields.take::<Option<_>>("plan")?.map(StoredPlan::File),
     };

@@ -68,6 +68,8 @@ pub(super) fn load_to(
 
 #[cfg(test)]
 mod tests {
+    use crate::layout::groups;
+
     use burn::tensor::DType;
     use tinderbox_fake::Region;
 
