@@ -148,9 +148,20 @@ impl Layout {
         self.rank_count
     }
 
-    /// The rank that runs a stage in a replica: the ranks of a replica follow the ranks of the one before.
+    /// The replica of a rank of any replica, and the index of the rank in it.
+    pub fn place_of(&self, rank: RankIndex) -> (usize, RankIndex) {
+        let ranks = self.rank_count.max(1);
+        (rank.index() / ranks, RankIndex::new(rank.index() % ranks))
+    }
+
+    /// The rank at a place of a replica: the ranks of a replica follow the ranks of the one before.
+    pub fn rank_at(&self, replica: usize, place: RankIndex) -> RankIndex {
+        RankIndex::new(replica * self.rank_count + place.index())
+    }
+
+    /// The rank that runs a stage in a replica.
     pub fn rank_in(&self, replica: usize, stage: StageIndex) -> RankIndex {
-        RankIndex::new(replica * self.rank_count + self.ranks[stage.index()].index())
+        self.rank_at(replica, self.ranks[stage.index()])
     }
 
     /// All stages.

@@ -1,11 +1,11 @@
 //! Measures ranks that are processes, and the links between them.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use bytes::Bytes;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use tinderbox_fake::is_host;
 use tinderbox_planner::{Machine, RankModel};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError};
@@ -90,13 +90,12 @@ fn numbered(names: &[String]) -> Vec<usize> {
 }
 
 /// Passes pieces of frames to the thread that measures.
-struct Inbox(Mutex<Sender<Vec<Buffer>>>);
+struct Inbox(Sender<Vec<Buffer>>);
 
 impl Handler for Inbox {
     fn received(&self, _: RankIndex, _: &[u8], pieces: Vec<Buffer>) {
-        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The measurement may have failed.
-        let _ = sender.send(pieces);
+        let _ = self.0.send(pieces);
     }
 
     /// The next call of the world reports it.
@@ -110,8 +109,8 @@ struct Link {
 
 impl Link {
     fn open(world: &World) -> Self {
-        let (sender, received) = channel();
-        let channel = world.open(Arc::new(Inbox(Mutex::new(sender))));
+        let (sender, received) = unbounded();
+        let channel = world.open(Arc::new(Inbox(sender)));
         Self { channel, received }
     }
 

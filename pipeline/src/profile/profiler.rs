@@ -1,6 +1,5 @@
 //! The settings of a measurement.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use burn::tensor::Device;
@@ -42,6 +41,11 @@ use crate::trace::Trace;
 /// assert_eq!(plan.stages().len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[debug(
+    "Profiler {{ device: {device:?}, depth: {}, repetitions: {}, .. }}",
+    profile.depth, profile.repetitions
+)]
 pub struct Profiler<'a, B> {
     trace: &'a Trace<B>,
     device: Device,
@@ -165,19 +169,14 @@ impl<'a, B: Batch> Profiler<'a, B> {
             return Ok(known);
         }
         let (blocks, programs) = blocks::divide(&planning, &profile)?;
-        let runner = run::Runner {
-            joint: &planning.joint,
-            device: &self.device,
-            profile: &profile,
-        };
         let count = blocks.len();
         let blocks = blocks.into_iter().zip(&programs).enumerate();
         let measured = blocks.map(|(index, (block, programs))| {
             if let Some(progress) = &self.progress {
                 progress(index, count, &block.name);
             }
-            let times = runner.measure(programs)?;
             let joint = &planning.joint;
+            let times = run::measure(joint, &self.device, &profile, programs)?;
             Ok(blocks::report(joint, index, block, programs, times))
         });
         profile.blocks = measured.collect::<Result<_, ProfileError>>()?;
@@ -185,15 +184,5 @@ impl<'a, B: Batch> Profiler<'a, B> {
             profile.save(&path)?;
         }
         Ok(profile)
-    }
-}
-
-impl<B> fmt::Debug for Profiler<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Profiler")
-            .field("device", &self.device)
-            .field("depth", &self.profile.depth)
-            .field("repetitions", &self.profile.repetitions)
-            .finish_non_exhaustive()
     }
 }

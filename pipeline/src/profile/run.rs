@@ -15,13 +15,6 @@ use crate::cut::{Binding, Phase, StagePrograms};
 use crate::schedule::Compute;
 use crate::trace::{Given, JointGraph};
 
-/// Runs blocks with the settings of a profile.
-pub(super) struct Runner<'a> {
-    pub(super) joint: &'a JointGraph,
-    pub(super) device: &'a Device,
-    pub(super) profile: &'a Profile,
-}
-
 /// The bytes of the copies of parameters: more than is in the caches of the cores.
 const COLD_BYTES: u64 = 128 << 20;
 /// The most copies: the copies of small parameters have fewer bytes.
@@ -30,19 +23,23 @@ const MAX_COPIES: u64 = 64;
 /// Times of one run: forward, whole backward, and the two halves of a split backward.
 type RunTimes = [Duration; 4];
 
-impl Runner<'_> {
-    /// Runs a block on as many threads as ranks run at once. Returns the spreads of its programs over
-    /// all threads, in the order of [`RunTimes`].
-    pub(super) fn measure(&self, programs: &StagePrograms) -> Result<[Spread; 4], ProfileError> {
-        let repeated = Repeated {
-            ranks: self.profile.beside,
-            threads: self.profile.threads,
-            warm_up: self.profile.warm_up,
-            repetitions: self.profile.repetitions,
-        };
-        let runs = repeated.run(|| LoadedBlock::new(self, programs), LoadedBlock::run)?;
-        Ok([0, 1, 2, 3].map(|of| Spread::of(runs.iter().map(|run| run[of]))))
-    }
+/// Runs a block with the settings of a profile, on as many threads as ranks run at once. Returns the spreads of its programs over
+/// all threads, in the order of [`RunTimes`].
+pub(super) fn measure(
+    joint: &JointGraph,
+    device: &Device,
+    profile: &Profile,
+    programs: &StagePrograms,
+) -> Result<[Spread; 4], ProfileError> {
+    let repeated = Repeated {
+        ranks: profile.beside,
+        threads: profile.threads,
+        warm_up: profile.warm_up,
+        repetitions: profile.repetitions,
+    };
+    let load = || LoadedBlock::new(joint, device, profile.streamed, programs);
+    let runs = repeated.run(load, LoadedBlock::run)?;
+    Ok([0, 1, 2, 3].map(|of| Spread::of(runs.iter().map(|run| run[of]))))
 }
 
 /// The programs of a block on a device, with their inputs.
@@ -62,8 +59,13 @@ struct LoadedBlock<'a> {
 }
 
 impl<'a> LoadedBlock<'a> {
-    fn new(runner: &Runner<'a>, programs: &'a StagePrograms) -> Result<Self, ProfileError> {
-        let executor = Executor::new(runner.device)?;
+    fn new(
+        joint: &'a JointGraph,
+        device: &'a Device,
+        is_streamed: bool,
+        programs: &'a StagePrograms,
+    ) -> Result<Self, ProfileError> {
+        let executor = Executor::new(device)?;
         let context = RunContext {
             seed: Seed::new(0),
             step: 0,
@@ -74,8 +76,8 @@ impl<'a> LoadedBlock<'a> {
         let load = |phase: &'a Phase| (executor.load(phase.program.clone()), phase);
         let phases = programs.phases.each_ref();
         let mut block = Self {
-            joint: runner.joint,
-            device: runner.device,
+            joint,
+            device,
             phases: phases.map(|phase| phase.as_ref().map(load)),
             constants,
             parameters: Vec::new(),
@@ -87,14 +89,14 @@ impl<'a> LoadedBlock<'a> {
         let parameters = positions.map(|at| (at, block.parameter(block.joint.parameters()[at])));
         let parameters: BTreeMap<usize, DynTensor> = parameters.collect();
         let bytes: u64 = parameters.values().map(DynTensor::bytes).sum();
-        let copies = match runner.profile.streamed && bytes > 0 {
+        let copies = match is_streamed && bytes > 0 {
             true => COLD_BYTES.div_ceil(bytes).min(MAX_COPIES),
             false => 1,
         };
         for _ in 1..copies {
             let copied = parameters.iter().map(|(at, tensor)| {
                 let data = tensor.to_data()?;
-                Ok((*at, DynTensor::from_data(data, runner.device)))
+                Ok((*at, DynTensor::from_data(data, device)))
             });
             let copied = copied.collect::<Result<_, FakeError>>()?;
             block.parameters.push(copied);
@@ -228,14 +230,9 @@ mod tests {
         };
         let (_, programs) = blocks::divide(&planning, &profile).unwrap();
         let device = Device::flex();
-        let runner = Runner {
-            joint: &planning.joint,
-            device: &device,
-            profile: &profile,
-        };
         let mut parameters = 0;
         for programs in &programs {
-            let block = LoadedBlock::new(&runner, programs).unwrap();
+            let block = LoadedBlock::new(&planning.joint, &device, false, programs).unwrap();
             for value in block.parameters[0].values() {
                 let data = value.to_data().unwrap();
                 assert!(data.iter::<f32>().all(|number| number != 0.0), "{data}");

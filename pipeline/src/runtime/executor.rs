@@ -4,6 +4,8 @@
 //! in bytes in a prediction of memory. The certification of lists has an interpreter of its own, so that a fault here is
 //! found there.
 
+use burn::tensor::DType;
+use tinderbox_deferred::Executable;
 use tinderbox_fake::ValueId;
 
 use crate::ActionError;
@@ -11,6 +13,7 @@ use crate::cut::{Binding, Phase, StagePrograms};
 use crate::kept::{Kept, Location};
 use crate::lists::StepLists;
 use crate::schedule::{Action, Compute, Edge, Message, MicroBatchIndex, StageIndex, Task};
+use crate::trace::Given;
 
 /// What runs programs.
 pub(crate) trait Host {
@@ -58,6 +61,27 @@ pub(crate) struct Job<'a, V> {
     pub(crate) phase: &'a Phase,
     /// The values of its [`Binding::Value`] inputs, in their order.
     pub(crate) read: Vec<V>,
+}
+
+impl<V: Clone> Job<'_, V> {
+    /// Returns the inputs of the program, loaded on a device. `given` returns those that no program computes, in the dtype in
+    /// which it reads them.
+    pub(crate) fn inputs<I: From<V>>(
+        self,
+        loaded: &Executable,
+        constants: &[V],
+        mut given: impl FnMut(Given, DType) -> Result<I, ActionError>,
+    ) -> Result<Vec<I>, ActionError> {
+        let mut read = self.read.into_iter();
+        let types = loaded.program().input_types().iter();
+        let bindings = self.phase.inputs.iter().zip(types);
+        let inputs = bindings.map(|(binding, (_, dtype))| match *binding {
+            Binding::Given(of) => given(of, *dtype),
+            Binding::Constant(position) => Ok(constants[position].clone().into()),
+            Binding::Value(_) => Ok(read.next().expect("every value was read").into()),
+        });
+        inputs.collect()
+    }
 }
 
 /// The programs of a step, and how they run.

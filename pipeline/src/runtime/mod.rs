@@ -7,10 +7,11 @@
 //! program round link progress streamed stage                                   what a rank has
 //! executor pass execute                                                                how it runs its list
 //! snapshots ranks                                                                 ranks, wherever they are
-//! cores memory driver                                                             what drives them
+//! cores capacity driver                                                             what drives them
 //! recovery pipeline                                                               what users hold
 //! ```
 
+mod capacity;
 mod caught;
 mod clip;
 mod cores;
@@ -22,7 +23,6 @@ mod learning_rates;
 mod link;
 mod locked;
 mod loss_scale;
-mod memory;
 mod optimizer;
 mod pass;
 mod pieces;

@@ -15,14 +15,9 @@ use crate::schedule::{Action, RankIndex};
 pub(crate) struct RankProgress {
     /// The number of reports since the rank started.
     reports: AtomicU64,
-    /// The parameters of the request that were started.
-    begun: AtomicU64,
-    /// The parameters of the request that are complete.
-    made: AtomicU64,
-    /// The bytes of the complete parameters.
-    made_bytes: AtomicU64,
-    /// The bytes that were reported while values were incomplete.
-    advanced_bytes: AtomicU64,
+    /// The counts of the request, whose bytes are those of the complete parameters, and the bytes that were reported while
+    /// values were incomplete.
+    counts: Mutex<(Counted, u64)>,
     /// The round and the action that runs.
     doing: Mutex<Option<(u64, Action)>>,
 }
@@ -46,20 +41,14 @@ impl RankProgress {
 
     /// Resets the counts for another request.
     pub(crate) fn restart(&self) {
-        let parameters = [&self.begun, &self.made];
-        let bytes = [&self.made_bytes, &self.advanced_bytes];
-        let counts = parameters.into_iter().chain(bytes);
-        counts.for_each(|count| count.store(0, Relaxed));
+        *locked(&self.counts) = Default::default();
     }
 
     pub(crate) fn counted(&self) -> Counted {
+        let (counted, advanced) = *locked(&self.counts);
         // A source reports bytes during a read, at its end, or both.
-        let bytes = self.made_bytes.load(Relaxed);
-        Counted {
-            made: self.made.load(Relaxed),
-            begun: self.begun.load(Relaxed),
-            bytes: bytes.max(self.advanced_bytes.load(Relaxed)),
-        }
+        let bytes = counted.bytes.max(advanced);
+        Counted { bytes, ..counted }
     }
 
     /// Reports that an action begins.
@@ -110,18 +99,18 @@ impl Watch {
 
 impl Observer for RankProgress {
     fn begin(&self, parameters: usize, _: u64) {
-        self.begun.fetch_add(parameters as u64, Relaxed);
+        locked(&self.counts).0.begun += parameters as u64;
         self.report();
     }
 
     fn advanced(&self, bytes: u64) {
-        self.advanced_bytes.fetch_add(bytes, Relaxed);
+        locked(&self.counts).1 += bytes;
         self.report();
     }
 
     fn completed(&self, _: &ParameterPath, bytes: u64) {
-        self.made.fetch_add(1, Relaxed);
-        self.made_bytes.fetch_add(bytes, Relaxed);
+        let (counted, _) = &mut *locked(&self.counts);
+        (counted.made, counted.bytes) = (counted.made + 1, counted.bytes + bytes);
         self.report();
     }
 }

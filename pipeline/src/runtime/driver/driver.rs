@@ -110,11 +110,6 @@ impl Driver {
         let read: Result<Vec<R>, ReadError> = self.on_ranks(call)?.into_iter().collect();
         read.map_err(|source| self.ranks.notified(RankError::Unreadable { what, source }))
     }
-
-    /// The number of the ranks of one replica.
-    pub(crate) fn ranks_of_replica(&self) -> usize {
-        self.plan.ranks().max(1)
-    }
 }
 
 /// What a driver has at one point in time, the same on all processes: a recovery restores it.

@@ -1,17 +1,15 @@
 //! What all processes of a world have to agree on before they start, and of it, what decides the losses of a training.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hasher;
-use std::io;
 
 use burn::tensor::FloatDType;
-use serde::Serialize;
 use tinderbox_deferred::{NumericFingerprint, ParameterPath, ParameterTable};
 use twox_hash::XxHash3_64;
 
 use super::driver::{Driver, DriverState};
-use super::launch::{Launch, Prepared};
+use super::launch::Launch;
 use super::options::Options;
+use super::programs::Programs;
 use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::runtime::loss_scale::LossScale;
@@ -29,14 +27,14 @@ impl Launch {
     pub(super) fn compare(
         &self,
         plan: &Plan,
-        prepared: &Prepared,
+        programs: &Programs,
         state: &DriverState,
         ranks: &mut (dyn Ranks + 'static),
     ) -> Result<()> {
         if ranks.own().is_none() {
             return Ok(());
         }
-        let facts = self.facts(plan, prepared, state);
+        let facts = self.facts(plan, programs, state);
         let own = NumericFingerprint::of_process();
         let all = ranks.exchange(To::All, (facts, own.clone()), Vec::new())?;
         let expected = &all[0].0.0;
@@ -60,22 +58,22 @@ impl Launch {
     fn facts(
         &self,
         plan: &Plan,
-        prepared: &Prepared,
+        programs: &Programs,
         state: &DriverState,
     ) -> Vec<(String, String)> {
-        let settings = &*prepared.settings;
-        let schedule = match &prepared.schedule {
+        let settings = &*programs.settings;
+        let digest = |text: &str| format!("{:016x}", XxHash3_64::oneshot(text.as_bytes()));
+        let schedule = match &programs.choice {
             ScheduleChoice::Named(kind) => kind.to_string(),
-            lists => format!(
-                "{:016x}",
-                XxHash3_64::oneshot(format!("{lists:?}").as_bytes())
-            ),
+            lists => digest(&format!("{lists:?}")),
         };
-        let plan = XxHash3_64::oneshot(plan.to_json().as_bytes());
         let facts = [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
-            ("model and forward", digest(self.example.graph())),
-            ("plan", format!("{plan:016x}")),
+            (
+                "model and forward",
+                format!("{:032x}", self.example.graph().digest()),
+            ),
+            ("plan", digest(&plan.to_json())),
             ("schedule", schedule),
             ("seed", format!("{:?}", settings.seed)),
             ("loss scale", format!("{:?}", self.options.loss_scale)),
@@ -104,28 +102,6 @@ fn warn_of_numerics(rank: usize, classes: &[&str]) {
              computes what"
         );
     }
-}
-
-/// A writer that only hashes.
-struct Digest(XxHash3_64);
-
-impl io::Write for Digest {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn digest(value: &impl Serialize) -> String {
-    let mut digest = Digest(XxHash3_64::with_seed(0));
-    // Numbers that are not finite have no JSON and are written as null, which is enough to compare. Nothing else fails.
-    let written = serde_json::to_writer(&mut digest, value);
-    let failed = if written.is_ok() { "" } else { "?" };
-    format!("{:016x}{failed}", digest.0.finish())
 }
 
 /// The value of each setting that decides the losses, and is neither in the plan nor in the model, by its name.

@@ -11,17 +11,14 @@ use tinderbox_world::World;
 use super::carry::Carries;
 use super::driver::{CallCounts, Condition, Driver, DriverState};
 use super::options::Options;
-
 use super::programs::Programs;
-
 use crate::cut::{Cutting, Layout};
 use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::plan::Plan;
 use crate::runtime::cores;
 use crate::runtime::link::Abort;
-
-use crate::runtime::memory::{check_memory, device_of};
+use crate::runtime::capacity::{check_capacity, device_of};
 use crate::runtime::ranks::{Processes, Ranks, SharedPasses, Start, StreamingRank, Threads, Wrap};
 use crate::runtime::settings::Settings;
 use crate::runtime::snapshots::Backups;
@@ -61,16 +58,9 @@ pub(crate) struct Launch {
     pub(crate) ranks: RankOptions,
 }
 
-/// What follows from a plan.
-pub(crate) struct Prepared {
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) layout: Arc<Layout>,
-    pub(crate) schedule: ScheduleChoice,
-}
-
 impl Launch {
-    /// Checks that the ranks of a plan can run.
-    pub(crate) fn prepare(&self, plan: &Plan) -> Result<Prepared> {
+    /// Checks that the ranks of a plan can run, and returns its programs.
+    pub(crate) fn prepare(&self, plan: &Plan) -> Result<Programs> {
         let replicas = plan.replica_count();
         let settings = Settings {
             replicas,
@@ -100,23 +90,21 @@ impl Launch {
         if settings.optimizers.is_some() {
             check_schedule(&schedule, &layout, &settings, micro_batches)?;
         }
-        Ok(Prepared {
-            settings: Arc::new(settings),
-            layout: Arc::new(layout),
-            schedule,
-        })
+        let (example, settings) = (self.example.clone(), Arc::new(settings));
+        let layout = Arc::new(layout);
+        Ok(Programs::new(example, layout, schedule, settings, &self.options))
     }
 
     /// Starts the ranks of a plan; each materializes only its own parameters. Links of one process may be wrapped.
     pub(crate) fn start(&self, plan: Plan, wrap: Option<&Wrap>) -> Result<Driver> {
-        let prepared = self.prepare(&plan)?;
-        let mut ranks = self.start_ranks(&plan, &prepared, wrap)?;
+        let programs = self.prepare(&plan)?;
+        let mut ranks = self.start_ranks(&plan, &programs, wrap)?;
         let state = DriverState {
             loss_scale: self.options.loss_scale,
             equal_rates: Some(0),
             ..DriverState::default()
         };
-        self.compare(&plan, &prepared, &state, &mut *ranks)?;
+        self.compare(&plan, &programs, &state, &mut *ranks)?;
         ranks.ask("materialize its parameters", |_, _| ())?;
         // Nobody trains before all can.
         ranks.agree(None)?;
@@ -124,8 +112,8 @@ impl Launch {
             plan,
             table: self.table.clone(),
             options: self.options,
-            programs: self.programs(&prepared),
-            settings: prepared.settings,
+            settings: programs.settings.clone(),
+            programs,
             ranks,
             state,
             condition: Condition::Sound,
@@ -149,24 +137,22 @@ impl Launch {
         })
     }
 
-    /// The programs of a plan.
-    pub(crate) fn programs(&self, prepared: &Prepared) -> Programs {
-        let (layout, schedule) = (prepared.layout.clone(), prepared.schedule.clone());
-        let example = self.example.clone();
-        Programs::new(example, layout, schedule, &prepared.settings, &self.options)
-    }
-
     /// What a rank is set up with, on one of some devices.
-    pub(crate) fn setup(&self, prepared: &Prepared, rank: usize, devices: &[Device]) -> RankSetup {
-        let ranks = prepared.layout.rank_count();
+    pub(crate) fn setup(
+        &self,
+        programs: &Programs,
+        rank: RankIndex,
+        devices: &[Device],
+    ) -> RankSetup {
+        let (replica, place) = programs.layout.place_of(rank);
         RankSetup {
-            rank: RankIndex::new(rank),
-            replica: rank / ranks,
-            place: RankIndex::new(rank % ranks),
-            layout: prepared.layout.clone(),
+            rank,
+            replica,
+            place,
+            layout: programs.layout.clone(),
             table: self.table.clone(),
-            device: device_of(RankIndex::new(rank), devices).clone(),
-            settings: prepared.settings.clone(),
+            device: device_of(rank, devices).clone(),
+            settings: programs.settings.clone(),
             progress: Arc::default(),
             abort: Abort::default(),
             streamed: None,
@@ -177,7 +163,7 @@ impl Launch {
     fn start_ranks(
         &self,
         plan: &Plan,
-        prepared: &Prepared,
+        programs: &Programs,
         wrap: Option<&Wrap>,
     ) -> Result<Box<dyn Ranks>> {
         let RankOptions {
@@ -199,10 +185,10 @@ impl Launch {
                 (own.min(ranks)..(own + 1).min(ranks), vec![device])
             }
         };
-        let (layout, settings) = (&prepared.layout, &prepared.settings);
+        let (layout, settings) = (&programs.layout, &programs.settings);
         if streamed.is_none() {
             let own = world.map(World::rank);
-            check_memory(layout, &self.example, &devices, own, settings)?;
+            check_capacity(layout, &self.example, &devices, own, settings)?;
         }
         let of_streamed = streamed.map(|(options, _)| {
             let (parameters, graphs) = ((&*self.table, &devices[0]), (&**layout, &*self.example));
@@ -212,7 +198,7 @@ impl Launch {
         let setups = own.map(|rank| RankSetup {
             abort: abort.clone(),
             streamed: of_streamed.clone(),
-            ..self.setup(prepared, rank, &devices)
+            ..self.setup(programs, RankIndex::new(rank), &devices)
         });
         let shared = cores::threads(world, ranks)?;
         let start = Start {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::take;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -28,16 +29,6 @@ pub(super) struct NamedOutput {
 }
 
 impl NamedOutput {
-    pub(super) fn new(name: String, mut values: Vec<(usize, DynTensor)>) -> Self {
-        values.sort_by_key(|(micro_batch, _)| *micro_batch);
-        let (micro_batches, values) = values.into_iter().unzip();
-        Self {
-            name,
-            micro_batches,
-            values,
-        }
-    }
-
     /// The output of some micro-batches, counted from the first of them; `None` if there are none.
     fn of(&self, range: &Range<usize>) -> Option<Self> {
         let place = |end: usize| self.micro_batches.partition_point(|k| *k < end);
@@ -248,11 +239,8 @@ impl Driver {
         // In a world, each process has one rank, or waits.
         let (mut report, mut outputs) = reports.pop().unwrap_or_default();
         report.newest_backup = self.kept.as_ref().map_or(0, |kept| kept.newest());
-        let mut withheld = None;
-        if self.options.outputs == OutputsOn::Own {
-            let names = std::mem::take(&mut report.outputs);
-            withheld = Some((names, std::mem::take(&mut outputs)));
-        }
+        let is_withheld = self.options.outputs == OutputsOn::Own;
+        let withheld = is_withheld.then(|| (take(&mut report.outputs), take(&mut outputs)));
         let exchanged = self.ranks.exchange(To::All, report, outputs);
         let mut reports = exchanged.inspect_err(|_| self.condition = Condition::Stopped)?;
         if let (Some((names, values)), Some((report, outputs))) =
@@ -278,7 +266,7 @@ pub(super) fn collect(
 ) -> Evaluation {
     let (schedule, timed) = timed(round);
     let mut losses = vec![None; weights.len()];
-    let mut outputs: BTreeMap<String, Vec<(usize, DynTensor)>> = BTreeMap::new();
+    let mut outputs: BTreeMap<String, BTreeMap<usize, DynTensor>> = BTreeMap::new();
     let (mut gradient_norm, mut stopped) = (None, None);
     let mut squares: BTreeMap<(StageIndex, usize), Vec<f64>> = BTreeMap::new();
     let mut timelines = Vec::new();
@@ -294,7 +282,7 @@ pub(super) fn collect(
             squares.entry((stage, place)).or_default().extend(sums);
         }
         for ((micro_batch, name), value) in report.outputs.into_iter().zip(values) {
-            outputs.entry(name).or_default().push((micro_batch, value));
+            outputs.entry(name).or_default().insert(micro_batch, value);
         }
         gradient_norm = gradient_norm.or(report.gradient_norm);
         stopped = stopped.or(report.stopped);
@@ -310,9 +298,14 @@ pub(super) fn collect(
     let has_loss = micro_batch_losses.len() == weights.len();
     let loss = has_loss.then(|| weighted(&micro_batch_losses, weights));
     let outputs = outputs.into_iter();
-    let outputs = outputs
-        .map(|(name, values)| NamedOutput::new(name, values))
-        .collect();
+    let outputs = outputs.map(|(name, values)| {
+        let (micro_batches, values) = values.into_iter().unzip();
+        NamedOutput {
+            name,
+            micro_batches,
+            values,
+        }
+    });
     let timeline = round.epoch.map(|_| Timeline {
         name: schedule.name.clone(),
         unit: TimeUnit::Nanoseconds,
@@ -328,7 +321,7 @@ pub(super) fn collect(
         skipped,
         timeline,
         recovered: Vec::new(),
-        outputs,
+        outputs: outputs.collect(),
         batches: vec![weights.len()],
         is_sum: round.is_sum,
         stopped,

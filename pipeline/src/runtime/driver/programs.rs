@@ -37,9 +37,9 @@ type ListsKey = (Mode, usize, BTreeSet<Edge>, BTreeSet<StageIndex>);
 pub(crate) struct Programs {
     /// The graph of the example that was traced.
     pub(super) example: Arc<JointGraph>,
-    pub(super) layout: Arc<Layout>,
+    pub(crate) layout: Arc<Layout>,
     pub(crate) choice: ScheduleChoice,
-    settings: Arc<Settings>,
+    pub(crate) settings: Arc<Settings>,
     /// Whether a step needs the norm of all gradients.
     global_norm: bool,
     cuts: Recent<ProgramKey, Arc<CutProgram>>,
@@ -57,7 +57,7 @@ impl Programs {
         example: Arc<JointGraph>,
         layout: Arc<Layout>,
         choice: ScheduleChoice,
-        settings: &Arc<Settings>,
+        settings: Arc<Settings>,
         options: &Options,
     ) -> Self {
         let factor = options.loss_scale.map(|scale| scale.factor());
@@ -67,7 +67,7 @@ impl Programs {
             layout,
             choice,
             global_norm: settings.needs_norms(factor),
-            settings: settings.clone(),
+            settings,
             cuts: Recent::new(kept),
             lists: Recent::new(kept),
             certified: Recent::new(kept),
@@ -324,7 +324,7 @@ pub fn certification_time<B: Batch>(
         ..Options::default()
     };
     let joint = trace.example_program()?;
-    let mut programs = Programs::new(joint.clone(), layout, schedule.into(), &settings, &options);
+    let mut programs = Programs::new(joint.clone(), layout, schedule.into(), settings, &options);
     let cut = programs.example()?;
     let cuts = vec![&*cut; micro_batches];
     let parts = programs.parts_of(Mode::Training, &cuts)?;

@@ -307,12 +307,12 @@ impl Driver {
     /// The micro-batches of this process.
     fn own_micro_batches(&self, count: usize) -> Range<usize> {
         let replicas = self.settings.replicas;
-        let rank = self.ranks.own();
-        match rank.map(|rank| rank.index() / self.ranks_of_replica()) {
+        let own = self.ranks.own();
+        match own.map(|own| self.programs.layout.place_of(own)) {
             None => 0..count,
             // It waits until another process is lost.
-            Some(replica) if replica >= replicas => 0..0,
-            Some(replica) => self.programs.groups(count).of_replica(replica, replicas),
+            Some((replica, _)) if replica >= replicas => 0..0,
+            Some((replica, _)) => self.programs.groups(count).of_replica(replica, replicas),
         }
     }
 

@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device};
 use tinderbox_deferred::{ProgramError, ProgramInput, RunContext, Source};
 use tinderbox_fake::{DynTensor, FakeError, ValueId, is_host};
 
-use crate::cut::{Binding, Phase};
+use crate::cut::Phase;
 use crate::kept::Location;
 use crate::runtime::caught::{action_error, caught, device_failed};
 use crate::runtime::clip::{Change, Norms, SquareSums, each, scaled};
@@ -90,41 +90,21 @@ impl<'a> OnRank<'a> {
         Ok((self.report, self.unread.outputs))
     }
 
-    /// Runs code that gives streamed stages their values, or takes them back.
-    pub(super) fn stream(
-        &mut self,
-        run: impl FnOnce(&mut Streaming, &mut [Stage], &Round) -> Result<(), ActionError>,
-    ) -> Result<(), ActionError> {
-        let Rank {
-            streaming, stages, ..
-        } = &mut *self.rank;
-        let streaming = streaming.as_mut();
-        streaming.map_or(Ok(()), |streaming| run(streaming, stages, self.round))
-    }
-
     /// Loads a program, with its inputs.
     fn load(
         &mut self,
-        Job { task, phase, read }: Job<'_, DynTensor>,
+        job: Job<'_, DynTensor>,
     ) -> Result<(Task, impl Program + use<>), ActionError> {
-        let index = self.part.index(task.micro_batch);
-        let round = self.round;
+        let task = job.task;
+        let (round, index) = (self.round, self.part.index(task.micro_batch));
         let micro = round.micro_batch(index);
         let stage = self.rank.stage_mut(task.stage);
         let (executable, constants) = stage.load(&micro.cut, task.compute)?;
-        let types = executable.program().input_types().iter();
-        let types: Vec<DType> = types.map(|(_, dtype)| *dtype).collect();
-        let mut read = read.into_iter();
-        let bindings = phase.inputs.iter().zip(types);
-        let inputs = bindings.map(|(binding, dtype)| match *binding {
-            Binding::Given(given) => self.given(task, given, dtype, micro),
-            Binding::Constant(position) => Ok(constants[position].clone().into()),
-            Binding::Value(_) => Ok(read.next().expect("every value was read").into()),
-        });
-        let inputs = inputs.collect::<Result<Vec<ProgramInput>, ActionError>>()?;
+        let given = |given, dtype| self.given(task, given, dtype, micro);
+        let inputs = job.inputs(&executable, &constants, given)?;
         let context = RunContext {
             seed: self.rank.setup.settings.seed,
-            step: self.round.step,
+            step: round.step,
             micro_batch: index as u32,
         };
         let (cut, abort) = (micro.cut.clone(), self.rank.setup.abort.clone());

@@ -10,7 +10,7 @@ use super::on_rank::{OnRank, Rank, since};
 use crate::runtime::caught::{action_error, caught, guarded};
 use crate::runtime::executor::{Executor, Step};
 use crate::runtime::link::Link;
-use crate::runtime::pass::{Pass, Streaming};
+use crate::runtime::pass::Pass;
 use crate::runtime::points::{Point, Receiver, Sender, reach};
 use crate::runtime::progress::Watch;
 use crate::runtime::round::{Reported, Round};
@@ -129,8 +129,8 @@ pub(super) fn run_list(
     }
     if let (Some(first), Some(pass)) = (actions.first(), pass) {
         named(&mut executor, first, |executor| {
-            let begin = |streaming: &mut Streaming, _: &mut _, _: &_| streaming.begin(pass);
-            executor.host.stream(begin)
+            let streaming = executor.host.rank.streaming.as_mut();
+            streaming.map_or(Ok(()), |streaming| streaming.begin(pass))
         })?;
     }
     for action in actions {
@@ -140,10 +140,11 @@ pub(super) fn run_list(
             reach(Point::Action(*action));
             let rank = setup.rank.index();
             let _span = tracing::trace_span!("action", rank, %action).entered();
-            let values = &mut executor.values;
-            executor.host.stream(|streaming, stages, round| {
-                streaming.enter((stages, action.stage()), round, values)
-            })?;
+            let rank = &mut *executor.host.rank;
+            if let Some(streaming) = &mut rank.streaming {
+                let place = (&mut *rank.stages, action.stage());
+                streaming.enter(place, round, &mut executor.values)?;
+            }
             executor.act(action)
         })?;
         setup.progress.report();
@@ -153,11 +154,12 @@ pub(super) fn run_list(
     }
     if let Some(last) = actions.last() {
         named(&mut executor, last, |executor| {
+            let Rank {
+                streaming, stages, ..
+            } = &mut *executor.host.rank;
+            let streaming = streaming.as_mut();
             let values = &mut executor.values;
-            let leave = |streaming: &mut Streaming, stages: &mut _, round: &_| {
-                streaming.leave(stages, round, values)
-            };
-            executor.host.stream(leave)
+            streaming.map_or(Ok(()), |streaming| streaming.leave(stages, round, values))
         })?;
     }
     let left = executor.values.left();

@@ -37,11 +37,6 @@ impl OptimizerState {
         }
     }
 
-    /// The state of each parameter, if it has one.
-    pub(super) fn states(&self) -> &[Option<DynState>] {
-        &self.states
-    }
-
     /// Takes the state of a parameter.
     pub(crate) fn take(&mut self, position: usize) -> Option<DynState> {
         self.states[position].take()
@@ -84,31 +79,6 @@ impl OptimizerState {
     pub(crate) fn average_unchanged(&mut self, position: usize, value: DynTensor, decay: f64) {
         let state = self.states[position].take();
         self.states[position] = state.map(|state| with_value(state, value, decay));
-    }
-
-    /// Copies the state of each piece that has one, and that is selected, to the host.
-    pub(super) fn save<'a>(
-        &self,
-        pieces: &'a [(ParameterPath, Piece)],
-        is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
-    ) -> Result<Vec<PieceState<'a>>, ExecutionError> {
-        let mut saved = Vec::new();
-        for (((path, piece), state), rule) in pieces.iter().zip(&self.states).zip(&self.rules) {
-            let Some(state) = state.as_ref().filter(|_| is_selected(path, piece)) else {
-                continue;
-            };
-            let prefix = format!("{PREFIX}{path}");
-            let sink = flattened(&*rule.optimizer, &prefix, Some(state));
-            let tensors = sink.tensors.into_iter();
-            let tensors = tensors.map(|(name, data)| Ok((name, read_now(data)?)));
-            saved.push(PieceState {
-                path,
-                piece,
-                tensors: tensors.collect::<Result<_, ExecutionError>>()?,
-                scalars: sink.scalars,
-            });
-        }
-        Ok(saved)
     }
 
     /// Fails if the saved state of a parameter is of another optimizer or of another shape. Reads no values: it rebuilds a
@@ -315,16 +285,35 @@ impl OptimizerSnapshot {
         &self,
         is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
     ) -> Result<Vec<PieceState<'_>>, ExecutionError> {
-        match &self.optimizer {
-            Some(optimizer) => optimizer.save(&self.pieces, is_selected),
-            None => Ok(Vec::new()),
-        }
+        let stepped = self.stepped();
+        let selected = stepped.filter(|(path, piece, ..)| is_selected(path, piece));
+        let saved = selected.map(|(path, piece, state, rule)| {
+            let sink = flattened(&*rule.optimizer, &format!("{PREFIX}{path}"), Some(state));
+            let tensors = sink.tensors.into_iter();
+            let tensors = tensors.map(|(name, data)| Ok((name, read_now(data)?)));
+            Ok(PieceState {
+                path,
+                piece,
+                tensors: tensors.collect::<Result<_, ExecutionError>>()?,
+                scalars: sink.scalars,
+            })
+        });
+        saved.collect()
     }
 
     /// Returns the state of each piece that has one, as it is.
     pub(crate) fn states(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
-        let states = self.optimizer.iter().flat_map(OptimizerState::states);
+        let stepped = self.stepped();
+        stepped.map(|(path, piece, state, _)| (path, piece, state))
+    }
+
+    /// The pieces that have a state, with the rule of each.
+    fn stepped(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState, &Rule)> {
+        let optimizer = self.optimizer.iter();
+        let states = optimizer.flat_map(|of| of.states.iter().zip(&of.rules));
         let pieces = self.pieces.iter().zip(states);
-        pieces.filter_map(|((path, piece), state)| Some((path, piece, state.as_ref()?)))
+        pieces.filter_map(|((path, piece), (state, rule))| {
+            Some((path, piece, state.as_ref()?, rule))
+        })
     }
 }

@@ -21,13 +21,8 @@ use crate::runtime::streamed::{Item, State, Value};
 /// source reading.
 const GROUP_BYTES: u64 = 64 << 20;
 
-/// What the thread gives to the rank.
-pub(super) enum Loaded {
-    /// Values of the next visit, by item.
-    Values(Vec<(Item, Value)>),
-    /// The next visit has all its values.
-    Ready,
-}
+/// What the thread gives to the rank: values of the next visit, by item; `None` when that has all its values.
+type Loaded = Option<Vec<(Item, Value)>>;
 
 /// What the rank and the thread share: the state of reading, until the thread has to end.
 type Shared = Awaited<Option<StreamState>>;
@@ -61,7 +56,7 @@ impl Reader {
         })
     }
 
-    /// Waits for what was read next.
+    /// Waits for what was read next; `None` when the next visit has all its values.
     pub(super) fn next(&self) -> Result<Loaded, ActionError> {
         // A thread that panics drops its sender.
         let loaded = self.loaded.recv().map_err(|_| ActionError::ReaderEnded)?;
@@ -194,13 +189,13 @@ fn run(
     };
     while let Some((items, is_ready)) = shared.wait_for(Duration::MAX, next).flatten() {
         if !items.is_empty() {
-            let read = sources.read(pass, setup, &items).map(Loaded::Values);
+            let read = sources.read(pass, setup, &items).map(Some);
             let failed = read.is_err();
             if sender.send(read).is_err() || failed {
                 return;
             }
         }
-        if is_ready && sender.send(Ok(Loaded::Ready)).is_err() {
+        if is_ready && sender.send(Ok(None)).is_err() {
             return;
         }
     }

@@ -28,8 +28,6 @@ pub(crate) struct Spill {
 #[derive(Debug, Default)]
 struct Written {
     file: Option<File>,
-    /// Where the next one begins.
-    end: u64,
     values: HashMap<Activation, Place>,
 }
 
@@ -85,16 +83,15 @@ impl Spill {
 
     /// Writes bytes at the end of the file; returns where they are.
     fn append(&self, written: &mut Written, bytes: &[u8]) -> io::Result<u64> {
-        if written.file.is_none() {
-            create_dir_all(&self.dir)?;
-            written.file = Some(tempfile::tempfile_in(&self.dir)?);
-        }
-        let start = written.end;
-        if let Some(file) = &mut written.file {
-            file.seek(SeekFrom::Start(start))?;
-            file.write_all(bytes)?;
-        }
-        written.end += bytes.len() as u64;
+        let file = match &mut written.file {
+            Some(file) => file,
+            None => {
+                create_dir_all(&self.dir)?;
+                written.file.insert(tempfile::tempfile_in(&self.dir)?)
+            }
+        };
+        let start = file.seek(SeekFrom::End(0))?;
+        file.write_all(bytes)?;
         Ok(start)
     }
 

@@ -9,7 +9,7 @@ use tinderbox_fake::DynTensor;
 use tinderbox_planner::StreamState;
 
 use super::pass::Pass;
-use super::reader::{Loaded, Reader, Sources};
+use super::reader::{Reader, Sources};
 use super::spill::Spill;
 use super::tier::HostTier;
 use crate::ActionError;
@@ -151,10 +151,7 @@ impl Streaming {
         let items = pass.plan.items_of(self.visit).iter();
         let items = items.filter_map(|item| self.kept.remove_entry(&pass.items[*item]));
         let mut items: HashMap<Item, Value> = items.collect();
-        loop {
-            let Loaded::Values(read) = reader.next()? else {
-                return Ok(Values { items, rows });
-            };
+        while let Some(read) = reader.next()? {
             for (item, value) in read {
                 match (item, value) {
                     (Item::Activation(activation), Value::Activation(value, holders)) => {
@@ -164,6 +161,7 @@ impl Streaming {
                 }
             }
         }
+        Ok(Values { items, rows })
     }
 
     /// Takes the parameters of the stage that has run, after those that it has updated are written, and activations that

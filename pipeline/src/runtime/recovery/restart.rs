@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::runtime::driver::Recovered;
 use crate::runtime::driver::{Condition, Driver, DriverState};
-use crate::runtime::memory::device_of;
+use crate::runtime::capacity::device_of;
 use crate::runtime::pieces::Piece;
 use crate::runtime::points::{Point, reach};
 use crate::runtime::snapshots::Backups;

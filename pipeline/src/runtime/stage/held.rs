@@ -160,14 +160,6 @@ pub(crate) struct Recorded {
     pub(crate) state: u64,
 }
 
-impl Recorded {
-    /// Of the parameters that train. Others, which a device may have computed for itself, have its rounding.
-    pub(crate) fn trained(&self, table: &ParameterTable) -> impl Iterator<Item = &(usize, u64)> {
-        let parameters = self.parameters.iter();
-        parameters.filter(|(position, _)| table.iter().as_slice()[*position].trainable)
-    }
-}
-
 /// The gradients of a stage.
 #[derive(Debug)]
 pub(crate) struct Gradients {

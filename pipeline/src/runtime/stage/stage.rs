@@ -13,7 +13,7 @@ use tinderbox_fake::DynTensor;
 
 use super::held::{Gradients, Held, Place, Recorded};
 use crate::ActionError;
-use crate::cut::{Layout, StagePrograms};
+use crate::cut::Layout;
 use crate::runtime::link::Abort;
 use crate::runtime::optimizer::{OptimizerSnapshot, OptimizerState, works_by_row};
 use crate::runtime::pieces::{Owned, Piece, Pieces};
@@ -187,9 +187,32 @@ impl Stage {
         cut: &CutProgram,
         compute: Compute,
     ) -> Result<(Executable, Arc<[DynTensor]>), ActionError> {
-        let programs = &cut.programs.stages[self.index.index()];
+        let (setup, programs) = (&self.setup, &cut.programs.stages[self.index.index()]);
+        let executor = || -> Result<Executor, ActionError> {
+            let executor = Executor::new(&setup.device)?;
+            Ok(executor.checking_indices(setup.settings.check_indices))
+        };
         let loaded = self.loaded.entry(cut.number).or_default();
-        loaded.load((cut, programs), compute, &self.setup)
+        let constants = match &loaded.constants {
+            Some(constants) => constants.clone(),
+            None => {
+                let context = RunContext::initialization(setup.settings.seed);
+                let constants = executor()?.load(programs.constants.clone());
+                let made = constants.run(Vec::new(), &context);
+                let made = made.map_err(|source| cut.indices.locate(source))?;
+                loaded.constants.insert(made.into()).clone()
+            }
+        };
+        let executable = match &loaded.executables[compute.slot()] {
+            Some(executable) => executable.clone(),
+            None => {
+                let phase = programs.phase(compute);
+                let phase = phase.expect("certified lists run programs that the stage has");
+                let executable = executor()?.load(phase.program.clone());
+                loaded.executables[compute.slot()].insert(executable).clone()
+            }
+        };
+        Ok((executable, constants))
     }
 
     /// A value of a micro-batch that no program computes, in the dtype in which programs read it.
@@ -308,47 +331,7 @@ pub(crate) fn check_length(expected: usize, found: usize) -> Result<(), ActionEr
 pub(super) struct LoadedPrograms {
     executables: [Option<Executable>; Compute::ALL.len()],
     /// `None` while a streamed stage does not run.
-    constants: Option<Arc<[DynTensor]>>,
-}
-
-impl LoadedPrograms {
-    /// Drops the constants, which are computed again when a program runs.
-    pub(super) fn drop_constants(&mut self) {
-        self.constants = None;
-    }
-
-    /// Returns a program on the device, and its inputs that are the same in every run.
-    pub(super) fn load(
-        &mut self,
-        (cut, programs): (&CutProgram, &StagePrograms),
-        compute: Compute,
-        setup: &RankSetup,
-    ) -> Result<(Executable, Arc<[DynTensor]>), ActionError> {
-        let executor = || -> Result<Executor, ActionError> {
-            let executor = Executor::new(&setup.device)?;
-            Ok(executor.checking_indices(setup.settings.check_indices))
-        };
-        let constants = match &self.constants {
-            Some(constants) => constants.clone(),
-            None => {
-                let context = RunContext::initialization(setup.settings.seed);
-                let constants = executor()?.load(programs.constants.clone());
-                let made = constants.run(Vec::new(), &context);
-                let made = made.map_err(|source| cut.indices.locate(source))?;
-                self.constants.insert(made.into()).clone()
-            }
-        };
-        let executable = match &self.executables[compute.slot()] {
-            Some(executable) => executable.clone(),
-            None => {
-                let phase = programs.phase(compute);
-                let phase = phase.expect("certified lists run programs that the stage has");
-                let executable = executor()?.load(phase.program.clone());
-                self.executables[compute.slot()].insert(executable).clone()
-            }
-        };
-        Ok((executable, constants))
-    }
+    pub(super) constants: Option<Arc<[DynTensor]>>,
 }
 
 /// What a rank is set up with.

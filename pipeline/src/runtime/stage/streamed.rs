@@ -78,7 +78,7 @@ impl Stage {
         self.held.cast.clear();
         self.held.rows = None;
         for loaded in self.loaded.values_mut() {
-            loaded.drop_constants();
+            loaded.constants = None;
         }
         let owned = std::mem::take(&mut self.held.owned);
         // None while it has no values.

@@ -20,7 +20,7 @@ use crate::kept::Kept;
 use crate::lists::ScheduleChoice;
 use crate::runtime::caught::{action_error, caught};
 use crate::runtime::driver::{
-    Batches, Launch, Prepared, precision_in_text, split_and_run, states, weights,
+    Batches, Launch, Programs, precision_in_text, split_and_run, states, weights,
 };
 use crate::runtime::executor::{Executor, Host, Job, Step};
 
@@ -44,7 +44,7 @@ use crate::{ActionError, BatchError, PipelineError, StartError, StepError};
 #[must_use]
 pub struct StepReplay {
     launch: Launch,
-    prepared: Prepared,
+    programs: Programs,
     step: u32,
     precision: String,
     micro_batches: Vec<MicroBatch>,
@@ -145,13 +145,13 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         }
         let step = u32::try_from(step).map_err(|_| StepError::StepOverflow { step })?;
         let launch = self.checked()?;
-        let prepared = launch.prepare(&self.plan)?;
+        let mut programs = launch.prepare(&self.plan)?;
         launch.check_source()?;
         let batches = TracedBatches {
             trace: self.trace.keeping(launch.options.kept_programs),
             batches: batches.into_iter().collect(),
         };
-        let (micro_batches, has_states) = micro_batches(&launch, &prepared, step, &batches)?;
+        let (micro_batches, has_states) = micro_batches(&launch, &mut programs, step, &batches)?;
         let mut replay = StepReplay {
             step,
             precision: precision_in_text(launch.options.compute),
@@ -159,13 +159,13 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             micro_batches,
             has_states,
             launch,
-            prepared,
+            programs,
             left: VecDeque::new(),
             values: Kept::default(),
             stage: None,
             on_operation: None,
         };
-        replay.left = replay.programs();
+        replay.left = replay.tasks();
         Ok(replay)
     }
 }
@@ -174,13 +174,12 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 /// whether a forward updates running states.
 fn micro_batches(
     launch: &Launch,
-    prepared: &Prepared,
+    programs: &mut Programs,
     step: u32,
     batches: &dyn Batches,
 ) -> Result<(Vec<MicroBatch>, bool), PipelineError> {
-    let mut programs = launch.programs(prepared);
     let is_written = matches!(programs.choice, ScheduleChoice::Written(_));
-    let context = (prepared.settings.seed, step);
+    let context = (programs.settings.seed, step);
     let scale = launch.options.loss_scale;
     let factor = scale.map_or(1.0, |scale| scale.factor());
     let most = (launch.options.micro_batches, is_written);
@@ -213,7 +212,7 @@ impl StepReplay {
             return Err(BatchError::NoMicroBatch { micro_batch, count }.into());
         }
         self.selected = micro_batch..micro_batch + 1;
-        self.left = self.programs();
+        self.left = self.tasks();
         Ok(self)
     }
 
@@ -228,7 +227,7 @@ impl StepReplay {
 
     /// Returns the seed.
     pub fn seed(&self) -> Seed {
-        self.prepared.settings.seed
+        self.programs.settings.seed
     }
 
     /// Returns the number of micro-batches of the step.
@@ -253,9 +252,9 @@ impl StepReplay {
             .count()
     }
 
-    /// All programs, those before the selected ones among them that compute running states.
-    fn programs(&self) -> VecDeque<Task> {
-        let stages = || self.prepared.layout.stages();
+    /// All tasks, those before the selected ones among them that compute running states.
+    fn tasks(&self) -> VecDeque<Task> {
+        let stages = || self.programs.layout.stages();
         let forwards = stages().map(|stage| (stage, Compute::Forward));
         let backwards = stages().rev().map(|stage| (stage, Compute::Backward));
         let tasks = forwards.chain(backwards).flat_map(|(stage, compute)| {
@@ -274,13 +273,13 @@ impl StepReplay {
 
     /// Runs a program; returns nothing for one that is not selected.
     fn run(&mut self, task: Task) -> Result<Option<ReplayedProgram>, PipelineError> {
-        let rank = self.prepared.layout.ranks[task.stage.index()];
+        let rank = self.programs.layout.ranks[task.stage.index()];
         let before = self.stage.take();
         let stage = match before.filter(|stage| stage.index() == task.stage) {
             Some(stage) => stage,
             None => {
                 let devices = &self.launch.ranks.devices;
-                let setup = self.launch.setup(&self.prepared, rank.index(), devices);
+                let setup = self.launch.setup(&self.programs, rank, devices);
                 Stage::new(task.stage, &Arc::new(setup), &*self.launch.source)
                     .map_err(|source| StartError::Materialize { rank, source })?
             }
@@ -303,7 +302,7 @@ impl StepReplay {
                 .map(|one| &*one.input.cut.programs.stages)
                 .collect(),
             lists: None,
-            is_local: vec![true; self.prepared.layout.ranks.len()],
+            is_local: vec![true; self.programs.layout.ranks.len()],
         };
         let host = Observed {
             context: RunContext {
@@ -345,18 +344,11 @@ impl Observed<'_> {
         let MicroBatch { joint, input } = self.micro_batch;
         let Job { task, phase, read } = job;
         let (executable, constants) = self.stage.load(&input.cut, task.compute)?;
-        let mut read = read.into_iter();
-        let types = executable.program().input_types().iter();
-        let bindings = phase.inputs.iter().zip(types);
-        let inputs = bindings.map(|(binding, (_, dtype))| match *binding {
-            Binding::Value(_) => {
-                let value = read.next().expect("every value was read");
-                Ok(value.to_device(self.stage.device())?)
-            }
-            Binding::Constant(position) => Ok(constants[position].clone()),
-            Binding::Given(given) => self.stage.given(given, *dtype, input),
-        });
-        let inputs = inputs.collect::<Result<Vec<DynTensor>, ActionError>>()?;
+        let read = read.into_iter();
+        let read = read.map(|value| value.to_device(self.stage.device()));
+        let read = read.collect::<Result<_, _>>()?;
+        let given = |given, dtype| self.stage.given(given, dtype, input);
+        let inputs = Job { task, phase, read }.inputs(&executable, &constants, given)?;
         let context = &self.context;
         let located = |source| input.cut.indices.locate(source);
         if !self.is_selected {

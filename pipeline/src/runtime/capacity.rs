@@ -1,4 +1,4 @@
-//! Checks the memory of devices before any rank materializes parameters.
+//! Checks that devices have the memory for the parameters of their ranks, before any rank materializes them.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::trace::JointGraph;
 /// and optimizer state, since a plan's figures for them are upper bounds.
 ///
 /// With `only`, the other ranks are in other processes, which check their own.
-pub(crate) fn check_memory(
+pub(crate) fn check_capacity(
     layout: &Layout,
     joint: &JointGraph,
     devices: &[Device],

@@ -1,0 +1,217 @@
+//! Finds values that changed in the memory of a rank between two steps, or that differ between replicas, and repairs them from
+//! another replica.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hasher;
+
+use serde::{Deserialize, Serialize};
+use tinderbox_fake::DynTensor;
+use twox_hash::XxHash3_64;
+
+use super::driver::{Condition, Driver, Repaired};
+use crate::error::Result;
+use crate::runtime::digest::{ReadError, of_value};
+use crate::runtime::ranks::To;
+use crate::runtime::stage::{Recorded, Stage, set_all};
+use crate::schedule::RankIndex;
+use crate::{DamageError, PipelineError};
+
+/// What can't be read if a check fails.
+const CHECKED: &str = "a value to check";
+
+impl Stage {
+    /// Records the digests of what it holds, until the next change by the program.
+    pub(crate) fn record(&mut self) -> Result<(), ReadError> {
+        self.recorded = Some(self.digests()?);
+        Ok(())
+    }
+
+    fn digests(&self) -> Result<Recorded, ReadError> {
+        let mut parameters = Vec::new();
+        for (position, value) in self.held.values() {
+            parameters.push((position, of_value(&value)?));
+        }
+        let saved = self.optimizer_snapshot().to_host()?;
+        let mut state = XxHash3_64::with_seed(0);
+        for (_, data) in &saved.tensors {
+            state.write(data.as_bytes());
+        }
+        Ok(Recorded {
+            parameters,
+            state: state.finish(),
+        })
+    }
+
+    /// Compares what it holds with what was recorded.
+    fn compare(&self, found: &mut Found) -> Result<(), ReadError> {
+        let Some(recorded) = &self.recorded else {
+            return Ok(());
+        };
+        let now = self.digests()?;
+        let pairs = recorded.parameters.iter().zip(&now.parameters);
+        let pairs = pairs.map(|(before, now)| (before.0, before.1, before != now));
+        found.parameters.extend(pairs);
+        found.is_state_changed |= recorded.state != now.state;
+        Ok(())
+    }
+}
+
+/// What a rank has found.
+#[derive(Serialize, Deserialize)]
+struct Found {
+    rank: RankIndex,
+    /// The position of each parameter in the table, the digest that was recorded, and whether it has changed since.
+    parameters: Vec<(usize, u64, bool)>,
+    is_state_changed: bool,
+}
+
+/// The parameters of ranks, by position in the table.
+type Held = BTreeSet<(RankIndex, usize)>;
+
+impl Driver {
+    /// Records what the ranks hold after a step, if the next one is checked.
+    pub(super) fn record_memory(&mut self) -> Result<()> {
+        if !self.checks_memory() {
+            return Ok(());
+        }
+        let recorded = self.read_on_ranks(CHECKED, |_, stages| {
+            let mut stages = stages.iter_mut();
+            stages.try_for_each(Stage::record)
+        });
+        recorded.map(drop)
+    }
+
+    fn checks_memory(&self) -> bool {
+        let every = self.options.check_memory;
+        every.is_some_and(|every| self.state.step.is_multiple_of(every))
+    }
+
+    /// Compares what the ranks hold with what they recorded, and with the other replicas, and repairs what a replica still
+    /// has.
+    pub(super) fn check_unchanged(&mut self) -> Result<()> {
+        if !self.checks_memory() {
+            return Ok(());
+        }
+        let found = self.read_on_ranks(CHECKED, |rank, stages| {
+            let mut found = Found {
+                rank,
+                parameters: Vec::new(),
+                is_state_changed: false,
+            };
+            let mut stages = stages.iter();
+            stages.try_for_each(|stage| stage.compare(&mut found))?;
+            Ok(found)
+        })?;
+        let all = self.ranks.exchange(To::All, found, Vec::new())?;
+        let found: Vec<Found> = all.into_iter().flat_map(|(found, _)| found).collect();
+        if let Some(one) = found.iter().find(|one| one.is_state_changed) {
+            return Err(self.damaged(one.rank, None));
+        }
+        let bad = self.damage(&found)?;
+        match bad.is_empty() {
+            true => Ok(()),
+            false => self.repair(&bad),
+        }
+    }
+
+    /// The parameters that have changed, or that were recorded with another value than in most replicas.
+    fn damage(&mut self, found: &[Found]) -> Result<Held> {
+        let mut bad = Held::new();
+        // The ranks with each digest, by the place in a replica and the parameter.
+        let mut holders: BTreeMap<_, BTreeMap<u64, BTreeSet<RankIndex>>> = BTreeMap::new();
+        let layout = &self.programs.layout;
+        for Found {
+            rank, parameters, ..
+        } in found
+        {
+            let (_, place) = layout.place_of(*rank);
+            for (position, digest, is_changed) in parameters {
+                if *is_changed {
+                    bad.insert((*rank, *position));
+                }
+                // Others, which a device may have computed for itself, have its rounding.
+                let parameter = self.table.iter().as_slice().get(*position);
+                if parameter.is_some_and(|parameter| parameter.trainable) {
+                    let of_value = holders.entry((place, *position)).or_default();
+                    of_value.entry(*digest).or_default().insert(*rank);
+                }
+            }
+        }
+        for ((_, position), values) in holders {
+            let is_most = |ranks: &BTreeSet<RankIndex>| 2 * ranks.len() > self.settings.replicas;
+            if values.values().filter(|ranks| is_most(ranks)).count() != 1 {
+                let ranks: BTreeSet<RankIndex> = values.into_values().flatten().collect();
+                return Err(self.differs(ranks, position));
+            }
+            let others = values.into_values().filter(|ranks| !is_most(ranks));
+            bad.extend(others.flatten().map(|rank| (rank, position)));
+        }
+        Ok(bad)
+    }
+
+    /// Replaces parameters of ranks by those of ranks at the same place of other replicas.
+    fn repair(&mut self, bad: &Held) -> Result<()> {
+        let mut donors = Held::new();
+        for (rank, position) in bad {
+            let layout = &self.programs.layout;
+            let (_, place) = layout.place_of(*rank);
+            let same = (0..self.settings.replicas).map(|replica| layout.rank_at(replica, place));
+            let donor = { same }.find(|other| !bad.contains(&(*other, *position)));
+            let donor = donor.ok_or_else(|| self.damaged(*rank, Some(*position)))?;
+            donors.insert((donor, *position));
+        }
+        let given = self.on_ranks(move |rank, stages| {
+            let of_rank = donors.iter().filter(|(donor, _)| *donor == rank);
+            let values = of_rank.filter_map(|(_, position)| {
+                let mut held = stages.iter().flat_map(|stage| stage.held.values());
+                held.find(|(held, _)| held == position)
+            });
+            values.collect::<Vec<(usize, DynTensor)>>()
+        })?;
+        let values = self.ranks.exchange_named(To::All, given)?;
+        let values: Vec<(usize, DynTensor)> = values.collect();
+        let wanted = bad.clone();
+        self.read_on_ranks(CHECKED, move |rank, stages| {
+            let wanted = |(position, _): &&_| wanted.contains(&(rank, *position));
+            Ok(set_all(stages, values.iter().filter(wanted))?)
+        })?;
+        if self.kept.is_some() {
+            let taken = self.take_snapshot()?;
+            self.kept.as_mut().expect("it was there").renewed = taken;
+        }
+        for (rank, position) in bad {
+            let (step, path) = (self.state.step, self.path_of(*position));
+            tracing::warn!(
+                rank = rank.index(),
+                step,
+                parameter = %path,
+                "a value was wrong in memory, and was replaced by the value of another replica"
+            );
+            let rank = *rank;
+            self.repaired.push(Repaired { step, rank, path });
+        }
+        Ok(())
+    }
+
+    /// The error of a change that can't be repaired. The values are wrong, so nothing continues with them.
+    fn damaged(&mut self, rank: RankIndex, position: Option<usize>) -> PipelineError {
+        self.condition = Condition::Stopped;
+        DamageError::Changed {
+            rank,
+            step: self.state.step,
+            path: position.map(|position| self.path_of(position)),
+        }
+        .into()
+    }
+
+    /// The error of replicas that hold different values, none of which most of them hold.
+    fn differs(&mut self, ranks: BTreeSet<RankIndex>, position: usize) -> PipelineError {
+        self.condition = Condition::Stopped;
+        DamageError::Differs {
+            ranks: ranks.into_iter().collect(),
+            step: self.state.step,
+            path: self.path_of(position),
+        }
+        .into()
+    }
+}
