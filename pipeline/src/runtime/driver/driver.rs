@@ -76,10 +76,10 @@ impl Driver {
 
     /// Takes a snapshot of the rank of this process, if it has one.
     pub(crate) fn take_snapshot(&mut self) -> Result<Option<Snapshot>> {
-        let mut ranks = self
+        let taken = self
             .ranks
-            .ask("take a snapshot", |_, stages| Snapshot::of(stages))?;
-        Ok(ranks.pop())
+            .ask("take a snapshot", |_, stages| Snapshot::of(stages));
+        Ok(taken?.pop())
     }
 
     pub(super) fn path_of(&self, position: usize) -> ParameterPath {

@@ -16,9 +16,9 @@ use crate::cut::{Cutting, Layout};
 use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::plan::Plan;
+use crate::runtime::capacity::{check_capacity, device_of};
 use crate::runtime::cores;
 use crate::runtime::link::Abort;
-use crate::runtime::capacity::{check_capacity, device_of};
 use crate::runtime::ranks::{Processes, Ranks, SharedPasses, Start, StreamingRank, Threads, Wrap};
 use crate::runtime::settings::Settings;
 use crate::runtime::snapshots::Backups;
@@ -92,7 +92,13 @@ impl Launch {
         }
         let (example, settings) = (self.example.clone(), Arc::new(settings));
         let layout = Arc::new(layout);
-        Ok(Programs::new(example, layout, schedule, settings, &self.options))
+        Ok(Programs::new(
+            example,
+            layout,
+            schedule,
+            settings,
+            &self.options,
+        ))
     }
 
     /// Starts the ranks of a plan; each materializes only its own parameters. Links of one process may be wrapped.

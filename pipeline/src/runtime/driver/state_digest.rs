@@ -116,7 +116,13 @@ impl Rows {
                 Some(part) => (part.shape.clone(), part.first_row),
                 None => (own, 0),
             };
-            Self::of(name, data.dtype(), shape, (first_row, rows), data.as_bytes())
+            Self::of(
+                name,
+                data.dtype(),
+                shape,
+                (first_row, rows),
+                data.as_bytes(),
+            )
         });
         let numbers = saved.scalars.iter().map(|(name, number)| Self {
             name: name.clone(),

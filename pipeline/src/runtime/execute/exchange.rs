@@ -12,7 +12,7 @@ use tinderbox_fake::DynTensor;
 use super::on_rank::{OnRank, read_norms};
 use crate::ActionError;
 use crate::runtime::clip::{Change, Norms, SquareSums, sums_of};
-use crate::runtime::link::{LinkMessage, Tag};
+use crate::runtime::link::LinkMessage;
 use crate::runtime::pieces::{Piece, Pieces, from_message, to_message};
 use crate::runtime::stage::check_length;
 use crate::schedule::{RankIndex, StageIndex};
@@ -65,7 +65,7 @@ impl OnRank<'_> {
     }
 
     /// The messages of gradients that a stage waits for, with their senders; the messages of norms, if an update needs them.
-    pub(super) fn awaited_sums(&mut self, stage: StageIndex) -> Vec<(RankIndex, Tag)> {
+    pub(super) fn awaited_sums(&mut self, stage: StageIndex) -> Vec<(RankIndex, LinkMessage)> {
         let own = self.rank.setup.replica;
         let buckets = self.pieces(stage).buckets(own).len();
         let has_norms = self.needs_norms();
@@ -75,21 +75,20 @@ impl OnRank<'_> {
             let messages = gradients.chain(squares);
             messages.map(move |message| (from, message))
         });
-        awaited
-            .map(|(from, message)| (from, self.tag(message)))
-            .collect()
+        awaited.collect()
     }
 
     /// The messages of parameters that a stage waits for, with their senders.
-    pub(super) fn awaited_parameters(&mut self, stage: StageIndex) -> Vec<(RankIndex, Tag)> {
+    pub(super) fn awaited_parameters(
+        &mut self,
+        stage: StageIndex,
+    ) -> Vec<(RankIndex, LinkMessage)> {
         let pieces = self.pieces(stage);
         let awaited = self.others(stage).flat_map(|(replica, from)| {
             let buckets = 0..pieces.buckets(replica).len();
             buckets.map(move |bucket| (from, LinkMessage::Parameters { stage, bucket }))
         });
-        awaited
-            .map(|(from, message)| (from, self.tag(message)))
-            .collect()
+        awaited.collect()
     }
 
     fn needs_norms(&self) -> bool {

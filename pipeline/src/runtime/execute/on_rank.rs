@@ -278,15 +278,15 @@ impl<'a> OnRank<'a> {
     pub(super) fn announce(&mut self, action: &Action) -> Result<(), ActionError> {
         let awaited = match *action {
             Action::Receive(message) => {
-                let tag = self.tag(LinkMessage::Schedule(message));
-                vec![(self.rank_of(message.sender()), tag)]
+                let from = self.rank_of(message.sender());
+                vec![(from, LinkMessage::Schedule(message))]
             }
             Action::Sum { stage } => self.awaited_sums(stage),
             Action::Gather { stage } => self.awaited_parameters(stage),
             _ => Vec::new(),
         };
-        for (from, tag) in awaited {
-            self.link.post_receive(from, tag)?;
+        for (from, message) in awaited {
+            self.link.post_receive(from, self.tag(message))?;
         }
         Ok(())
     }

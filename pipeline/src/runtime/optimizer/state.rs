@@ -312,8 +312,7 @@ impl OptimizerSnapshot {
         let optimizer = self.optimizer.iter();
         let states = optimizer.flat_map(|of| of.states.iter().zip(&of.rules));
         let pieces = self.pieces.iter().zip(states);
-        pieces.filter_map(|((path, piece), (state, rule))| {
-            Some((path, piece, state.as_ref()?, rule))
-        })
+        pieces
+            .filter_map(|((path, piece), (state, rule))| Some((path, piece, state.as_ref()?, rule)))
     }
 }

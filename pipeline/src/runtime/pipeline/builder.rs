@@ -48,34 +48,23 @@ pub struct PipelineBuilder<M, B, K = Resident> {
     pub(super) settings: Settings,
     pub(super) options: Options,
     pub(super) chosen: Chosen,
-    pub(super) updates: Updates,
-    pub(super) values: InitialValues,
     pub(super) ranks: RankOptions,
     pub(super) links: Option<Box<Wrap>>,
     pub(super) recovery: Option<Recovery>,
     kind: PhantomData<fn() -> K>,
 }
 
-/// Settings whose defaults follow from the plan.
+/// Settings from which the start makes others, with the plan, the model and each other.
 #[derive(Default)]
 pub(super) struct Chosen {
     pub(super) schedule: Option<ScheduleChoice>,
     pub(super) micro_batches: Option<usize>,
     pub(super) sum: Option<GradientSum>,
-}
-
-/// How parameters are updated.
-#[derive(Default)]
-pub(super) struct Updates {
     optimizer: Option<Rule>,
     groups: Vec<(ParamGroup, Rule)>,
-}
-
-/// Where initial values come from.
-#[derive(Default)]
-pub(super) struct InitialValues {
+    /// Where initial values come from.
     pub(super) source: Option<Arc<dyn Source>>,
-    pub(super) observer: Option<Arc<dyn Observer>>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
@@ -105,8 +94,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
                 ..Options::default()
             },
             chosen: Chosen::default(),
-            updates: Updates::default(),
-            values: InitialValues::default(),
             ranks: RankOptions {
                 devices: vec![Device::flex()],
                 timeout: Duration::from_secs(600),
@@ -124,7 +111,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// Each gradient is clipped as configured by `with_grad_clipping`; in combination with
     /// [`clip`](Self::clip), the start fails.
     pub fn optimizer(mut self, config: impl OptimizerConfig) -> Self {
-        self.updates.optimizer = Some(Rule::of(&config));
+        self.chosen.optimizer = Some(Rule::of(&config));
         self
     }
 
@@ -149,7 +136,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// # }
     /// ```
     pub fn optimizer_group(mut self, group: ParamGroup, config: impl OptimizerConfig) -> Self {
-        self.updates.groups.push((group, Rule::of(&config)));
+        self.chosen.groups.push((group, Rule::of(&config)));
         self
     }
 
@@ -159,7 +146,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// configured clipping. Use [`optimizer`](Self::optimizer) to keep it. [Replicas](Plan::replicas) do not divide the
     /// parameters that it updates.
     pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
-        self.updates.optimizer = Some(Rule {
+        self.chosen.optimizer = Some(Rule {
             description: std::any::type_name_of_val(&optimizer).to_owned(),
             optimizer: Arc::new(optimizer),
             clipping: None,
@@ -215,14 +202,14 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// Sets the source of initial values. Default: a replay of the model's own initialization. A streamed model reads it again in
     /// every pass; its [store](Self::store) has its own.
     pub fn source(mut self, source: impl Source + 'static) -> Self {
-        self.values.source = Some(Arc::new(source));
+        self.chosen.source = Some(Arc::new(source));
         self
     }
 
     /// Sets an observer of the ranks' progress with their parameters; each rank reports its own begin
     /// and end, and a streamed model those of each group of parameters, in every pass.
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.values.observer = Some(Arc::new(observer));
+        self.chosen.observer = Some(Arc::new(observer));
         self
     }
 
@@ -240,30 +227,31 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
 
     /// Returns the optimizers of all parameters, if there are any.
     pub(super) fn optimizers(&self) -> Option<Optimizers> {
-        let base = self.updates.optimizer.clone()?;
-        let groups = self.updates.groups.clone();
+        let base = self.chosen.optimizer.clone()?;
+        let groups = self.chosen.groups.clone();
         Some(Optimizers::new(base, groups, self.settings.average_decay))
     }
 
     /// Leaves out what only an update needs.
     pub(super) fn remove_optimizers(&mut self) {
-        self.updates = Updates::default();
+        self.chosen.optimizer = None;
+        self.chosen.groups.clear();
         self.settings.average_decay = None;
     }
 
     /// Whether groups have optimizers that nothing uses, because there is none for the other parameters.
     pub(super) fn has_groups_alone(&self) -> bool {
-        let has_groups = !self.updates.groups.is_empty() || self.settings.average_decay.is_some();
-        self.updates.optimizer.is_none() && has_groups
+        let has_groups = !self.chosen.groups.is_empty() || self.settings.average_decay.is_some();
+        self.chosen.optimizer.is_none() && has_groups
     }
 
     /// Returns the source of the values of parameters.
     pub(super) fn source_of_values(&self) -> Arc<dyn Source> {
-        let source = match &self.values.source {
+        let source = match &self.chosen.source {
             Some(source) => source.clone(),
             None => Arc::new(self.model.replay(self.settings.seed)),
         };
-        match &self.values.observer {
+        match &self.chosen.observer {
             Some(observer) => Arc::new(Observed::new(source, observer.clone())),
             None => source,
         }

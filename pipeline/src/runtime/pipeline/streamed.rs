@@ -244,7 +244,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
             return Err(StreamedError::ProcessBudget { device }.into());
         }
         if let Some(store) = &store {
-            self.values.source = Some(Arc::new(Stored(store.clone())));
+            self.chosen.source = Some(Arc::new(Stored(store.clone())));
         }
         let is_forward = self.trace.mode() == Mode::Inference;
         let launch = self.checked()?;

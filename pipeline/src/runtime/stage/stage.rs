@@ -209,7 +209,9 @@ impl Stage {
                 let phase = programs.phase(compute);
                 let phase = phase.expect("certified lists run programs that the stage has");
                 let executable = executor()?.load(phase.program.clone());
-                loaded.executables[compute.slot()].insert(executable).clone()
+                loaded.executables[compute.slot()]
+                    .insert(executable)
+                    .clone()
             }
         };
         Ok((executable, constants))

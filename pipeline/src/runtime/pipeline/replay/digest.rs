@@ -160,21 +160,10 @@ impl ReplayDifference {
         one: &OfMicroBatch<'_>,
         other: &OfMicroBatch<'_>,
     ) -> Option<Self> {
-        let names: BTreeSet<&str> = one
-            .inputs
-            .keys()
-            .chain(other.inputs.keys())
-            .copied()
-            .collect();
-        let names = names.into_iter();
-        let inputs = names.filter(|name| one.inputs.get(name) != other.inputs.get(name));
-        let places = one.operations.keys().chain(other.operations.keys());
-        let places: BTreeSet<(usize, usize)> = places.copied().collect();
-        let different = places.into_iter().find_map(|place| {
+        let inputs = different(&one.inputs, &other.inputs);
+        let mut places = different(&one.operations, &other.operations);
+        let operations = places.next().map(|place| {
             let [one, other] = [one, other].map(|of| of.operations.get(&place));
-            if one == other {
-                return None;
-            }
             // One that the other replay does not have, if there is one.
             let odd = |own: Option<&BTreeMap<u64, &ReplayedOperation>>,
                        other: Option<&BTreeMap<u64, _>>| {
@@ -184,17 +173,28 @@ impl ReplayDifference {
                 odd.or(own?.iter().next())
                     .map(|(_, operation)| (*operation).clone())
             };
-            Some([odd(one, other), odd(other, one)])
+            [odd(one, other), odd(other, one)]
         });
         let found = Self {
             step,
             micro_batch,
             inputs: inputs.map(str::to_owned).collect(),
-            operations: different.unwrap_or([None, None]),
+            operations: operations.unwrap_or([None, None]),
         };
         let is_equal = found.inputs.is_empty() && found.operations == [None, None];
         (!is_equal).then_some(found)
     }
+}
+
+/// The keys of two maps that do not have the same value in both.
+fn different<K: Ord + Copy, V: PartialEq>(
+    one: &BTreeMap<K, V>,
+    other: &BTreeMap<K, V>,
+) -> impl Iterator<Item = K> {
+    let keys: BTreeSet<K> = one.keys().chain(other.keys()).copied().collect();
+    let mut keys: Vec<K> = keys.into_iter().collect();
+    keys.retain(|key| one.get(key) != other.get(key));
+    keys.into_iter()
 }
 
 fn by_micro_batch(

@@ -140,7 +140,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         if self.trace.mode() == Mode::Inference {
             return Err(StartError::ForwardTrace.into());
         }
-        if step > 0 && self.values.source.is_none() {
+        if step > 0 && self.chosen.source.is_none() {
             return Err(StartError::NoReplaySource { step }.into());
         }
         let step = u32::try_from(step).map_err(|_| StepError::StepOverflow { step })?;
