@@ -28,10 +28,9 @@ pub(super) fn load_to(
     devices: &[&Device],
     mut place: impl FnMut(usize, TensorData) -> Result<DynTensor, LoadError>,
 ) -> Result<Vec<DynTensor>, LoadError> {
-    // Consecutive values for the same device.
-    let groups = layout::groups(wanted, Wanted::bytes, |held, first, at| {
-        let device = devices[at];
-        device != devices[first] || (held >= GROUP_BYTES && !is_host(device))
+    let groups = groups(wanted, devices, |device| match is_host(device) {
+        true => u64::MAX,
+        false => GROUP_BYTES,
     });
     let mut values = Vec::with_capacity(wanted.len());
     thread::scope(|scope| {
@@ -66,10 +65,19 @@ pub(super) fn load_to(
     })
 }
 
+/// Groups consecutive values for the same device, each until it reaches the device's group size.
+fn groups<'w, 'a>(
+    wanted: &'w [Wanted<'a>],
+    devices: &[&Device],
+    most: impl Fn(&Device) -> u64,
+) -> Vec<&'w [Wanted<'a>]> {
+    layout::groups(wanted, Wanted::bytes, |held, first, at| {
+        devices[at] != devices[first] || held >= most(devices[at])
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::layout::groups;
-
     use burn::tensor::DType;
     use tinderbox_fake::Region;
 

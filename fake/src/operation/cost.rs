@@ -210,7 +210,11 @@ mod tests {
 
     #[track_caller]
     fn check_flops(operation: OperationIr, expected: u64) {
-        assert_eq!(product_flops(&operation), Some(expected), "{operation:?}");
+        assert_eq!(
+            Operation(&operation).product_flops(),
+            Some(expected),
+            "{operation:?}"
+        );
     }
 
     fn matmul(lhs: TensorIr, rhs: TensorIr) -> OperationIr {

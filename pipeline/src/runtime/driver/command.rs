@@ -8,8 +8,8 @@ use tinderbox_fake::DynTensor;
 
 use super::batches::Batches;
 use super::driver::Driver;
-use super::memory_check::StateDigest;
 use super::output::{Evaluation, StepOutput};
+use super::state_digest::StateDigest;
 use crate::error::Result;
 use crate::runtime::learning_rates::{LastRates, LearningRates, StepRates};
 use crate::runtime::optimizer::SavedOptimizer;
