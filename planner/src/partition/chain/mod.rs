@@ -21,8 +21,6 @@ mod ranges;
 mod search;
 mod solve;
 mod stages;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -64,20 +64,9 @@ pub fn chain(work: &Work, machine: &Machine, step: &Step) -> Result<Chained, Pla
     Problem::new(work, machine, step, POSITIONS)?.solve(true)
 }
 
-#[cfg(any(test, feature = "testing"))]
-/// As [`chain`] by the cost model alone, whatever the schedule holds, with at most `most_positions` in
-/// one search.
-pub(super) fn chain_by_model(
-    work: &Work,
-    machine: &Machine,
-    step: &Step,
-    most_positions: usize,
-) -> Result<Chained, PlannerError> {
-    Problem::new(work, machine, step, most_positions)?.solve(false)
-}
-
 impl Problem<'_> {
-    fn solve(&self, is_checked: bool) -> Result<Chained, PlannerError> {
+    /// Finds the best cuts; if they are to be checked, those that fit when the schedule runs.
+    pub(super) fn solve(&self, is_checked: bool) -> Result<Chained, PlannerError> {
         let mut stages = Stages::new(self.work, self.machine, self.step, self.lists.as_ref());
         let positions = self.positions(&stages);
         let search = Search::new(&stages, self.ranges.table(positions));
