@@ -30,7 +30,7 @@ impl Node {
     }
 }
 
-/// How a node uses a value of another node.
+/// How a node uses what is made by, or belongs to, another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pin {
     pub node: usize,
@@ -40,29 +40,23 @@ pub(super) struct Pin {
     pub keeps: bool,
 }
 
-/// A value that at least two nodes use, or the gradient of a parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A value that at least two nodes use, or a parameter that they read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Net {
     pub bytes: u64,
     pub gradient_bytes: u64,
+    /// Bytes of a parameter, on each stage that reads it.
+    pub copy: u64,
+    /// Bytes of the gradient and of the optimizer state of a parameter, which only its owner holds.
+    pub own: u64,
+    /// The node that makes the value, or the owner of the parameter: its first reader, to which the gradient goes.
     pub maker: usize,
     /// Whether the backward of the maker reads the value.
     pub maker_keeps: bool,
+    /// Whether a value or a gradient flows between the nodes: not for a parameter that is not trained.
+    pub flows: bool,
     /// The other nodes, ascending.
     pub pins: Vec<Pin>,
-}
-
-/// A parameter that at least two nodes read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shared {
-    /// Bytes of each copy.
-    pub copy: u64,
-    /// Bytes of the gradient and of the optimizer state, which only the owner holds.
-    pub own: u64,
-    /// The node of the first reader.
-    pub owner: usize,
-    /// All nodes that read it, the owner included, ascending.
-    pub readers: Vec<usize>,
 }
 
 /// Nodes, the values between them, and the order that these require. It has no cycles.
@@ -70,11 +64,8 @@ pub(super) struct Shared {
 pub(super) struct Graph {
     pub nodes: Vec<Node>,
     pub nets: Vec<Net>,
-    pub shared: Vec<Shared>,
     /// The nets of each node, with how it uses them; `None` for those that it makes.
     pub incident: Vec<Vec<(usize, Option<Pin>)>>,
-    /// The shared parameters of each node.
-    pub reads: Vec<Vec<usize>>,
     /// Nodes that must not be on a later stage, ascending.
     pub before: Vec<Vec<usize>>,
     /// Nodes that must not be on an earlier stage, ascending.
@@ -99,40 +90,37 @@ impl Graph {
                 ..Node::default()
             }
         });
-        let nets = work.values.iter().map(|value| {
+        let values = work.values.iter().map(|value| {
             let keepers = pins(&value.keepers, false);
             Net {
                 bytes: value.bytes.min(cap),
                 gradient_bytes: value.gradient_bytes.min(cap),
                 maker: value.maker,
-                maker_keeps: false,
+                flows: true,
                 pins: pins(&value.readers, true).chain(keepers).collect(),
+                ..Net::default()
             }
         });
-        // The gradient of a shared parameter goes to its first reader, whose stage owns it.
-        let gradients = work.parameters.iter().filter(|known| known.is_trainable);
-        let gradients = gradients.filter_map(|parameter| {
-            let (first, others) = parameter.readers.split_first()?;
-            Some(Net {
-                bytes: 0,
-                gradient_bytes: parameter.gradient_bytes().min(cap),
-                maker: *first,
-                maker_keeps: false,
+        let parameters = work.parameters.iter().filter_map(|parameter| {
+            let (owner, others) = parameter.readers.split_first()?;
+            let states = step.optimizer_states.saturating_add(1);
+            let held = Net {
+                copy: parameter.held_bytes().min(cap),
+                maker: *owner,
                 pins: pins(others, true).collect(),
+                ..Net::default()
+            };
+            Some(match parameter.is_trainable {
+                true => Net {
+                    gradient_bytes: parameter.gradient_bytes().min(cap),
+                    own: parameter.bytes.saturating_mul(states).min(cap),
+                    flows: true,
+                    ..held
+                },
+                false => held,
             })
         });
-        let shared = work.parameters.iter().map(|parameter| {
-            let states = step.optimizer_states.saturating_add(1);
-            let states = if parameter.is_trainable { states } else { 0 };
-            let own = parameter.bytes.saturating_mul(states);
-            Shared {
-                copy: parameter.held_bytes().min(cap),
-                own: own.min(cap),
-                owner: parameter.readers.first().copied().unwrap_or(0),
-                readers: parameter.readers.clone(),
-            }
-        });
-        Self::of_parts(nodes.collect(), nets.chain(gradients), shared, |node| node)
+        Self::of_parts(nodes.collect(), values.chain(parameters), |node| node)
     }
 
     /// Returns the graph whose nodes are groups of this one's. The groups must not form a cycle.
@@ -152,19 +140,16 @@ impl Graph {
             whole.kept += node.kept;
             whole.resident += node.resident;
         }
-        let (nets, shared) = (self.nets.iter().cloned(), self.shared.iter().cloned());
-        Self::of_parts(nodes, nets, shared, |node| group_of[node])
+        Self::of_parts(nodes, self.nets.iter().cloned(), |node| group_of[node])
     }
 
-    /// Puts the ends of nets and the readers of parameters into groups, adds those of a single group to its node, and merges
-    /// nets with the same ends.
+    /// Puts the ends of nets into groups, adds those of a single group to its node, and merges nets with the same ends.
     fn of_parts(
         mut nodes: Vec<Node>,
         nets: impl Iterator<Item = Net>,
-        shared: impl Iterator<Item = Shared>,
         group_of: impl Fn(usize) -> usize,
     ) -> Self {
-        let mut joined: BTreeMap<(usize, bool, Vec<Pin>), (u64, u64)> = BTreeMap::new();
+        let mut joined: BTreeMap<(usize, bool, bool, Vec<Pin>), Net> = BTreeMap::new();
         for net in nets {
             let (maker, mut maker_keeps) = (group_of(net.maker), net.maker_keeps);
             let mut pins: BTreeMap<usize, Pin> = BTreeMap::new();
@@ -178,44 +163,33 @@ impl Graph {
                 whole.reads |= pin.reads;
                 whole.keeps |= pin.keeps;
             }
-            if !pins.is_empty() {
-                let ends = (maker, maker_keeps, pins.into_values().collect());
-                let (bytes, gradient_bytes) = joined.entry(ends).or_default();
-                *bytes += net.bytes;
-                *gradient_bytes += net.gradient_bytes;
-            } else if maker_keeps {
-                nodes[maker].kept += net.bytes;
+            if pins.is_empty() {
+                nodes[maker].resident += net.copy + net.own;
+                nodes[maker].kept += if maker_keeps { net.bytes } else { 0 };
+                continue;
             }
+            let ends = (maker, maker_keeps, net.flows, pins.into_values().collect());
+            let whole = joined.entry(ends).or_default();
+            whole.bytes += net.bytes;
+            whole.gradient_bytes += net.gradient_bytes;
+            whole.copy += net.copy;
+            whole.own += net.own;
         }
-        let nets = joined.into_iter().map(|(ends, bytes)| Net {
-            bytes: bytes.0,
-            gradient_bytes: bytes.1,
-            maker: ends.0,
-            maker_keeps: ends.1,
-            pins: ends.2,
+        let nets = joined.into_iter();
+        let nets = nets.map(|((maker, maker_keeps, flows, pins), sums)| Net {
+            maker,
+            maker_keeps,
+            flows,
+            pins,
+            ..sums
         });
-        let shared = shared.map(|one| {
-            let readers = one.readers.iter().map(|node| group_of(*node));
-            let readers: BTreeSet<usize> = readers.collect();
-            Shared {
-                owner: group_of(one.owner),
-                readers: readers.into_iter().collect(),
-                ..one
-            }
-        });
-        let (alone, shared): (Vec<_>, Vec<_>) = shared.partition(|one| one.readers.len() == 1);
-        for one in alone {
-            nodes[one.owner].resident += one.copy + one.own;
-        }
         let lists = vec![Vec::new(); nodes.len()];
         let mut graph = Self {
             incident: vec![Vec::new(); nodes.len()],
-            reads: lists.clone(),
             before: lists.clone(),
             after: lists,
             nodes,
             nets: nets.collect(),
-            shared,
         };
         graph.link();
         graph
@@ -227,13 +201,10 @@ impl Graph {
             self.incident[net.maker].push((index, None));
             for pin in &net.pins {
                 self.incident[pin.node].push((index, Some(*pin)));
-                self.before[pin.node].push(net.maker);
-                self.after[net.maker].push(pin.node);
-            }
-        }
-        for (index, shared) in self.shared.iter().enumerate() {
-            for node in &shared.readers {
-                self.reads[*node].push(index);
+                if net.flows {
+                    self.before[pin.node].push(net.maker);
+                    self.after[net.maker].push(pin.node);
+                }
             }
         }
         for list in self.before.iter_mut().chain(&mut self.after) {

@@ -53,8 +53,6 @@ pub(super) struct Loads<'a> {
     stages: Vec<Stage>,
     /// For each net and stage, the nodes besides the maker that read and that keep.
     pins: Vec<[u32; 2]>,
-    /// For each shared parameter and stage, the nodes that read it.
-    readers: Vec<u32>,
     /// For each pair of stages, the nets that cross: between forwards, from a forward to a backward, between backwards.
     edges: Vec<[u32; 3]>,
     crossing: u64,
@@ -75,7 +73,6 @@ impl<'a> Loads<'a> {
             terms,
             stages: vec![Stage::default(); stages],
             pins: vec![[0; 2]; graph.nets.len() * stages],
-            readers: vec![0; graph.shared.len() * stages],
             edges: vec![[0; 3]; stages * stages],
             crossing: 0,
             is_stale: vec![true; terms.ranks.len()],
@@ -92,13 +89,6 @@ impl<'a> Loads<'a> {
             for stage in 0..stages {
                 loads.contribute(index, loads.stage_of[net.maker], stage, true);
             }
-        }
-        for (index, shared) in graph.shared.iter().enumerate() {
-            for node in &shared.readers {
-                loads.read(index, loads.stage_of[*node], true);
-            }
-            let owner = loads.stage_of[shared.owner];
-            loads.stages[owner].resident += shared.own;
         }
         loads.refresh();
         loads
@@ -168,15 +158,6 @@ impl<'a> Loads<'a> {
         }
         self.stage_of[node] = to;
         self.contribute_all(node, from, to, true);
-        for shared in &graph.reads[node] {
-            self.read(*shared, from, false);
-            self.read(*shared, to, true);
-            if graph.shared[*shared].owner == node {
-                let bytes = graph.shared[*shared].own;
-                self.stages[from].resident -= bytes;
-                self.stages[to].resident += bytes;
-            }
-        }
         self.carry(node, to, true);
         self.refresh();
     }
@@ -223,39 +204,28 @@ impl<'a> Loads<'a> {
         change(keeps, u32::from(pin.keeps), adds);
     }
 
-    /// Adds or removes a reader of a shared parameter.
-    fn read(&mut self, shared: usize, stage: usize, adds: bool) {
-        let readers = &mut self.readers[shared * self.stages.len() + stage];
-        let before = *readers;
-        change(readers, 1, adds);
-        if before.min(*readers) == 0 {
-            let copy = self.graph.shared[shared].copy;
-            change(&mut self.stages[stage].resident, copy, adds);
-            self.is_stale[self.terms.rank_of[stage]] = true;
-        }
-    }
-
     /// Adds or subtracts the contribution of a net to one stage. Gradients count as if each stage sent
     /// its own directly to the maker's stage: with one stage per rank as many bytes cross where they
     /// are passed down from stage to stage.
     fn contribute(&mut self, net: usize, maker: usize, stage: usize, adds: bool) {
-        let [reads, keeps] = self.pins[net * self.stages.len() + stage];
+        let [reads, keeps] = self.pins[net * self.stages.len() + stage].map(|pins| pins > 0);
         let net = &self.graph.nets[net];
+        let sums = &mut self.stages[stage];
+        let (sum, keeps, held) = match stage == maker {
+            true => (&mut sums.own, keeps || net.maker_keeps, net.copy + net.own),
+            false => (&mut sums.got, keeps, if reads { net.copy } else { 0 }),
+        };
+        let kept = if keeps { net.bytes } else { 0 };
+        change(sum, kept, adds);
+        change(&mut sums.resident, held, adds);
+        self.is_stale[self.terms.rank_of[stage]] |= kept + held > 0;
         if stage == maker {
-            if keeps > 0 || net.maker_keeps {
-                change(&mut self.stages[stage].own, net.bytes, adds);
-                self.is_stale[self.terms.rank_of[stage]] = true;
-            }
             return;
         }
-        if keeps > 0 {
-            change(&mut self.stages[stage].got, net.bytes, adds);
-            self.is_stale[self.terms.rank_of[stage]] = true;
-        }
-        if reads > 0 {
+        if reads {
             self.cross(maker, stage, [FORWARD; 2], net.bytes, adds);
             self.cross(stage, maker, [BACKWARD; 2], net.gradient_bytes, adds);
-        } else if keeps > 0 {
+        } else if keeps {
             self.cross(maker, stage, [FORWARD, BACKWARD], net.bytes, adds);
         }
     }

@@ -78,7 +78,7 @@ fn weight(size: u128, total: u128) -> Idx {
 /// parts once, so its weight is divided among the readers.
 fn neighbours(graph: &Graph) -> Vec<BTreeMap<usize, u128>> {
     let mut neighbours = vec![BTreeMap::new(); graph.nodes.len()];
-    for net in &graph.nets {
+    for net in graph.nets.iter().filter(|net| net.flows) {
         let bytes = u128::from(net.bytes) + u128::from(net.gradient_bytes);
         let bytes = bytes / net.pins.len() as u128;
         for pin in &net.pins {
@@ -98,15 +98,13 @@ fn sizes(graph: &Graph, ranks: &[RankModel]) -> Vec<Vec<u128>> {
         let held = graph.nodes.iter().map(|node| node.resident + node.kept);
         let mut held: Vec<u128> = held.map(u128::from).collect();
         for net in &graph.nets {
+            held[net.maker] += u128::from(net.copy) + u128::from(net.own);
             let keepers = net.pins.iter().filter(|pin| pin.keeps);
             let keeper = keepers.map(|pin| pin.node).next();
             let keeper = net.maker_keeps.then_some(net.maker).or(keeper);
             if let Some(keeper) = keeper {
                 held[keeper] += u128::from(net.bytes);
             }
-        }
-        for shared in &graph.shared {
-            held[shared.owner] += u128::from(shared.copy) + u128::from(shared.own);
         }
         sizes.push(held);
     }

@@ -62,17 +62,13 @@ fn bytes(graph: &Graph, in_flight: u64) -> Vec<u64> {
     let mut kept: Vec<u64> = graph.nodes.iter().map(|node| node.kept).collect();
     let mut bytes: Vec<u64> = graph.nodes.iter().map(|node| node.resident).collect();
     for net in &graph.nets {
+        bytes[net.maker] += net.copy + net.own;
         if net.maker_keeps {
             kept[net.maker] += net.bytes;
         }
-        for pin in net.pins.iter().filter(|pin| pin.keeps) {
-            kept[pin.node] += net.bytes;
-        }
-    }
-    for shared in &graph.shared {
-        bytes[shared.owner] += shared.own;
-        for reader in &shared.readers {
-            bytes[*reader] += shared.copy;
+        for pin in &net.pins {
+            bytes[pin.node] += net.copy;
+            kept[pin.node] += if pin.keeps { net.bytes } else { 0 };
         }
     }
     let all = graph.nodes.iter().zip(bytes).zip(kept);

@@ -75,7 +75,7 @@ impl Groups {
             position: vec![0; nodes],
             scope: work.blocks.iter().map(|block| block.name.clone()).collect(),
         };
-        for net in &graph.nets {
+        for net in graph.nets.iter().filter(|net| net.flows) {
             let bytes = net.bytes + net.gradient_bytes;
             for pin in &net.pins {
                 *groups.after[net.maker].entry(pin.node).or_default() += bytes;

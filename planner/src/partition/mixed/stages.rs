@@ -149,7 +149,7 @@ fn closure(graph: &Graph, rank_of: &[usize], waits: &[usize], ready: &[usize]) -
 /// Splits stages whose parts exchange no values into separate stages. `None` if there would be more
 /// than `most`, or if no stage is split.
 fn divided(graph: &Graph, staged: &Staged, most: usize) -> Option<Staged> {
-    let nets = graph.nets.iter();
+    let nets = graph.nets.iter().filter(|net| net.flows);
     let edges = nets.flat_map(|net| net.pins.iter().map(|pin| (net.maker, pin.node)));
     let part_of = components(&staged.stage_of, edges);
     let parts = part_of.iter().map(|part| (staged.stage_of[*part], *part));
