@@ -17,19 +17,13 @@ use crate::{Machine, Work};
 /// Two groups of which the second runs later, and the bytes that they exchange.
 type Edge = (usize, usize, u64);
 
-/// The bytes that each group exchanges with others.
-type Neighbours = Vec<BTreeMap<usize, u64>>;
-
 /// Groups of the nodes of a graph, and an order in which they can run.
 #[derive(Debug, Clone)]
 struct Groups {
     /// The group of each node, named by the lowest node in it.
     of: Vec<usize>,
-    /// The nodes of each group by lowest node; empty for nodes that are not the lowest of their group.
-    members: Vec<Vec<usize>>,
-    before: Neighbours,
-    /// The bytes that each group exchanges with later groups, in both directions.
-    after: Neighbours,
+    /// The bytes that each group exchanges with others, in both directions.
+    exchanged: Vec<BTreeMap<usize, u64>>,
     time: Vec<u64>,
     order: Vec<usize>,
     /// The index of each group in the order.
@@ -67,9 +61,7 @@ impl Groups {
         let nodes = graph.nodes.len();
         let mut groups = Self {
             of: (0..nodes).collect(),
-            members: (0..nodes).map(|node| vec![node]).collect(),
-            before: vec![BTreeMap::new(); nodes],
-            after: vec![BTreeMap::new(); nodes],
+            exchanged: vec![BTreeMap::new(); nodes],
             time: graph.nodes.iter().map(|node| node.time()).collect(),
             order: graph.order(),
             position: vec![0; nodes],
@@ -78,12 +70,23 @@ impl Groups {
         for net in graph.nets.iter().filter(|net| net.flows) {
             let bytes = net.bytes + net.gradient_bytes;
             for pin in &net.pins {
-                *groups.after[net.maker].entry(pin.node).or_default() += bytes;
-                *groups.before[pin.node].entry(net.maker).or_default() += bytes;
+                groups.exchange(net.maker, pin.node, bytes);
             }
         }
         groups.renumber(0);
         groups
+    }
+
+    fn exchange(&mut self, a: usize, b: usize, bytes: u64) {
+        *self.exchanged[a].entry(b).or_default() += bytes;
+        *self.exchanged[b].entry(a).or_default() += bytes;
+    }
+
+    /// Returns the groups that read from a group, with the bytes that both exchange.
+    fn after(&self, group: usize) -> impl Iterator<Item = (usize, u64)> {
+        let others = self.exchanged[group].iter();
+        let later = others.filter(move |(other, _)| self.position[**other] > self.position[group]);
+        later.map(|(other, bytes)| (*other, *bytes))
     }
 
     /// Returns the number of groups.
@@ -136,9 +139,9 @@ impl Groups {
     fn merge_edges(&mut self, count: usize, rule: impl Fn(&Self, Edge) -> Option<u64>) {
         let mut edges = Vec::new();
         for from in &self.order {
-            for (to, bytes) in &self.after[*from] {
-                if let Some(place) = rule(self, (*from, *to, *bytes)) {
-                    edges.push((place, *from, *to));
+            for (to, bytes) in self.after(*from) {
+                if let Some(place) = rule(self, (*from, to, bytes)) {
+                    edges.push((place, *from, to));
                 }
             }
         }
@@ -148,7 +151,7 @@ impl Groups {
                 return;
             }
             let (from, to) = (self.of[from], self.of[to]);
-            if let Some(bytes) = self.after[from].get(&to).copied()
+            if let Some(bytes) = self.exchanged[from].get(&to).copied()
                 && rule(self, (from, to, bytes)).is_some()
             {
                 self.merge(from, to);
@@ -163,9 +166,9 @@ impl Groups {
             let Some(group) = smallest.copied() else {
                 return;
             };
-            let neighbours = self.before[group].iter().chain(&self.after[group]);
+            let others = self.exchanged[group].iter();
             let neighbours =
-                neighbours.map(|(other, bytes)| (self.time[*other], Reverse(*bytes), *other));
+                others.map(|(other, bytes)| (self.time[*other], Reverse(*bytes), *other));
             let neighbours: BTreeSet<(u64, Reverse<u64>, usize)> = neighbours.collect();
             let merged = neighbours.into_iter().any(|(_, _, other)| {
                 match self.position[group] < self.position[other] {
@@ -192,9 +195,9 @@ impl Groups {
             if !waits[at - from] {
                 continue;
             }
-            for later in self.after[self.order[at]].keys() {
-                let later_at = self.position[*later];
-                let is_direct = at == from && *later == then;
+            for (later, _) in self.after(self.order[at]) {
+                let later_at = self.position[later];
+                let is_direct = at == from && later == then;
                 if later_at <= to && !is_direct {
                     waits[later_at - from] = true;
                 }
@@ -215,32 +218,23 @@ impl Groups {
         true
     }
 
-    /// Moves the members of one group to another.
+    /// Moves all of one group to another.
     fn join(&mut self, low: usize, high: usize) {
-        for node in std::mem::take(&mut self.members[high]) {
-            self.of[node] = low;
-            self.members[low].push(node);
-        }
+        let moved = self.of.iter_mut().filter(|group| **group == high);
+        moved.for_each(|group| *group = low);
         self.time[low] += self.time[high];
         self.scope[low] = shared_scope(&self.scope[low], &self.scope[high]).to_owned();
-        redirect(&mut self.after, &mut self.before, low, high);
-        redirect(&mut self.before, &mut self.after, low, high);
+        for (other, bytes) in std::mem::take(&mut self.exchanged[high]) {
+            self.exchanged[other].remove(&high);
+            if other != low {
+                self.exchange(low, other, bytes);
+            }
+        }
     }
 
     fn renumber(&mut self, from: usize) {
         for (at, group) in self.order.iter().enumerate().skip(from) {
             self.position[*group] = at;
-        }
-    }
-}
-
-/// Moves the bytes that a group exchanges, in one direction, to another group.
-fn redirect(own: &mut Neighbours, others: &mut Neighbours, low: usize, high: usize) {
-    for (other, bytes) in std::mem::take(&mut own[high]) {
-        others[other].remove(&high);
-        if other != low {
-            *own[low].entry(other).or_default() += bytes;
-            *others[other].entry(low).or_default() += bytes;
         }
     }
 }
