@@ -335,8 +335,10 @@ impl Machine {
         }
     }
 
-    pub(crate) fn rank_models_mut(&mut self) -> &mut [RankModel] {
-        &mut self.ranks
+    /// Lowers the memory limit of a rank, if it has one.
+    pub(crate) fn lower_limit(&mut self, rank: RankIndex, bytes: u64) {
+        let limit = &mut self.ranks[rank.index()].memory_bytes;
+        *limit = limit.map(|limit| limit.saturating_sub(bytes));
     }
 
     /// Returns the number of stages per rank.

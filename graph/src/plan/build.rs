@@ -264,7 +264,6 @@ impl Planning {
                 .update_ns(trained / replicas, step.optimizer_states);
             let sum = machine.rates.add_ns(step.summed(trained));
             let held = StageBytes {
-                transient: transient.unwrap_or(0),
                 gradients: trained.saturating_mul(step.gradients_held()),
                 optimizer: held.optimizer / replicas,
                 ..held
@@ -277,7 +276,7 @@ impl Planning {
                 sum: rank.time(sum),
                 update: rank.time(update),
                 resident_bytes: held.resident(),
-                transient_bytes: held.transient,
+                transient_bytes: transient.unwrap_or(0),
                 exchanged_bytes: step.exchanged(trained),
                 ..*costs
             };

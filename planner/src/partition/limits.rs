@@ -1,7 +1,7 @@
 //! Partitions within the memory that the simulator counts.
 
 use super::partitioner::Found;
-use crate::{Machine, PlannerError, Predicted, RankPrediction, Step, Work, predict};
+use crate::{Machine, PlannerError, Predicted, Step, Work, predict};
 
 /// How often a partitioner is run.
 const ATTEMPTS: usize = 3;
@@ -20,31 +20,24 @@ pub(super) fn within_limits(
     step: &Step,
     find: impl Fn(&Machine) -> Result<Found, PlannerError>,
 ) -> Result<Found, PlannerError> {
-    let excess = |rank: &RankPrediction| {
-        let limit = machine.rank(rank.rank).memory_bytes.unwrap_or(u64::MAX);
-        rank.memory.total().saturating_sub(limit)
-    };
     let sum = |predicted: &Predicted| -> u128 {
-        let ranks = predicted.prediction.ranks.iter();
-        ranks.map(|rank| u128::from(excess(rank))).sum()
+        let excesses = predicted.prediction.excesses(machine);
+        excesses.map(|excess| u128::from(excess.bytes())).sum()
     };
     let mut best = find(machine)?;
     let mut tighter = machine.clone();
     for _ in 1..ATTEMPTS {
-        let ranks = &best.1.prediction.ranks;
-        let is_far = ranks.iter().any(|rank| {
-            let limit = tighter.rank(rank.rank).memory_bytes.unwrap_or(u64::MAX);
-            excess(rank) > limit / MOST_EXCESS_DIVISOR
+        let prediction = &best.1.prediction;
+        let is_far = prediction.excesses(machine).any(|excess| {
+            let limit = tighter.rank(excess.rank).memory_bytes;
+            excess.bytes() > limit.unwrap_or(u64::MAX) / MOST_EXCESS_DIVISOR
         });
         if is_far || sum(&best.1) == 0 {
             break;
         }
-        for (model, rank) in tighter.rank_models_mut().iter_mut().zip(ranks) {
-            let less = match excess(rank) {
-                0 => 0,
-                over => over.max(rank.memory.buffers),
-            };
-            model.memory_bytes = model.memory_bytes.map(|limit| limit.saturating_sub(less));
+        for excess in prediction.excesses(machine) {
+            let waiting = prediction.ranks[excess.rank.index()].memory.buffers;
+            tighter.lower_limit(excess.rank, excess.bytes().max(waiting));
         }
         // Lower limits may leave nothing: the earlier result is returned. Its prediction is for these limits, so
         // it is not used.

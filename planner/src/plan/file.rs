@@ -359,6 +359,7 @@ impl PlanFile {
         found.name = "auto".to_owned();
         Ok(found)
     }
+
     /// Predicts the memory of each rank in another step of these stages: with another schedule, number of micro-batches, or
     /// optimizer. The micro-batches have the size of the planned one. The stages keep their ranks and replicas, and recompute what the
     /// plan says.
@@ -383,7 +384,6 @@ impl PlanFile {
                 parameters: planned.parameters,
                 gradients: planned.gradients,
                 optimizer: trained.saturating_mul(step.optimizer_states) / replicas,
-                transient: 0,
             }
         };
         let map = self.stage_to_rank();
@@ -404,10 +404,7 @@ impl PlanFile {
                 true => StageBytes::default(),
             };
             stage.resident_bytes = held.resident();
-            StageBytes {
-                transient: stage.transient_bytes,
-                ..held
-            }
+            held
         });
         let bytes = stages.collect();
         let dependencies = self.dependencies();

@@ -9,7 +9,7 @@ use tinderbox_schedule::{
 
 use crate::{Machine, Partition, Step, Work};
 
-/// Bytes that a stage holds besides its activations.
+/// Bytes that a stage holds all the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StageBytes {
     /// Parameters, copies included.
@@ -18,12 +18,10 @@ pub struct StageBytes {
     pub gradients: u64,
     /// State of the optimizer.
     pub optimizer: u64,
-    /// The maximum that a program holds at a time besides values that are kept and sent.
-    pub transient: u64,
 }
 
 impl StageBytes {
-    /// Returns the bytes that are held all the time.
+    /// Returns the sum of all.
     #[must_use]
     pub fn resident(&self) -> u64 {
         sum([self.parameters, self.gradients, self.optimizer])
@@ -37,7 +35,7 @@ pub struct PartitionCosts {
     pub costs: Costs,
     /// Edges and ties.
     pub dependencies: Dependencies,
-    /// The bytes that each stage holds besides activations.
+    /// The bytes that each stage holds all the time.
     pub bytes: Vec<StageBytes>,
 }
 
@@ -59,7 +57,7 @@ pub fn partition_costs(
         add(&mut cost.input_gradient, block.input_gradient);
         add(&mut cost.weight_gradient, block.weight_gradient);
         add(&mut cost.weight_gradient_bytes, block.weight_gradient_bytes);
-        bytes[*stage].transient = bytes[*stage].transient.max(block.transient_bytes);
+        cost.transient_bytes = cost.transient_bytes.max(block.transient_bytes);
     }
     let mut edges = Edges::default();
     let (ties, trained) = hold_parameters(work, step, partition, &mut bytes, &mut edges);
@@ -91,7 +89,7 @@ pub fn partition_costs(
         if partition.recompute[stage] {
             add(&mut cost.backward, cost.forward);
             add(&mut cost.input_gradient, cost.forward);
-            add(&mut bytes[stage].transient, own);
+            add(&mut cost.transient_bytes, own);
         } else {
             add(&mut cost.activation_bytes, own);
         }
@@ -112,7 +110,6 @@ pub fn partition_costs(
             *time = rank.time(*time);
         }
         cost.resident_bytes = bytes[stage].resident();
-        cost.transient_bytes = bytes[stage].transient;
     }
     let Edges(messages) = edges;
     let dependencies = Dependencies::new(stages, messages.keys().copied(), ties);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tinderbox_schedule::arithmetic::{add, sum};
 use tinderbox_schedule::{Action, Costs, Message, Schedule, Span, Timeline, peak_bytes};
 
-use super::PartitionCosts;
+use super::StageBytes;
 
 /// Bytes of a rank at its peak. Each part has its own peak, so the sum is an upper bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -50,22 +50,26 @@ impl RankMemory {
     }
 }
 
-/// The memory of every rank under a schedule.
+/// The memory of every rank under a schedule. What the given bytes of stages leave of a rank's peak counts as activations.
 pub(super) fn of_ranks(
     schedule: &Schedule,
     timeline: &Timeline,
-    costs: &PartitionCosts,
+    costs: &Costs,
+    bytes: &[StageBytes],
 ) -> Vec<RankMemory> {
-    let peaks = peak_bytes(schedule, &costs.costs);
+    let peaks = peak_bytes(schedule, costs);
     let mut ranks = vec![RankMemory::default(); peaks.len()];
-    for (stage, rank) in costs.bytes.iter().zip(&schedule.stage_to_rank) {
+    for (stage, rank) in costs.stages.iter().zip(&schedule.stage_to_rank) {
+        let transient = &mut ranks[rank.index()].transient;
+        *transient = stage.transient_bytes.max(*transient);
+    }
+    for (stage, rank) in bytes.iter().zip(&schedule.stage_to_rank) {
         let memory = &mut ranks[rank.index()];
         add(&mut memory.parameters, stage.parameters);
         add(&mut memory.gradients, stage.gradients);
         add(&mut memory.optimizer, stage.optimizer);
-        memory.transient = memory.transient.max(stage.transient);
     }
-    let waiting = waiting_bytes(timeline, &costs.costs);
+    let waiting = waiting_bytes(timeline, costs);
     for ((memory, peak), buffers) in ranks.iter_mut().zip(peaks).zip(waiting) {
         let resident = sum([memory.parameters, memory.gradients, memory.optimizer]);
         memory.activations = peak.saturating_sub(resident);
@@ -75,7 +79,7 @@ pub(super) fn of_ranks(
 }
 
 /// The maximum bytes of messages that wait on each rank to be read, while its actions run.
-pub(super) fn waiting_bytes(timeline: &Timeline, costs: &Costs) -> Vec<u64> {
+fn waiting_bytes(timeline: &Timeline, costs: &Costs) -> Vec<u64> {
     let mut sent: HashMap<Message, u64> = HashMap::new();
     for span in timeline.ranks.iter().flat_map(|rank| &rank.spans) {
         if let Action::Send(message) = span.action {

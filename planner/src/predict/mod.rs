@@ -59,16 +59,50 @@ impl Prediction {
     /// Returns the first rank that exceeds its memory limit, with its bytes.
     #[must_use]
     pub fn over_limit(&self, machine: &Machine) -> Option<Infeasible> {
-        self.ranks.iter().find_map(|rank| {
+        let Excess {
+            rank,
+            needed,
+            limit,
+        } = self.excesses(machine).next()?;
+        Some(Infeasible::Rank {
+            rank,
+            needed,
+            limit,
+        })
+    }
+
+    /// Returns the ranks that exceed their memory limits.
+    pub(crate) fn excesses(&self, machine: &Machine) -> impl Iterator<Item = Excess> {
+        self.ranks.iter().filter_map(move |rank| {
             let limit = machine.rank(rank.rank).memory_bytes?;
             let (rank, needed) = (rank.rank, rank.memory.total());
-            let over = Infeasible::Rank {
+            let excess = Excess {
                 rank,
                 needed,
                 limit,
             };
-            (needed > limit).then_some(over)
+            (needed > limit).then_some(excess)
         })
+    }
+}
+
+/// A rank that needs more memory than its limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Excess {
+    pub(crate) rank: RankIndex,
+    pub(crate) needed: u64,
+    pub(crate) limit: u64,
+}
+
+impl Excess {
+    /// Returns the bytes above the limit.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.needed.saturating_sub(self.limit)
+    }
+
+    /// Returns the bytes that it needs, in thousandths of its limit.
+    pub(crate) fn permille(&self) -> u128 {
+        u128::from(self.needed) * 1000 / u128::from(self.limit.max(1))
     }
 }
 
@@ -119,7 +153,7 @@ pub fn predict_costs(
     let (edges, simulated) = (&costs.dependencies, &costs.costs);
     let schedule = schedule_of(machine, step, stage_to_rank, edges, simulated)?;
     let timeline = simulate(&schedule, edges, simulated)?;
-    let memory = memory::of_ranks(&schedule, &timeline, &costs);
+    let memory = memory::of_ranks(&schedule, &timeline, simulated, &costs.bytes);
     let ranks = timeline.ranks.iter().zip(memory).enumerate();
     let ranks = ranks.map(|(rank, (timeline, memory))| RankPrediction {
         rank: RankIndex::new(rank),

@@ -2,12 +2,10 @@
 
 use tinderbox_schedule::arithmetic::sum;
 use tinderbox_schedule::{
-    Action, AutoOptions, Compute, Costs, Dependencies, RankIndex, Schedule, auto, peak_bytes,
-    simulate,
+    Action, AutoOptions, Compute, Costs, Dependencies, RankIndex, Schedule, auto, simulate,
 };
 
-use super::memory::waiting_bytes;
-
+use super::memory::of_ranks;
 use crate::{Machine, PlannerError, Step};
 
 /// Returns the schedule of stages on these ranks: the step's own, or lists found by a search within the
@@ -88,17 +86,9 @@ fn excess(
         return Ok(vec![0; memory.len()]);
     }
     let timeline = simulate(schedule, dependencies, costs)?;
-    let mut transient = vec![0; schedule.world_size()];
-    for (rank, stage) in schedule.stage_to_rank.iter().zip(&costs.stages) {
-        let most = &mut transient[rank.index()];
-        *most = stage.transient_bytes.max(*most);
-    }
-    let waiting = waiting_bytes(&timeline, costs);
-    let held = peak_bytes(schedule, costs).into_iter().zip(waiting);
-    let all = held.zip(transient).zip(memory);
-    let over = all.map(|(((peak, waiting), transient), memory)| {
-        sum([peak, waiting, transient]).saturating_sub(*memory)
-    });
+    let held = of_ranks(schedule, &timeline, costs, &[]);
+    let held = held.iter().zip(memory);
+    let over = held.map(|(held, memory)| held.total().saturating_sub(*memory));
     Ok(over.collect())
 }
 

@@ -1,34 +1,20 @@
 //! Explains why no cuts fit: the smallest set of facts that rules them out.
 
-use tinderbox_schedule::RankIndex;
 use tinderbox_schedule::arithmetic::scaled;
 
 use super::problem::Problem;
 use super::search::Cuts;
 use super::stages::Stages;
 use crate::Infeasible;
+use crate::predict::Excess;
 
-/// A rank that exceeds its memory limit.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Excess {
-    pub(super) rank: RankIndex,
-    pub(super) needed: u64,
-    pub(super) limit: u64,
-}
-
-impl Excess {
-    /// The bytes that it holds, in thousandths of its limit.
-    pub(super) fn permille(&self) -> u128 {
-        u128::from(self.needed) * 1000 / u128::from(self.limit.max(1))
-    }
-
-    pub(super) fn infeasible(self, stages: usize) -> Infeasible {
-        Infeasible::Cuts {
-            stages,
-            rank: self.rank,
-            needed: self.needed,
-            limit: self.limit,
-        }
+/// The closest cuts, by the rank that exceeds its limit most.
+pub(super) fn cuts(stages: usize, excess: Excess) -> Infeasible {
+    Infeasible::Cuts {
+        stages,
+        rank: excess.rank,
+        needed: excess.needed,
+        limit: excess.limit,
     }
 }
 
@@ -147,7 +133,7 @@ fn closest(problem: &Problem<'_>, stages: &mut Stages, best: Best<'_>) -> Infeas
         needed: u64::MAX,
         limit: limits[0],
     };
-    over.unwrap_or(none).infeasible(stages.count())
+    cuts(stages.count(), over.unwrap_or(none))
 }
 
 /// Returns the largest number in `from..=to` up to which `is_fine` holds; it must hold for `from`.

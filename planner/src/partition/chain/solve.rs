@@ -3,10 +3,11 @@
 
 use tinderbox_schedule::arithmetic::narrow;
 
-use super::explain::{self, Best, Excess};
+use super::explain::{self, Best};
 use super::problem::Problem;
 use super::search::{Cuts, Search};
 use super::stages::Stages;
+use crate::predict::Excess;
 use crate::{Machine, Partition, PlannerError, Step, Work, predict};
 
 /// The number of positions in one search, up to one per stage more; time and memory are quadratic in it.
@@ -177,7 +178,7 @@ impl Problem<'_> {
             }
         }
         let closest = closest.expect("a rank was over its limit");
-        Err(closest.infeasible(stages.count()).into())
+        Err(explain::cuts(stages.count(), closest).into())
     }
 
     /// Lowers the limits of stages on ranks that exceed their memory, and returns the worst excess.
@@ -191,25 +192,13 @@ impl Problem<'_> {
         let held = (0..map.len()).map(|stage| self.held(stages, cuts, stage));
         let held: Vec<u64> = held.collect();
         let mut worst: Option<Excess> = None;
-        for rank in &predicted.prediction.ranks {
-            let Some(limit) = self.machine.rank(rank.rank).memory_bytes else {
-                continue;
-            };
-            let (needed, rank) = (rank.memory.total(), rank.rank);
-            let excess = needed.saturating_sub(limit);
-            if excess == 0 {
-                continue;
-            }
-            let over = Excess {
-                rank,
-                needed,
-                limit,
-            };
+        for over in predicted.prediction.excesses(self.machine) {
             worst = worst.into_iter().chain([over]).max_by_key(Excess::permille);
-            let on_rank = || (0..map.len()).filter(|stage| map[*stage] == rank);
+            let on_rank = || (0..map.len()).filter(|stage| map[*stage] == over.rank);
             let all: u128 = on_rank().map(|stage| u128::from(held[stage])).sum();
             for stage in on_rank() {
-                let share = (u128::from(excess) * u128::from(held[stage])).div_ceil(all.max(1));
+                let share = u128::from(over.bytes()) * u128::from(held[stage]);
+                let share = share.div_ceil(all.max(1));
                 let limit = &mut stages.places[stage].limit_bytes;
                 if self.machine.chunks() > 1 {
                     *limit = held[stage].min(*limit);

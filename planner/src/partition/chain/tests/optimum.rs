@@ -79,7 +79,9 @@ fn fits(machine: &Machine, costs: &PartitionCosts, lists: &Schedule) -> bool {
         let rank = rank.index();
         let [into, _, _, returned] = messages(&lists.stage_to_rank, costs, stage);
         held[rank] += 2 * (into + returned);
-        transient[rank] = costs.bytes[stage].transient.max(transient[rank]);
+        transient[rank] = costs.costs.stages[stage]
+            .transient_bytes
+            .max(transient[rank]);
     }
     let ranks = machine.rank_models().iter().zip(held.iter().zip(transient));
     let mut limits = ranks.map(|(rank, (held, transient))| (held + transient, rank.memory_bytes));
