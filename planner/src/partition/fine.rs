@@ -19,29 +19,24 @@ pub fn fine(work: &Work, stage_bytes: u64, kept_bytes: u64) -> Partition {
             add(&mut owned[*owner], parameter.held_bytes());
         }
     }
-    // A value crosses every cut between its maker and its last reader.
-    let mut change = vec![0_i128; blocks + 1];
-    let mut made = vec![0_u64; blocks];
+    // The bytes that cross each cut, and those that the blocks before it make, first as differences. A value crosses every cut
+    // between its maker and its last reader.
+    let mut crossing = vec![0_i128; blocks + 1];
+    let mut made_before = vec![0_u64; blocks + 1];
     for value in &work.values {
         if !value.keepers.is_empty() {
-            add(&mut made[value.maker], value.bytes);
+            add(&mut made_before[value.maker + 1], value.bytes);
         }
         if let Some(last) = value.readers.last() {
-            change[value.maker + 1] += i128::from(value.bytes);
-            change[last + 1] -= i128::from(value.bytes);
+            crossing[value.maker + 1] += i128::from(value.bytes);
+            crossing[last + 1] -= i128::from(value.bytes);
         }
     }
-    let crossing = change.into_iter().scan(0, |live, change| {
-        *live += change;
-        Some(*live)
-    });
-    let crossing: Vec<i128> = crossing.collect();
-    // Of the blocks before each one, and of all.
-    let mut made_before = vec![0];
-    made_before.extend(made.into_iter().scan(0_u64, |sum, bytes| {
-        add(sum, bytes);
-        Some(*sum)
-    }));
+    for at in 1..=blocks {
+        crossing[at] += crossing[at - 1];
+        let before = made_before[at - 1];
+        add(&mut made_before[at], before);
+    }
     let mut starts = vec![0];
     let (mut held, mut last) = (0_u64, 0);
     for (block, bytes) in owned.into_iter().enumerate() {

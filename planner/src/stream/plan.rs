@@ -238,32 +238,25 @@ impl StreamPlan {
         self.stays[gap.visit][gap.place] = true;
     }
 
-    /// The gaps between uses, each item's in the order of the visits.
+    /// The gaps between uses, in the order of the visits before them.
     fn gaps(&self) -> Vec<Gap> {
-        let count = self.visits.len();
-        // The next use of each value after the last visit.
-        let mut next: Vec<Option<usize>> = vec![None; self.items.len()];
-        for (index, visit) in self.visits.iter().enumerate().rev() {
-            for item in &visit.items {
-                let is_made = self.items[*item].is_made;
-                next[*item] = (!is_made).then_some(count + index);
-            }
-        }
         let mut gaps = Vec::new();
-        for (index, visit) in self.visits.iter().enumerate().rev() {
-            for (place, item) in visit.items.iter().enumerate() {
-                // Of one that is made, the last visit has none.
-                if let Some(later) = next[*item].replace(index) {
+        for (index, visit) in self.visits.iter().enumerate() {
+            for (item, (before, place)) in visit.items.iter().zip(&self.before[index]) {
+                let is_of_pass = *before < index;
+                // One that is made is not needed from its last visit to the first of the next pass.
+                if is_of_pass || !self.items[*item].is_made {
+                    let passed = if is_of_pass { 0 } else { self.visits.len() };
                     gaps.push(Gap {
                         item: *item,
-                        visit: index,
-                        place,
-                        length: later - index,
+                        visit: *before,
+                        place: *place,
+                        length: passed + index - before,
                     });
                 }
             }
         }
-        gaps.reverse();
+        gaps.sort_by_key(|gap| (gap.visit, Reverse(gap.place)));
         gaps
     }
 

@@ -52,20 +52,20 @@ struct Rectangle {
 /// first reader there: the range then begins after the previous reader.
 pub(super) struct Ranges {
     rectangles: Vec<Rectangle>,
-    /// Running maxima of transient bytes over 1, 2, 4, ... blocks.
-    transients: Vec<Vec<u64>>,
+    /// The transient bytes of each block.
+    transients: Vec<u64>,
     /// Prefix sums of `resident` and `kept` over the blocks, each item counted at its first use.
     first_uses: Vec<[u64; 2]>,
     blocks: usize,
 }
 
 impl Ranges {
-    /// Linear in readers and keepers, times the logarithm of the number of blocks.
+    /// Linear in blocks, readers and keepers.
     pub(super) fn new(work: &Work, step: &Step) -> Self {
         let transients = work.blocks.iter().map(|block| block.transient_bytes);
         let mut ranges = Self {
             rectangles: Vec::new(),
-            transients: maxima(transients.collect()),
+            transients: transients.collect(),
             first_uses: Vec::new(),
             blocks: work.blocks.len(),
         };
@@ -160,7 +160,7 @@ impl Ranges {
     }
 
     /// A lower bound of the fields that grow with a range: items that blocks before the range use too
-    /// are left out.
+    /// are left out. Linear in the blocks of the range.
     pub(super) fn at_least(&self, from: usize, to: usize) -> BlockRange {
         let [a, b] = [from.min(to), to].map(|at| self.first_uses[at]);
         let bytes = RangeBytes {
@@ -172,13 +172,16 @@ impl Ranges {
         BlockRange { from, to, bytes }
     }
 
-    /// The maximum transient bytes of blocks `from..to`.
+    /// A lower bound of the parameters, gradients, optimizer states and kept values of the blocks before a position.
+    pub(super) fn bytes_before(&self, at: usize) -> u64 {
+        let [resident, kept] = self.first_uses[at];
+        resident.saturating_add(kept)
+    }
+
+    /// The maximum transient bytes of blocks `from..to`. Linear in them.
     fn transient(&self, from: usize, to: usize) -> u64 {
-        let Some(level) = to.saturating_sub(from).checked_ilog2() else {
-            return 0;
-        };
-        let row = &self.transients[level as usize];
-        row[from].max(row[to - (1 << level)])
+        let blocks = self.transients[from.min(to)..to].iter();
+        blocks.copied().max().unwrap_or(0)
     }
 
     /// The bytes of every range between two of some ascending positions. Takes quadratic time and
@@ -205,9 +208,14 @@ impl Ranges {
             add(rows.start, columns.end, rectangle.bytes.wrapping_neg());
         }
         sum_up(&mut cells, width);
-        for (row, start) in positions.iter().enumerate() {
-            for (column, end) in positions.iter().enumerate().skip(row + 1) {
-                cells[row * width + column].transient = self.transient(*start, *end);
+        let neighbours = positions.windows(2);
+        let between = neighbours.map(|ends| self.transient(ends[0], ends[1]));
+        let between: Vec<u64> = between.collect();
+        for row in 0..between.len() {
+            let mut most = 0;
+            for (column, transient) in between.iter().enumerate().skip(row) {
+                most = most.max(*transient);
+                cells[row * width + column + 1].transient = most;
             }
         }
         RangeTable { positions, cells }
@@ -269,18 +277,4 @@ fn add_to(cell: &mut RangeBytes, other: &RangeBytes) {
     cell.gradient_out = cell.gradient_out.wrapping_add(other.gradient_out);
     cell.gradient_in = cell.gradient_in.wrapping_add(other.gradient_in);
     cell.forward_out = cell.forward_out.wrapping_add(other.forward_out);
-}
-
-/// Row `l` contains the maximum of `2^l` numbers from every index on.
-fn maxima(numbers: Vec<u64>) -> Vec<Vec<u64>> {
-    let mut rows = vec![numbers];
-    let mut length = 1;
-    while 2 * length <= rows[0].len() {
-        let last = &rows[rows.len() - 1];
-        let pairs = last.iter().zip(&last[length..]);
-        let next = pairs.map(|(a, b)| *a.max(b)).collect();
-        rows.push(next);
-        length *= 2;
-    }
-    rows
 }

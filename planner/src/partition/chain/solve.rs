@@ -108,10 +108,7 @@ impl Problem<'_> {
         }
         let links = self.ranges.links(self.machine.link);
         let groups = (self.most_positions / 2).max(stages.count());
-        let bytes = |at: usize| {
-            let before = self.ranges.at_least(0, at).bytes;
-            before.resident.saturating_add(before.kept)
-        };
+        let bytes = |at: usize| self.ranges.bytes_before(at);
         // Work without times or bytes has few groups; evenly spaced positions are as good then.
         let even = (0..=stages.count()).map(|stage| stage * blocks / stages.count());
         let mut positions: Vec<usize> = even.collect();
