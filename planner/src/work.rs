@@ -124,25 +124,25 @@ impl Work {
     /// [`WorkError`] for the first parameter or value that is invalid.
     pub fn check(&self) -> Result<(), WorkError> {
         let blocks = self.blocks.len();
-        let ascends = |list: &[usize]| list.is_sorted_by(|a, b| a < b);
-        let inside = |list: &[usize]| list.last().is_none_or(|last| *last < blocks);
-        for (index, parameter) in self.parameters.iter().enumerate() {
+        let is_list = |list: &[usize], least: usize| {
+            let is_inside = list.iter().all(|at| (least..blocks).contains(at));
+            is_inside && list.is_sorted_by(|a, b| a < b)
+        };
+        let is_parameter = |parameter: &Parameter| {
             let readers = &parameter.readers;
-            if readers.is_empty() || !ascends(readers) || !inside(readers) {
-                return Err(WorkError::Parameter { index });
-            }
+            !readers.is_empty() && is_list(readers, 0)
+        };
+        let is_value = |value: &Value| {
+            let Value { maker, readers, .. } = value;
+            *maker < blocks && is_list(readers, maker + 1) && is_list(&value.keepers, *maker)
+        };
+        if let Some(index) = self.parameters.iter().position(|one| !is_parameter(one)) {
+            return Err(WorkError::Parameter { index });
         }
-        for (index, value) in self.values.iter().enumerate() {
-            let begins = |list: &[usize], least: usize| list.first().is_none_or(|at| *at >= least);
-            let are_later = begins(&value.readers, value.maker.saturating_add(1))
-                && begins(&value.keepers, value.maker);
-            let mut lists = [&value.readers, &value.keepers].into_iter();
-            let are_lists = lists.all(|list| ascends(list) && inside(list));
-            if value.maker >= blocks || !are_later || !are_lists {
-                return Err(WorkError::Value { index });
-            }
+        match self.values.iter().position(|one| !is_value(one)) {
+            Some(index) => Err(WorkError::Value { index }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns the nanoseconds of `F` and `B` of all blocks on a rank of speed 1.

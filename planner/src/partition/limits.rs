@@ -18,13 +18,13 @@ pub(super) fn within_limits(
     work: &Work,
     machine: &Machine,
     step: &Step,
-    find: impl Fn(&Machine) -> Result<Found, PlannerError>,
+    find: impl Fn(&Work, &Machine, &Step) -> Result<Found, PlannerError>,
 ) -> Result<Found, PlannerError> {
     let sum = |predicted: &Predicted| -> u128 {
         let excesses = predicted.prediction.excesses(machine);
         excesses.map(|excess| u128::from(excess.bytes())).sum()
     };
-    let mut best = find(machine)?;
+    let mut best = find(work, machine, step)?;
     let mut tighter = machine.clone();
     for _ in 1..ATTEMPTS {
         let prediction = &best.1.prediction;
@@ -41,7 +41,7 @@ pub(super) fn within_limits(
         }
         // Lower limits may leave nothing: the earlier result is returned. Its prediction is for these limits, so
         // it is not used.
-        let Ok((partition, _)) = find(&tighter) else {
+        let Ok((partition, _)) = find(work, &tighter, step) else {
             break;
         };
         let Ok(predicted) = predict(work, machine, step, &partition) else {
@@ -83,12 +83,12 @@ mod tests {
         ranks[1].memory_bytes = Some(needed.saturating_add_signed(spare));
         let machine = Machine::of_ranks(ranks.to_vec()).unwrap();
         let limits = RefCell::new(Vec::new());
-        let found = within_limits(&work, &machine, &step, |machine| {
+        let found = within_limits(&work, &machine, &step, |work, machine, step| {
             let mut limits = limits.borrow_mut();
             let at = limits.len().min(starts.len() - 1);
             limits.push(machine.rank_models()[1].memory_bytes.unwrap());
             let partition = cut(machine, starts[at]);
-            let predicted = predict(&work, machine, &step, &partition)?;
+            let predicted = predict(work, machine, step, &partition)?;
             Ok((partition, predicted))
         });
         let (found, _) = found.unwrap();

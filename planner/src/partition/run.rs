@@ -69,12 +69,8 @@ pub fn partition(
             let predicted = predict(work, machine, step, &chained.partition)?;
             (chained.partition, predicted)
         }
-        Partitioner::Mixed => {
-            within_limits(work, machine, step, |machine| mixed(work, machine, step))?
-        }
-        Partitioner::Metis => {
-            within_limits(work, machine, step, |machine| metis(work, machine, step))?
-        }
+        Partitioner::Mixed => within_limits(work, machine, step, mixed)?,
+        Partitioner::Metis => within_limits(work, machine, step, metis)?,
     };
     if let Some(over) = predicted.prediction.over_limit(machine) {
         return Err(over.into());

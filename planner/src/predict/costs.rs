@@ -69,14 +69,15 @@ pub fn partition_costs(
             let stages = blocks.iter().map(|block| partition.stage_of[*block]);
             stages.collect()
         };
-        let (readers, keepers) = (of(&value.readers), of(&value.keepers));
+        let (mut readers, keepers) = (of(&value.readers), of(&value.keepers));
         for to in readers.iter().filter(|to| **to != from) {
             edges.add(from, Compute::Forward, *to, Compute::Forward, value.bytes);
         }
-        edges.hand_down(readers.iter().copied().chain([from]), value.gradient_bytes);
         for to in keepers.difference(&readers).filter(|to| **to != from) {
             edges.add(from, Compute::Forward, *to, Compute::Backward, value.bytes);
         }
+        readers.insert(from);
+        edges.hand_down(&readers, value.gradient_bytes);
         for stage in keepers {
             let (own, got) = &mut kept[stage];
             add(if stage == from { own } else { got }, value.bytes);
@@ -135,8 +136,7 @@ impl Edges {
 
     /// Adds the path of a gradient: each stage adds its part and sends the sum to the next lower one,
     /// as Burn's backward pass accumulates them.
-    fn hand_down(&mut self, stages: impl Iterator<Item = usize>, bytes: u64) {
-        let stages: BTreeSet<usize> = stages.collect();
+    fn hand_down(&mut self, stages: &BTreeSet<usize>, bytes: u64) {
         for (to, from) in stages.iter().zip(stages.iter().skip(1)) {
             self.add(*from, Compute::Backward, *to, Compute::Backward, bytes);
         }
@@ -159,7 +159,7 @@ fn hold_parameters(
         let stages: BTreeSet<usize> = readers.map(|block| partition.stage_of[*block]).collect();
         let owner = stages.first().copied().unwrap_or(0);
         if parameter.is_trainable {
-            edges.hand_down(stages.iter().copied(), parameter.gradient_bytes());
+            edges.hand_down(&stages, parameter.gradient_bytes());
         }
         for stage in stages {
             let held = &mut bytes[stage];

@@ -56,7 +56,6 @@ pub(super) struct Ranges {
     transients: Vec<u64>,
     /// Prefix sums of `resident` and `kept` over the blocks, each item counted at its first use.
     first_uses: Vec<[u64; 2]>,
-    blocks: usize,
 }
 
 impl Ranges {
@@ -67,7 +66,6 @@ impl Ranges {
             rectangles: Vec::new(),
             transients: transients.collect(),
             first_uses: Vec::new(),
-            blocks: work.blocks.len(),
         };
         ranges.add_parameters(work, step);
         ranges.add_values(work);
@@ -145,7 +143,7 @@ impl Ranges {
     }
 
     fn sum_first_uses(&self) -> Vec<[u64; 2]> {
-        let mut sums = vec![[0_u64; 2]; self.blocks + 1];
+        let mut sums = vec![[0_u64; 2]; self.transients.len() + 1];
         for rectangle in self.rectangles.iter().filter(|item| item.after.is_none()) {
             let mut bytes = RangeBytes::default();
             *(rectangle.field)(&mut bytes) = rectangle.bytes;
@@ -212,7 +210,7 @@ impl Ranges {
         let between = neighbours.map(|ends| self.transient(ends[0], ends[1]));
         let between: Vec<u64> = between.collect();
         for row in 0..between.len() {
-            let mut most = 0;
+            let mut most = 0_u64;
             for (column, transient) in between.iter().enumerate().skip(row) {
                 most = most.max(*transient);
                 cells[row * width + column + 1].transient = most;
@@ -224,7 +222,7 @@ impl Ranges {
     /// A lower bound of the time that messages of a stage add to the sum, by its first block: the messages of
     /// the values that this block reads.
     pub(super) fn links(&self, link: LinkCosts) -> Vec<u64> {
-        let mut first = vec![RangeBytes::default(); self.blocks];
+        let mut first = vec![RangeBytes::default(); self.transients.len()];
         // The range of one block has a use in that block, whatever is before it.
         for rectangle in &self.rectangles {
             let sum = (rectangle.field)(&mut first[rectangle.at]);

@@ -48,18 +48,14 @@ const CHAIN_EFFORT: usize = 40_000;
 /// The error of [`predict()`] where no candidate has a schedule.
 pub(super) fn mixed(work: &Work, machine: &Machine, step: &Step) -> Result<Found, PlannerError> {
     let graph = Graph::of_work(work, step);
-    let finder = Finder {
-        machine,
-        step,
-        graph: &graph,
-        levels: groups::levels(work, &graph, machine),
-    };
+    let levels = groups::levels(work, &graph, machine);
     // Named schedules have as many micro-batches in flight as there are ranks; where memory is limited,
     // a search may find lists with fewer for faster partitions.
     let mut in_flight = step.per_replica().min(machine.ranks()).max(1);
-    let mut candidates: Vec<Partition> = finder.moved_chain(work).into_iter().collect();
+    let chained = moved_chain(work, machine, step, &graph);
+    let mut candidates: Vec<Partition> = chained.into_iter().collect();
     loop {
-        for candidate in finder.candidates(in_flight) {
+        for candidate in of_groups(&levels, machine, step, &graph, in_flight) {
             if !candidates.contains(&candidate) {
                 candidates.push(candidate);
             }
@@ -71,50 +67,43 @@ pub(super) fn mixed(work: &Work, machine: &Machine, step: &Step) -> Result<Found
     }
 }
 
-/// The inputs of candidates.
-struct Finder<'a> {
-    machine: &'a Machine,
-    step: &'a Step,
-    graph: &'a Graph,
-    /// The group of each block and the graph of the groups, from many groups to few.
-    levels: Vec<groups::Level>,
+/// The contiguous stages of `chain` after moves of blocks: some exchange values with stages that
+/// are not adjacent. `None` where there are fewer blocks than stages.
+fn moved_chain(work: &Work, machine: &Machine, step: &Step, graph: &Graph) -> Option<Partition> {
+    let unlimited = || chain(work, &machine.clone().with_memory(u64::MAX), step);
+    let chained = chain(work, machine, step).or_else(|_| unlimited()).ok()?;
+    let terms = Terms::of_machine(machine, step);
+    let mut loads = Loads::new(graph, &terms, chained.partition.stage_of);
+    refine(&mut loads, &graph.order(), CHAIN_EFFORT);
+    Some(loads.partition())
 }
 
-impl Finder<'_> {
-    /// The contiguous stages of `chain` after moves of blocks: some exchange values with stages that
-    /// are not adjacent. `None` where there are fewer blocks than stages.
-    fn moved_chain(&self, work: &Work) -> Option<Partition> {
-        let unlimited = || chain(work, &self.machine.clone().with_memory(u64::MAX), self.step);
-        let chained = chain(work, self.machine, self.step).or_else(|_| unlimited());
-        let chained = chained.ok()?;
-        let terms = Terms::of_machine(self.machine, self.step);
-        let mut loads = Loads::new(self.graph, &terms, chained.partition.stage_of);
-        refine(&mut loads, &self.graph.order(), CHAIN_EFFORT);
-        Some(loads.partition())
-    }
-
-    /// The candidates with the best scores where each stage has `in_flight` micro-batches in flight.
-    fn candidates(&self, in_flight: usize) -> impl Iterator<Item = Partition> + use<> {
-        let (machine, graph) = (self.machine, self.graph);
-        let most = machine.ranks().saturating_mul(STAGES_PER_RANK);
-        let mut found: Vec<(Score, Partition)> = Vec::new();
-        for (group_of, coarse) in &self.levels {
-            let rank_of = assign::assign(coarse, machine, in_flight as u64);
-            for staged in staged(coarse, &rank_of, machine.rank_models(), most) {
-                let terms = Terms::of_map(machine, self.step, &staged.rank_of, in_flight);
-                // Groups move between stages, and then blocks.
-                let (_, moved) = moved(coarse, &terms, staged.stage_of);
-                let stage_of = group_of.iter().map(|group| moved.stage_of[*group]);
-                let moved = self::moved(graph, &terms, stage_of.collect());
-                if found.iter().all(|(_, other)| *other != moved.1) {
-                    found.push(moved);
-                }
+/// The candidates of groups with the best scores where each stage has `in_flight` micro-batches in flight.
+fn of_groups(
+    levels: &[groups::Level],
+    machine: &Machine,
+    step: &Step,
+    graph: &Graph,
+    in_flight: usize,
+) -> impl Iterator<Item = Partition> + use<> {
+    let most = machine.ranks().saturating_mul(STAGES_PER_RANK);
+    let mut found: Vec<(Score, Partition)> = Vec::new();
+    for (group_of, coarse) in levels {
+        let rank_of = assign::assign(coarse, machine, in_flight as u64);
+        for staged in staged(coarse, &rank_of, machine.rank_models(), most) {
+            let terms = Terms::of_map(machine, step, &staged.rank_of, in_flight);
+            // Groups move between stages, and then blocks.
+            let (_, moved) = moved(coarse, &terms, staged.stage_of);
+            let stage_of = group_of.iter().map(|group| moved.stage_of[*group]);
+            let moved = self::moved(graph, &terms, stage_of.collect());
+            if found.iter().all(|(_, other)| *other != moved.1) {
+                found.push(moved);
             }
         }
-        found.sort_by_key(|(score, partition)| (*score, partition.stages()));
-        let best = found.into_iter().map(|(_, partition)| partition);
-        best.take(CANDIDATES)
     }
+    found.sort_by_key(|(score, partition)| (*score, partition.stages()));
+    let best = found.into_iter().map(|(_, partition)| partition);
+    best.take(CANDIDATES)
 }
 
 /// Moves nodes between stages. Where memory is computed for more micro-batches in flight than a schedule has, one may fit

@@ -149,9 +149,7 @@ fn closure(graph: &Graph, rank_of: &[usize], waits: &[usize], ready: &[usize]) -
 /// Splits stages whose parts exchange no values into separate stages. `None` if there would be more
 /// than `most`, or if no stage is split.
 fn divided(graph: &Graph, staged: &Staged, most: usize) -> Option<Staged> {
-    let nets = graph.nets.iter().filter(|net| net.flows);
-    let edges = nets.flat_map(|net| net.pins.iter().map(|pin| (net.maker, pin.node)));
-    let part_of = components(&staged.stage_of, edges);
+    let part_of = components(graph, &staged.stage_of);
     let parts = part_of.iter().map(|part| (staged.stage_of[*part], *part));
     let parts: BTreeSet<(usize, usize)> = parts.collect();
     let parts: Vec<(usize, usize)> = parts.into_iter().collect();
@@ -169,27 +167,20 @@ fn divided(graph: &Graph, staged: &Staged, most: usize) -> Option<Staged> {
     })
 }
 
-/// The connected components within sets of nodes: for each node, the lowest node of its component.
-/// Nearly linear in edges.
-fn components(set_of: &[usize], edges: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
-    let mut roots: Vec<usize> = (0..set_of.len()).collect();
-    for (a, b) in edges {
-        if set_of[a] == set_of[b] {
-            let (a, b) = (root(&mut roots, a), root(&mut roots, b));
-            roots[a.max(b)] = a.min(b);
+/// The connected components within sets of nodes: for each node, the lowest node of its component. Linear in edges.
+fn components(graph: &Graph, set_of: &[usize]) -> Vec<usize> {
+    let mut lowest = vec![usize::MAX; set_of.len()];
+    for first in 0..set_of.len() {
+        let mut open = vec![first];
+        while let Some(node) = open.pop() {
+            if lowest[node] == usize::MAX {
+                lowest[node] = first;
+                let others = graph.before[node].iter().chain(&graph.after[node]);
+                open.extend(others.filter(|other| set_of[**other] == set_of[node]));
+            }
         }
     }
-    let nodes = 0..set_of.len();
-    nodes.map(|node| root(&mut roots, node)).collect()
-}
-
-/// Returns the root of a node, halving the path to it.
-fn root(roots: &mut [usize], mut node: usize) -> usize {
-    while roots[node] != node {
-        roots[node] = roots[roots[node]];
-        node = roots[node];
-    }
-    node
+    lowest
 }
 
 #[cfg(test)]
@@ -199,8 +190,8 @@ mod tests {
     use tinderbox_schedule::ScheduleKind;
 
     use super::*;
-    use crate::Step;
-    use crate::partition::tests::works::{Random, random_graph};
+    use crate::partition::tests::works::{self, Random, random_graph};
+    use crate::{Block, Step, Work};
 
     /// The minimum number of stages, by breadth-first search over sets of nodes that are done.
     fn fewest_of_all(graph: &Graph, rank_of: &[usize], ranks: usize) -> usize {
@@ -269,8 +260,14 @@ mod tests {
 
     #[test]
     fn parts_are_connected() {
-        let edges = [(0, 1), (1, 2), (3, 4), (0, 4), (5, 3)];
-        let found = components(&[0, 0, 1, 1, 1, 1], edges.into_iter());
-        assert_eq!(found, [0, 0, 2, 3, 3, 3]);
+        let edges = [(0, 1), (1, 2), (3, 4), (0, 4), (3, 5)];
+        let values = edges.map(|(maker, reader)| works::value(maker, &[reader], 1));
+        let work = Work {
+            blocks: vec![Block::default(); 6],
+            values: values.to_vec(),
+            ..Work::default()
+        };
+        let graph = Graph::of_work(&work, &Step::new(ScheduleKind::GPipe, 1));
+        assert_eq!(components(&graph, &[0, 0, 1, 1, 1, 1]), [0, 0, 2, 3, 3, 3]);
     }
 }
