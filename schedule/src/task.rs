@@ -43,6 +43,17 @@ impl Compute {
         }
     }
 
+    /// Returns the name in plans.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::InputGradient => "input gradient",
+            Self::WeightGradient => "weight gradient",
+        }
+    }
+
     /// Returns whether this program adds to the stage's weight gradients and frees the activations.
     #[must_use]
     pub const fn ends_backward(self) -> bool {

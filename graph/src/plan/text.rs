@@ -38,14 +38,8 @@ pub(super) fn add(stages: &mut [PlanStage], joint: &JointGraph, programs: &[Stag
                 compute,
                 phase,
             };
-            let name = match compute {
-                Compute::Forward => "forward",
-                Compute::Backward => "backward",
-                Compute::InputGradient => "input gradient",
-                _ => "weight gradient",
-            };
             PlanProgram {
-                name: name.to_owned(),
+                name: compute.name().to_owned(),
                 reads: writer.reads(),
                 operations: writer.operations(),
             }

@@ -48,7 +48,7 @@ const BACKWARD: usize = 1;
 #[derive(Debug, Clone)]
 pub(super) struct Loads<'a> {
     pub graph: &'a Graph,
-    pub terms: &'a Terms,
+    pub terms: &'a Terms<'a>,
     stage_of: Vec<usize>,
     stages: Vec<Stage>,
     /// For each net and stage, the nodes besides the maker that read and that keep.
@@ -66,7 +66,7 @@ fn change<T: Copy + Add<Output = T> + Sub<Output = T>>(sum: &mut T, by: T, adds:
 
 impl<'a> Loads<'a> {
     /// Computes the loads of an assignment of nodes to stages.
-    pub fn new(graph: &'a Graph, terms: &'a Terms, stage_of: Vec<usize>) -> Self {
+    pub fn new(graph: &'a Graph, terms: &'a Terms<'a>, stage_of: Vec<usize>) -> Self {
         let stages = terms.stages();
         let mut loads = Self {
             graph,
@@ -75,8 +75,8 @@ impl<'a> Loads<'a> {
             pins: vec![[0; 2]; graph.nets.len() * stages],
             edges: vec![[0; 3]; stages * stages],
             crossing: 0,
-            is_stale: vec![true; terms.ranks.len()],
-            excess: vec![0; terms.ranks.len()],
+            is_stale: vec![true; terms.stages_of.len()],
+            excess: vec![0; terms.stages_of.len()],
             stage_of,
         };
         for node in 0..graph.nodes.len() {
@@ -263,7 +263,7 @@ impl<'a> Loads<'a> {
 
     fn recompute_rank(&mut self, rank: usize) {
         let terms = self.terms;
-        let model = terms.ranks[rank];
+        let model = terms.machine.rank_models()[rank];
         let stages = &terms.stages_of[rank];
         for stage in stages {
             self.stages[*stage].recompute = false;
@@ -292,12 +292,12 @@ impl<'a> Loads<'a> {
             // The time of a link beyond the compute that it overlaps with, in each direction.
             let time = |pass: usize, work: u64| {
                 let bytes = sums.received[pass].max(sums.sent[pass]);
-                model.time(work).max(terms.link.transfer(bytes))
+                model.time(work).max(terms.machine.link.transfer(bytes))
             };
             let forward = time(FORWARD, sums.forward);
             let backward = time(BACKWARD, sums.backward + again);
             let actions = ACTIONS.saturating_add(sums.messages);
-            let overhead = terms.action_ns.saturating_mul(actions);
+            let overhead = terms.machine.action_ns.saturating_mul(actions);
             self.stages[*stage].ns = sum([forward, backward, overhead]);
         }
     }
@@ -362,7 +362,8 @@ mod tests {
             let work = work(shape, 24, seed);
             let step = Step::new(ScheduleKind::Interleaved1F1B, 6).with_recomputation();
             let rank_of: Vec<usize> = (0..3 * v).map(|stage| stage % 3).collect();
-            let terms = Terms::of_map(&machine(), &step, &rank_of, 3);
+            let machine = machine();
+            let terms = Terms::of_map(&machine, &step, &rank_of, 3);
             let graph = Graph::of_work(&work, &step);
             let mut random = Random::new(seed);
             let start = assignment(&graph, terms.stages(), &mut random);
@@ -382,7 +383,8 @@ mod tests {
             let work = work(shape, 24, seed);
             let step = Step::new(ScheduleKind::OneFOneB, 6);
             let mut random = Random::new(seed);
-            let terms = Terms::of_map(&machine(), &step, &[0, 1, 2], 3);
+            let machine = machine();
+            let terms = Terms::of_map(&machine, &step, &[0, 1, 2], 3);
             let graph = Graph::of_work(&work, &step);
             // Ranges of the order form no cycle.
             let order = graph.order();

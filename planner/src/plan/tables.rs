@@ -6,7 +6,7 @@ use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table as Layout, TableComponent, presets,
 };
 use tinderbox_schedule::arithmetic::sum;
-use tinderbox_schedule::{Compute, Edge, Endpoint, StageCosts, StageIndex};
+use tinderbox_schedule::{Edge, Endpoint, StageCosts, StageIndex};
 
 use super::escape::{visible, xml};
 use super::modules::summaries;
@@ -232,7 +232,7 @@ pub(super) fn memory(plan: &PlanFile) -> Table {
 /// The values that the stages exchange per micro-batch.
 pub(super) fn boundaries(plan: &PlanFile) -> Table {
     let all = || plan.boundaries.iter();
-    let end = |end: Endpoint| format!("stage {} {}", end.stage, program_text(end.compute));
+    let end = |end: Endpoint| format!("stage {} {}", end.stage, end.compute.name());
     Table::new("Boundaries, per micro-batch")
         .words("from", all().map(|one| end(one.edge.from)))
         .words("to", all().map(|one| end(one.edge.to)))
@@ -253,17 +253,6 @@ pub(super) fn ties(plan: &PlanFile) -> Table {
         .words("also called", clones)
         .words("owner", all().map(|tie| format!("stage {}", tie.owner)))
         .words("copies", all().map(|tie| joined(&tie.copies)))
-}
-
-/// The program of an end.
-const fn program_text(compute: Compute) -> &'static str {
-    match compute {
-        Compute::Forward => "forward",
-        Compute::Backward => "backward",
-        Compute::InputGradient => "input gradient",
-        Compute::WeightGradient => "weight gradient",
-        _ => "program",
-    }
 }
 
 /// The ranks of an edge: `0 -> 1`, or `within 0`.

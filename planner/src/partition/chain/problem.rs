@@ -49,7 +49,7 @@ impl<'a> Problem<'a> {
         let from = cuts.starts[stage];
         let next = cuts.starts.get(stage + 1);
         let to = next.copied().unwrap_or(self.work.blocks.len());
-        let range = self.ranges.table(vec![from, to]).between(0, 1);
+        let range = self.ranges.table(&[from, to].into()).between(0, 1);
         stages.held_bytes(stage, &range, cuts.recompute[stage])
     }
 }

@@ -1,5 +1,7 @@
 //! Bytes that a stage of blocks `i` to `j` reads, holds and sends, for every `i` and `j` of a table.
 
+use std::collections::BTreeSet;
+
 use tinderbox_schedule::LinkCosts;
 
 use super::model::message_ns;
@@ -182,9 +184,10 @@ impl Ranges {
         blocks.copied().max().unwrap_or(0)
     }
 
-    /// The bytes of every range between two of some ascending positions. Takes quadratic time and
+    /// The bytes of every range between two of some positions. Takes quadratic time and
     /// memory in their number, and logarithmic time per item.
-    pub(super) fn table(&self, positions: Vec<usize>) -> RangeTable {
+    pub(super) fn table(&self, positions: &BTreeSet<usize>) -> RangeTable {
+        let positions: Vec<usize> = positions.iter().copied().collect();
         // One more row and column, for the ends of rectangles.
         let width = positions.len() + 1;
         let mut cells = vec![RangeBytes::default(); width * width];

@@ -38,7 +38,7 @@ struct Cell {
 /// The search for cuts at given positions.
 pub(super) struct Search {
     table: RangeTable,
-    /// For each kind of place, the cells of all pairs of positions.
+    /// The cells of all pairs of positions, at each place that is the first of its kind.
     cells: Vec<Vec<Cell>>,
 }
 
@@ -46,13 +46,16 @@ impl Search {
     /// Computes the contribution of a stage between any two positions. Quadratic in positions.
     pub(super) fn new(stages: &Stages, table: RangeTable) -> Self {
         let width = table.positions.len();
-        let cells = stages.kinds.iter().map(|place| {
+        let cells = (0..stages.count()).map(|place| {
+            if stages.first_like[place] != place {
+                return Vec::new();
+            }
             let mut cells = vec![Cell::default(); width * width];
             for from in 0..width {
                 for to in from + 1..width {
                     let range = table.between(from, to);
-                    let (most, sum) = stages.parts(*place, &range, false);
-                    let alone = stages.least_most(*place, &range);
+                    let (most, sum) = stages.parts(place, &range, false);
+                    let alone = stages.least_most(place, &range);
                     cells[from * width + to] = Cell { alone, most, sum };
                 }
             }
@@ -107,7 +110,7 @@ impl Search {
         for stage in 0..count {
             let mut next = vec![u64::MAX; end + 1];
             let mut parent = vec![0; end + 1];
-            let cells = &self.cells[stages.kind_of[stage]];
+            let cells = &self.cells[stages.first_like[stage]];
             let has_limit = stages.places[stage].limit_bytes < u64::MAX;
             // Each later stage needs a position.
             let last = (end + stage + 1).checked_sub(count)?;

@@ -1,6 +1,8 @@
 //! The partitioner: positions of cuts, the search, and the check against the memory that the schedule
 //! requires.
 
+use std::collections::BTreeSet;
+
 use tinderbox_schedule::arithmetic::narrow;
 
 use super::explain::{self, Best};
@@ -70,16 +72,8 @@ impl Problem<'_> {
     pub(super) fn solve(&self, is_checked: bool) -> Result<Chained, PlannerError> {
         let mut stages = Stages::new(self.work, self.machine, self.step, self.lists.as_ref());
         let positions = self.positions(&stages);
-        let search = Search::new(&stages, self.ranges.table(positions));
-        let best = |stages: &Stages| {
-            let found = search.best(stages)?;
-            let is_small = self.is_small();
-            Some(if is_small {
-                found
-            } else {
-                self.nearer(stages, found)
-            })
-        };
+        let search = Search::new(&stages, self.ranges.table(&positions));
+        let best = |stages: &Stages| Some(self.nearer(stages, search.best(stages)?));
         let Some(first) = best(&stages) else {
             return Err(explain::infeasible(self, &mut stages, &best).into());
         };
@@ -101,7 +95,7 @@ impl Problem<'_> {
 
     /// Returns all positions or, of a long chain, both ends and the position with the cheapest messages
     /// in each of some groups of blocks: half of the groups equal in time, the others in bytes.
-    fn positions(&self, stages: &Stages) -> Vec<usize> {
+    fn positions(&self, stages: &Stages) -> BTreeSet<usize> {
         let blocks = self.work.blocks.len();
         if self.is_small() {
             return (0..=blocks).collect();
@@ -111,7 +105,7 @@ impl Problem<'_> {
         let bytes = |at: usize| self.ranges.bytes_before(at);
         // Work without times or bytes has few groups; evenly spaced positions are as good then.
         let even = (0..=stages.count()).map(|stage| stage * blocks / stages.count());
-        let mut positions: Vec<usize> = even.collect();
+        let mut positions: BTreeSet<usize> = even.collect();
         let measures: [&dyn Fn(usize) -> u64; 2] = [&|at| stages.work_before(at), &bytes];
         for measure in measures {
             let all = u128::from(measure(blocks)).max(1);
@@ -120,13 +114,14 @@ impl Problem<'_> {
             let cheapest = inner.chunk_by(|a, b| group(a) == group(b));
             positions.extend(cheapest.filter_map(|of| of.iter().min_by_key(|at| links[**at])));
         }
-        positions.sort_unstable();
-        positions.dedup();
         positions
     }
 
-    /// Improves cuts with positions near them, at decreasing distances.
+    /// Improves cuts of a long chain with positions near them, at decreasing distances.
     fn nearer(&self, stages: &Stages, mut best: Cuts) -> Cuts {
+        if self.is_small() {
+            return best;
+        }
         let blocks = self.work.blocks.len();
         let reach = (NEAR_POSITIONS / (2 * stages.count())).max(1);
         let mut stride = (2 * blocks / self.most_positions.max(1) / reach).max(1);
@@ -137,11 +132,9 @@ impl Problem<'_> {
                 let first = first + (start - first) % stride;
                 (first..=start + reach * stride).step_by(stride)
             });
-            let mut positions: Vec<usize> = near.filter(|at| *at < blocks).collect();
-            positions.extend([0, blocks]);
-            positions.sort_unstable();
-            positions.dedup();
-            let search = Search::new(stages, self.ranges.table(positions));
+            let near = near.filter(|at| *at < blocks);
+            let positions = near.chain([0, blocks]).collect();
+            let search = Search::new(stages, self.ranges.table(&positions));
             let time = |cuts: &Cuts| stages.model.scaled(cuts.most, cuts.sum);
             match search.best(stages) {
                 Some(found) if time(&found) < time(&best) => best = found,
@@ -188,9 +181,8 @@ impl Problem<'_> {
         let map = self.machine.stage_to_rank();
         let held = (0..map.len()).map(|stage| self.held(stages, cuts, stage));
         let held: Vec<u64> = held.collect();
-        let mut worst: Option<Excess> = None;
-        for over in predicted.prediction.excesses(self.machine) {
-            worst = worst.into_iter().chain([over]).max_by_key(Excess::permille);
+        let excesses = || predicted.prediction.excesses(self.machine);
+        for over in excesses() {
             let on_rank = || (0..map.len()).filter(|stage| map[*stage] == over.rank);
             let all: u128 = on_rank().map(|stage| u128::from(held[stage])).sum();
             for stage in on_rank() {
@@ -203,7 +195,7 @@ impl Problem<'_> {
                 *limit = limit.saturating_sub(narrow(share).max(1));
             }
         }
-        Ok(worst)
+        Ok(excesses().max_by_key(Excess::permille))
     }
 
     fn partition(&self, cuts: &Cuts) -> Partition {

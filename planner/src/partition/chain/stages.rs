@@ -31,10 +31,8 @@ pub(super) struct Stages {
     /// The sums of the blocks before each one, and of all.
     sums: Vec<Sums>,
     pub(super) places: Vec<Place>,
-    /// One place of each kind: the same blocks take the same time at all places of a kind.
-    pub(super) kinds: Vec<usize>,
-    /// The kind of each place.
-    pub(super) kind_of: Vec<usize>,
+    /// For each place, the first one at which the same blocks take the same time.
+    pub(super) first_like: Vec<usize>,
     pub(super) model: StepModel,
     action_ns: u64,
     may_recompute: bool,
@@ -67,20 +65,13 @@ impl Stages {
             let link = (place.link.latency, place.link.ticks_per_mib);
             (speed, place.receives, place.sends, link)
         };
-        let mut kinds: Vec<usize> = Vec::new();
-        let kind_of = places.iter().enumerate().map(|(at, place)| {
-            let mut known = kinds.iter();
-            let known = known.position(|other| kind(&places[*other]) == kind(place));
-            known.unwrap_or_else(|| {
-                kinds.push(at);
-                kinds.len() - 1
-            })
+        let first_like = places.iter().filter_map(|place| {
+            let mut all = places.iter();
+            all.position(|other| kind(other) == kind(place))
         });
-        let kind_of = kind_of.collect();
         Self {
             sums: sums_of(work),
-            kinds,
-            kind_of,
+            first_like: first_like.collect(),
             places,
             model: StepModel::new(step, machine.ranks(), machine.chunks(), lists),
             action_ns: machine.action_ns.min(LONGEST_NS >> 8),

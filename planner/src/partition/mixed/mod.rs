@@ -108,7 +108,7 @@ fn of_groups(
 
 /// Moves nodes between stages. Where memory is computed for more micro-batches in flight than a schedule has, one may fit
 /// where this finds nothing.
-pub(super) fn moved(graph: &Graph, terms: &Terms, stage_of: Vec<usize>) -> (Score, Partition) {
+pub(super) fn moved(graph: &Graph, terms: &Terms<'_>, stage_of: Vec<usize>) -> (Score, Partition) {
     let mut loads = Loads::new(graph, terms, stage_of);
     refine(&mut loads, &graph.order(), EFFORT);
     (loads.score(), loads.partition())
