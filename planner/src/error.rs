@@ -1,6 +1,5 @@
 //! Errors of work, machines, partitioners and plan files.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use tinderbox_schedule::{AutoError, RankIndex, ScheduleKind, VerifyError};
@@ -189,8 +188,8 @@ pub enum Infeasible {
     #[error(
         "`{block}` needs at least {} on any rank, and the largest memory limit is {}: use smaller \
          micro-batches or finer blocks, or allow recomputation of activations",
-        Size(*needed),
-        Size(*largest)
+        size(*needed),
+        size(*largest)
     )]
     Block {
         /// The name of the block.
@@ -205,8 +204,8 @@ pub enum Infeasible {
     #[error(
         "the stages need at least {} in total, and the memory limits of the ranks add up to {}: use more \
          ranks, smaller micro-batches or an optimizer with less state",
-        Size(*needed),
-        Size(*available)
+        size(*needed),
+        size(*available)
     )]
     Total {
         /// Bytes that all stages need at least: parameters, gradients, optimizer state and the
@@ -220,8 +219,8 @@ pub enum Infeasible {
         "the other ranks have no memory left for the blocks from `{first}` to `{last}`, which need {} on rank {rank}, \
          whose memory limit is {}: use more ranks, a schedule with fewer micro-batches in flight, or recomputation of \
          activations (`may_recompute`)",
-        Size(*needed),
-        Size(*limit)
+        size(*needed),
+        size(*limit)
     )]
     Range {
         /// The rank.
@@ -239,8 +238,8 @@ pub enum Infeasible {
     #[error(
         "rank {rank} needs {} and its memory limit is {}: allow recomputation of activations, or use \
          smaller micro-batches or more ranks",
-        Size(*needed),
-        Size(*limit)
+        size(*needed),
+        size(*limit)
     )]
     Rank {
         /// The first such rank.
@@ -254,8 +253,8 @@ pub enum Infeasible {
     #[error(
         "found no cuts into {stages} stages that fit: the closest need {} on rank {rank}, whose memory \
          limit is {}: use more ranks or smaller micro-batches, or allow recomputation of activations",
-        Size(*needed),
-        Size(*limit)
+        size(*needed),
+        size(*limit)
     )]
     Cuts {
         /// The number of stages.
@@ -269,18 +268,13 @@ pub enum Infeasible {
     },
 }
 
-/// Formats bytes: whole below one MiB, in MiB with one decimal above.
-struct Size(u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(bytes) = self;
-        match bytes >> 20 {
-            0 => write!(f, "{bytes} bytes"),
-            _ => {
-                let tenths = (u128::from(*bytes) * 10 + (1 << 19)) >> 20;
-                write!(f, "{}.{} MiB", tenths / 10, tenths % 10)
-            }
+/// Returns bytes as text: whole below one MiB, in MiB with one decimal above.
+fn size(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => format!("{bytes} bytes"),
+        _ => {
+            let tenths = (u128::from(bytes) * 10 + (1 << 19)) >> 20;
+            format!("{}.{} MiB", tenths / 10, tenths % 10)
         }
     }
 }

@@ -66,11 +66,9 @@ impl Moves<'_, '_> {
 
     /// The nodes that exchange values with a node.
     fn neighbours(&self, node: usize) -> impl Iterator<Item = usize> {
-        let (before, after) = (
-            &self.loads.graph.before[node],
-            &self.loads.graph.after[node],
-        );
-        before.iter().chain(after).copied()
+        let graph = self.loads.graph;
+        let before = graph.before[node].iter();
+        before.chain(&graph.after[node]).copied()
     }
 
     /// Whether a node can move and has a neighbour on another stage.

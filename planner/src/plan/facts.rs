@@ -133,11 +133,9 @@ fn schedule(plan: &PlanFile) -> String {
         Some(_) => format!("its own compute lists, since {name} does not fit the ranks"),
         None => name.to_string(),
     };
-    let recompute = ", stages may recompute";
-    let recompute = if plan.step.may_recompute {
-        recompute
-    } else {
-        ""
+    let recompute = match plan.step.may_recompute {
+        true => ", stages may recompute",
+        false => "",
     };
     format!("{lists}, {batches}{recompute}")
 }

@@ -59,30 +59,24 @@ impl Prediction {
     /// Returns the first rank that exceeds its memory limit, with its bytes.
     #[must_use]
     pub fn over_limit(&self, machine: &Machine) -> Option<Infeasible> {
-        let Excess {
-            rank,
-            needed,
-            limit,
-        } = self.excesses(machine).next()?;
+        let excess = self.excesses(machine).next()?;
         Some(Infeasible::Rank {
-            rank,
-            needed,
-            limit,
+            rank: excess.rank,
+            needed: excess.needed,
+            limit: excess.limit,
         })
     }
 
     /// Returns the ranks that exceed their memory limits.
     pub(crate) fn excesses(&self, machine: &Machine) -> impl Iterator<Item = Excess> {
-        self.ranks.iter().filter_map(move |rank| {
-            let limit = machine.rank(rank.rank).memory_bytes?;
-            let (rank, needed) = (rank.rank, rank.memory.total());
-            let excess = Excess {
-                rank,
-                needed,
-                limit,
-            };
-            (needed > limit).then_some(excess)
-        })
+        let limited = self.ranks.iter().filter_map(move |rank| {
+            Some(Excess {
+                rank: rank.rank,
+                needed: rank.memory.total(),
+                limit: machine.rank(rank.rank).memory_bytes?,
+            })
+        });
+        limited.filter(|excess| excess.bytes() > 0)
     }
 }
 

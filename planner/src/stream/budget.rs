@@ -57,9 +57,9 @@ impl FromStr for MemoryBudget {
         let unknown = || UnknownSize {
             text: text.to_owned(),
         };
-        let units = UNITS.iter();
-        let mut split = units.filter_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
-        let (number, unit) = split.next().ok_or_else(unknown)?;
+        let mut units = UNITS.iter();
+        let split = units.find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
+        let (number, unit) = split.ok_or_else(unknown)?;
         let number: f64 = number.trim().parse().map_err(|_| unknown())?;
         let bytes = number * unit as f64;
         match bytes >= 1.0 && bytes < u64::MAX as f64 {

@@ -85,13 +85,12 @@ struct Room {
 
 impl Room {
     fn new(plan: &StreamPlan) -> Self {
-        let sum = |items: &mut dyn Iterator<Item = &usize>| -> u64 {
-            items.map(|item| plan.items[*item].bytes).sum()
-        };
-        let own = plan.visits.iter().map(|visit| sum(&mut visit.items.iter()));
+        let items = |visit: usize| plan.items_of(visit).iter().copied();
+        let own = (0..plan.visits()).map(|visit| plan.sum(items(visit)).bytes);
         let own: Vec<u64> = own.collect();
-        let read = plan.visits.iter().enumerate().map(|(index, visit)| {
-            sum(&mut visit.items.iter().filter(|item| !plan.makes(index, **item)))
+        let read = (0..plan.visits()).map(|visit| {
+            let read = items(visit).filter(|item| !plan.makes(visit, *item));
+            plan.sum(read).bytes
         });
         Self {
             kept: vec![0; own.len()],
@@ -295,7 +294,17 @@ impl StreamPlan {
 
     /// Returns the bytes of all values.
     pub fn bytes(&self) -> u64 {
-        self.items.iter().map(|item| item.bytes).sum()
+        self.sum(0..self.items.len()).bytes
+    }
+
+    /// The bytes and times of some values together.
+    pub(super) fn sum(&self, items: impl IntoIterator<Item = usize>) -> StreamItem {
+        let items = items.into_iter().map(|item| self.items[item]);
+        items.fold(StreamItem::default(), |sum, item| StreamItem {
+            bytes: sum.bytes + item.bytes,
+            read_ns: sum.read_ns.saturating_add(item.read_ns),
+            ..sum
+        })
     }
 
     /// Returns the bytes that may be used for values during a visit.

@@ -30,16 +30,6 @@ pub struct StreamPrediction {
 }
 
 impl StreamPlan {
-    /// The bytes and times of some values together.
-    fn sum(&self, items: impl IntoIterator<Item = usize>) -> StreamItem {
-        let items = items.into_iter().map(|item| self.items[item]);
-        items.fold(StreamItem::default(), |sum, item| StreamItem {
-            bytes: sum.bytes + item.bytes,
-            read_ns: sum.read_ns + item.read_ns,
-            ..sum
-        })
-    }
-
     /// Predicts a pass: one value is read at a time, in the order of the visits, while they compute, which takes as much longer
     /// as the cores are busy with reading. To write a value takes as long as to read it, and the next visit waits for it.
     pub fn predict(&self) -> StreamPrediction {

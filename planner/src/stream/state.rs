@@ -65,8 +65,7 @@ impl StreamState {
             state.advance(visit);
         }
         state.kept.retain(|item| in_memory.contains(item));
-        let kept = state.kept.iter().map(|item| state.plan.items[*item].bytes);
-        state.present = kept.sum();
+        state.present = state.plan.sum(state.kept.iter().copied()).bytes;
         state.fill();
         state
     }
@@ -158,8 +157,7 @@ impl StreamState {
         let dropped = items
             .zip(self.plan.stays(visit))
             .filter(|(_, stays)| !**stays);
-        let bytes = dropped.map(|(item, _)| self.plan.items[*item].bytes);
-        self.present -= bytes.sum::<u64>();
+        self.present -= self.plan.sum(dropped.map(|(item, _)| *item)).bytes;
         self.running += 1;
     }
 }

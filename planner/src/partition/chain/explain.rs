@@ -32,9 +32,9 @@ pub(super) fn infeasible(problem: &Problem<'_>, stages: &mut Stages, best: Best<
 
 /// The first block that fits on no rank.
 fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
-    let blocks = problem.work.blocks.iter().enumerate();
+    let mut blocks = problem.work.blocks.iter().enumerate();
     let limits = stages.places.iter().map(|place| place.limit_bytes);
-    let mut too_large = blocks.filter_map(|(at, block)| {
+    blocks.find_map(|(at, block)| {
         let range = problem.ranges.at_least(at, at + 1);
         let mut needed = u64::MAX;
         let fits = limits.clone().enumerate().any(|(place, limit)| {
@@ -47,8 +47,7 @@ fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
             needed,
             largest: limits.clone().max().unwrap_or(0),
         })
-    });
-    too_large.next()
+    })
 }
 
 /// Checks whether all ranks together are too small for parameters, their gradients and states, and the

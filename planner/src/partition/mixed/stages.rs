@@ -22,10 +22,9 @@ impl Staged {
         for rank in &self.rank_of {
             if !names.contains_key(rank) {
                 let is_free = |other: &usize| !names.values().any(|known| known == other);
-                let mut equal =
-                    (0..ranks.len()).filter(|other| ranks.get(*other) == ranks.get(*rank));
-                let name = equal.find(is_free).unwrap_or(*rank);
-                names.insert(*rank, name);
+                let mut free = (0..ranks.len()).filter(is_free);
+                let name = free.find(|other| ranks.get(*other) == ranks.get(*rank));
+                names.insert(*rank, name.unwrap_or(*rank));
             }
         }
         for rank in &mut self.rank_of {
