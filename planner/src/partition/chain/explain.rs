@@ -53,8 +53,7 @@ fn block(problem: &Problem<'_>, stages: &Stages) -> Option<Infeasible> {
 /// Checks whether all ranks together are too small for parameters, their gradients and states, and the
 /// activations of one micro-batch.
 fn total(problem: &Problem<'_>) -> Option<Infeasible> {
-    let all = problem.ranges.at_least(0, problem.work.blocks.len()).bytes;
-    let needed = all.resident.saturating_add(all.kept);
+    let needed = problem.ranges.bytes_before(problem.work.blocks.len());
     let mut ranks = problem.machine.rank_models().iter();
     let available = ranks.try_fold(0_u64, |sum, rank| {
         Some(sum.saturating_add(rank.memory_bytes?))

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use tinderbox_schedule::arithmetic::sum;
+use tinderbox_schedule::arithmetic::add;
 
 use super::super::graph::Graph;
 use crate::Machine;
@@ -71,13 +71,9 @@ fn bytes(graph: &Graph, in_flight: u64) -> Vec<u64> {
             kept[pin.node] += if pin.keeps { net.bytes } else { 0 };
         }
     }
-    let all = graph.nodes.iter().zip(bytes).zip(kept);
-    let all = all.map(|((node, bytes), kept)| {
-        sum([
-            bytes,
-            kept.saturating_mul(in_flight),
-            node.weight_gradient_bytes,
-        ])
-    });
-    all.collect()
+    for ((bytes, kept), node) in bytes.iter_mut().zip(kept).zip(&graph.nodes) {
+        add(bytes, kept.saturating_mul(in_flight));
+        add(bytes, node.weight_gradient_bytes);
+    }
+    bytes
 }
