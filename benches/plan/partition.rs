@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use large::{Times, large_case};
 use tinderbox::planner::{
     Block, Machine, Parameter, Step, Value, Work, chain, lower_bound, predict,
 };
@@ -12,6 +11,8 @@ use crate::{figure, median, turns};
 
 #[path = "../../planner/src/partition/chain/tests/large.rs"]
 mod large;
+
+use large::{Times, large_case};
 
 pub fn figures() {
     // The slowest workload.

@@ -30,7 +30,7 @@ impl Node {
     }
 }
 
-/// How a node uses what is made by, or belongs to, another node.
+/// How a node uses a value or a parameter of another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pin {
     pub node: usize,

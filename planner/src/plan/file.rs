@@ -303,8 +303,8 @@ impl PlanFile {
         let boundaries = self.boundaries.iter();
         let messages = boundaries.map(|boundary| (boundary.edge, boundary.bytes));
         let replicas = self.step.replicas;
-        let machine = &self.machine;
-        machine.costs(stages.collect(), messages.collect(), replicas)
+        self.machine
+            .costs(stages.collect(), messages.collect(), replicas)
     }
 
     /// Returns the dependencies between stages: boundaries and ties.

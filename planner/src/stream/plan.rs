@@ -56,7 +56,7 @@ pub struct StreamPlan {
     pub(super) stays: Vec<Vec<bool>>,
     /// The visit before each one that has the same value, or the last one of the pass before, and the place of the value in its
     /// list.
-    before: Vec<Vec<(usize, usize)>>,
+    pub(super) before: Vec<Vec<(usize, usize)>>,
     /// The first and the last visit of each value.
     ends: Vec<(usize, usize)>,
     /// What is read from.
@@ -335,12 +335,6 @@ impl StreamPlan {
             }
         }
         true
-    }
-
-    /// The visit of the same pass before another one that has the value at a place of its list.
-    pub(super) fn visit_before(&self, visit: usize, place: usize) -> Option<usize> {
-        let (before, _) = self.before[visit][place];
-        (before < visit).then_some(before)
     }
 
     /// Chooses the values that stay in another memory of so many bytes, between this one and the source, of those that may: those

@@ -146,8 +146,8 @@ impl StreamState {
     /// Whether the visit that writes a value, which a later one of the same pass reads, has not ended.
     fn is_unwritten(&self, visit: u64, place: usize) -> bool {
         let index = self.index(visit);
-        let before = self.plan.visit_before(index, place);
-        before.is_some_and(|before| self.running <= visit - (index - before) as u64)
+        let (before, _) = self.plan.before[index][place];
+        before < index && self.running <= visit - (index - before) as u64
     }
 
     /// Ends the visit that runs. Its values that do not [stay](StreamPlan::stays) are dropped by the caller.
