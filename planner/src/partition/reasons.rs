@@ -1,5 +1,6 @@
 //! The reasons for choosing a partition, in sentences.
 
+use tinderbox_path::with_causes;
 use tinderbox_schedule::draw::units::permille_text;
 
 use super::partitioner::{Partitioner, Planned};
@@ -55,13 +56,7 @@ pub(super) fn failed(partitioner: Partitioner, error: &PlannerError) -> String {
     if let PlannerError::NotBuiltIn { .. } = error {
         return not_run(partitioner, &error.to_string());
     }
-    let mut text = format!("{partitioner}: no plan, {error}");
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
-        source = error.source();
-    }
-    text
+    format!("{partitioner}: no plan, {}", with_causes(error))
 }
 
 /// Why a partitioner was not run.
