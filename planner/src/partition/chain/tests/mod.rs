@@ -1,7 +1,5 @@
 //! Compares the search with an exhaustive one, and the model with the simulator.
 
-use tinderbox_schedule::{ComputeTimes, LinkCosts, Placement, ScheduleKind};
-
 mod large;
 mod optimum;
 mod small;
@@ -9,6 +7,7 @@ mod small;
 use large::{Numbers, Times, large_case};
 use optimum::brute_force;
 use small::{small_case, small_step};
+use tinderbox_schedule::{ComputeTimes, LinkCosts, Placement, ScheduleKind};
 
 use super::chain;
 use super::problem::Problem;
