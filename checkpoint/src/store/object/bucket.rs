@@ -113,7 +113,7 @@ impl BucketStore {
         prefix: impl Into<Path>,
     ) -> std::result::Result<Self, BucketError> {
         let prefix = prefix.into();
-        let place = join_place(&objects.to_string(), prefix.as_ref());
+        let place = join(&objects.to_string(), prefix.as_ref());
         Self::at_place(objects, prefix, place)
     }
 
@@ -229,14 +229,6 @@ impl BucketStore {
 pub(super) async fn head(objects: &dyn ObjectStore, at: &Path) -> Result<ObjectMeta> {
     let options = GetOptions::new().with_head(true);
     Ok(objects.get_opts(at, options).await?.meta)
-}
-
-/// Joins a path to a root, for messages.
-pub(super) fn join_place(root: &str, path: &str) -> String {
-    match path {
-        "" => root.to_owned(),
-        _ => join(root, path),
-    }
 }
 
 /// Returns the feature of this crate that a service requires.

@@ -8,13 +8,14 @@ use object_store::{
 };
 
 use super::{
-    bucket::{BucketStore, join_place},
+    bucket::BucketStore,
     error::to_io,
     file::{BucketRead, BucketWrite},
     requests::{PutError, version_of},
 };
 use crate::{
-    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest, step_dir_name},
+    Manifest,
+    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, step_dir_name},
     store::{Found, FoundKind, Lock, PublishError, ReadFile, Store, WriteFile, existing, join},
 };
 
@@ -40,7 +41,7 @@ impl BucketStore {
             // The condition needs an existing manifest.
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
-        let manifest = bytes.and_then(|bytes| decode_manifest(&bytes).ok());
+        let manifest = bytes.and_then(|bytes| Manifest::from_bytes(&bytes).ok());
         // A copy of another step's manifest lists files that do not belong to this step.
         let manifest = manifest.filter(|manifest| step_dir_name(manifest.step) == step);
         let files = manifest.map(|manifest| {
@@ -62,7 +63,7 @@ impl BucketStore {
 
 impl Store for BucketStore {
     fn place(&self, path: &str) -> PathBuf {
-        PathBuf::from(join_place(&self.place, path))
+        PathBuf::from(join(&self.place, path))
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<Found>> {

@@ -6,7 +6,7 @@ use tinderbox_deferred::Observer;
 
 use super::{
     ExportFormat, ExportLayout, ExportOptions, Exported,
-    tensors::{ExportTensor, Tensors, Values},
+    tensors::{ExportTensor, Tensors},
 };
 use crate::{
     AttemptId, Checkpoint, LoadError, Role, SaveError, SaveTensor, StoredDType,
@@ -224,17 +224,15 @@ impl<'a> Target<'a> {
                 file.write_all(&vec![0; (padded(end) - end) as usize])?;
                 end = padded(end) + tensor.bytes;
             }
-            let mut put = |bytes: &[u8]| {
+            let put = |bytes: &[u8]| {
                 file.write_all(bytes)?;
                 self.progress.advanced(bytes.len() as u64);
                 Ok(())
             };
-            let written = match tensor.values {
-                Values::Same(values) => values.for_each_piece(put),
-                Values::Transposed(values) => {
-                    values.for_each_transposed_piece(self.options.transpose_bytes, put)
-                }
-                Values::Zeros => put(&vec![0; tensor.bytes as usize]),
+            let (values, part_bytes) = (&tensor.values, self.options.transpose_bytes);
+            let written = match tensor.is_transposed {
+                true => values.for_each_transposed_piece(part_bytes, put),
+                false => values.for_each_piece(put),
             };
             written.map_err(of_values)?;
         }
@@ -266,6 +264,10 @@ impl<'a> Target<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
+    use burn::tensor::TensorData;
+
     use super::*;
 
     #[test]
@@ -287,12 +289,15 @@ mod tests {
     }
 
     fn tensor(bytes: u64) -> ExportTensor<'static> {
+        let data = TensorData::new(vec![0_u8; bytes as usize], [bytes as usize]);
+        let saved = SaveTensor::whole("w", Role::Model, data);
         ExportTensor {
             name: "w".to_owned(),
             dtype: StoredDType::U8,
             shape: vec![bytes],
             bytes,
-            values: Values::Zeros,
+            values: Cow::Owned(saved),
+            is_transposed: false,
         }
     }
 }
