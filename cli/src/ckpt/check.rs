@@ -1,5 +1,6 @@
 //! `ckpt verify` and `ckpt diff`: check whether checkpoints are intact, and compare them.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -19,12 +20,6 @@ pub(crate) struct VerifyFlags {
     /// Step directories, or run directories for all their steps, or URLs of either in buckets
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
-}
-
-/// The answer.
-#[derive(Serialize)]
-struct Answer {
-    checkpoints: Vec<Checked>,
 }
 
 /// The answer for a checkpoint.
@@ -68,7 +63,7 @@ pub(super) fn verify(flags: &VerifyFlags, out: &mut Output) -> anyhow::Result<Ou
             all.push(checked);
         }
     }
-    out.answer(&Answer { checkpoints: all }, |_| Ok(()))?;
+    out.answer(&BTreeMap::from([("checkpoints", all)]), |_| Ok(()))?;
     Ok(worst)
 }
 
@@ -198,11 +193,5 @@ fn in_words(values: &ValueDifference) -> String {
 }
 
 fn value(scalar: Option<Scalar>) -> String {
-    match scalar {
-        None => "missing".to_owned(),
-        Some(Scalar::Int(value)) => value.to_string(),
-        Some(Scalar::Uint(value)) => value.to_string(),
-        Some(Scalar::Float(value)) => format!("{value:e}"),
-        Some(Scalar::Bool(value)) => value.to_string(),
-    }
+    scalar.map_or_else(|| "missing".to_owned(), |value| value.to_string())
 }

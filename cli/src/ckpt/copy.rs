@@ -36,12 +36,9 @@ impl Saved {
 
     /// Prints the directory of the new checkpoint.
     pub(crate) fn print(&self, dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
-        #[derive(Serialize)]
-        struct Answer {
-            dir: ShownPath,
-        }
-        let answer = Answer { dir: dir.into() };
-        out.answer(&answer, |out| writeln!(out, "{}", answer.dir))
+        let dir = ShownPath::from(dir);
+        let answer = BTreeMap::from([("dir", &dir)]);
+        out.answer(&answer, |out| writeln!(out, "{dir}"))
     }
 }
 

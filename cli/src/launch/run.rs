@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGKILL};
 
 use super::control::{ENDING, HARMLESS, code_of, listen};
 use super::descendants;
-use super::flags::{Flags, World};
+use super::flags::Flags;
 use super::output::{LastLines, print_lines};
 use crate::outcome::Outcome;
 use crate::terminal::say;
@@ -61,7 +61,7 @@ fn run(flags: &Flags, control: &Receiver<i32>) -> anyhow::Result<Outcome> {
     let mut here = flags.ranks;
     for restart in 0.. {
         let watch = Watch {
-            ranks: start(flags, &flags.world(here, restart)?)?,
+            ranks: start(flags, here, restart)?,
             grace: flags.grace(),
             survives: flags.survives(),
             ..Watch::default()
@@ -91,17 +91,19 @@ fn run(flags: &Flags, control: &Receiver<i32>) -> anyhow::Result<Outcome> {
     unreachable!("the last restart returns")
 }
 
-fn start(flags: &Flags, world: &World) -> anyhow::Result<Vec<Rank>> {
+/// Starts the processes of this machine, of which some are ranks and the others spares.
+fn start(flags: &Flags, here: u16, restart: u32) -> anyhow::Result<Vec<Rank>> {
+    let variables = flags.variables(here, restart)?;
     let own = std::env::current_exe().context("the path of this program is unknown")?;
     let mut ranks: Vec<Rank> = Vec::new();
-    for local in 0..world.here {
-        let number = world.rank(local);
+    for local in 0..flags.processes(here) {
+        let number = flags.rank(here, local);
         let mut command = Command::new(&own);
         command
             .arg("become-rank")
             .args(["--launcher", &std::process::id().to_string(), "--"])
             .args(&flags.program)
-            .envs(world.variables.iter().cloned())
+            .envs(variables.iter().cloned())
             .env("RANK", number.to_string())
             .env("LOCAL_RANK", local.to_string())
             .stdin(Stdio::null())

@@ -1,5 +1,6 @@
 //! The commands on schedules.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Context, bail};
@@ -60,16 +61,11 @@ struct Row {
 impl List {
     /// Prints the costs of each schedule.
     fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        #[derive(Serialize)]
-        struct Answer {
-            schedules: Vec<Row>,
-        }
         let rows = ScheduleKind::ALL.into_iter().map(|kind| self.row(kind));
-        let schedules = rows.collect::<anyhow::Result<_>>()?;
-        let answer = Answer { schedules };
-        out.answer(&answer, |out| {
+        let rows = rows.collect::<anyhow::Result<Vec<Row>>>()?;
+        out.answer(&BTreeMap::from([("schedules", &rows)]), |out| {
             let header = ["schedule", "chunks", "step", "bubble", "idle", "peak"];
-            let rows = answer.schedules.iter().map(|row| {
+            let rows = rows.iter().map(|row| {
                 vec![
                     row.name.to_string(),
                     row.chunks.to_string(),

@@ -181,7 +181,7 @@ fn unwritten(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// A progress bar over bytes on standard error; hidden without a terminal, and cleared on drop.
+/// A progress bar over bytes on standard error; hidden without a terminal, and cleared on drop, as is its default.
 #[derive(Debug)]
 pub(crate) struct Bar(ProgressBar);
 
@@ -192,12 +192,6 @@ impl Observer for Bar {
 
     fn advanced(&self, bytes: u64) {
         self.0.inc(bytes);
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
     }
 }
 
