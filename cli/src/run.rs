@@ -214,15 +214,10 @@ fn show_names(names: &[String], what: &str, out: &mut Output) -> io::Result<()> 
 /// Reads the digests of a replay; nothing from a file whose first line has others.
 fn replay(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {
     let name = || path.display().to_string();
-    let mut reader = BufReader::new(File::open(path).with_context(name)?);
-    let (mut programs, mut text) = (Vec::new(), String::new());
-    for number in 1.. {
-        text.clear();
-        reader.read_line(&mut text).with_context(name)?;
-        if text.is_empty() {
-            break;
-        }
-        match serde_json::from_str(&text) {
+    let lines = BufReader::new(File::open(path).with_context(name)?).lines();
+    let mut programs = Vec::new();
+    for (line, number) in lines.zip(1..) {
+        match serde_json::from_str(&line.with_context(name)?) {
             Ok(program) => programs.push(program),
             Err(_) if number == 1 => return Ok(None),
             Err(error) => {

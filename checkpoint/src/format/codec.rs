@@ -217,15 +217,14 @@ fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
 
 /// Checks that the files of a role and rank are numbered from 0 without gaps.
 fn check_numbers(files: &[FileEntry]) -> Result<(), FormatError> {
-    // Names, and therefore numbers, are unique.
-    let mut counts: BTreeMap<(Role, u32), u32> = BTreeMap::new();
-    for file in files {
-        *counts.entry((file.role, file.rank)).or_default() += 1;
+    // Names, and therefore numbers, are unique, and names with the same role and rank follow each other.
+    for files in files.chunk_by(|a, b| (a.role, a.rank) == (b.role, b.rank)) {
+        let limit = (files.len() as u32).min(MAX_FILE_NUMBER + 1);
+        if let Some(file) = files.iter().find(|file| file.number >= limit) {
+            return Err(invalid_file_name(file));
+        }
     }
-    let mut after_gap = files.iter().filter(|file| {
-        file.number >= counts[&(file.role, file.rank)] || file.number > MAX_FILE_NUMBER
-    });
-    after_gap.next().map(invalid_file_name).map_or(Ok(()), Err)
+    Ok(())
 }
 
 fn check_tensor<'a>(

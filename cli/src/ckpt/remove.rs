@@ -12,7 +12,7 @@ use serde::Serialize;
 use tinderbox_checkpoint::{Cleaned, LoadError, Retention, Run, SaveError};
 use tinderbox_deferred::human_bytes;
 
-use super::place::{is_link, is_lost, run_at, step_of, url_of};
+use super::place::{is_link, is_lost, run_at, split, step_of, url_of};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, ShownPath, one_line};
 
@@ -210,7 +210,8 @@ struct Removal {
 /// Reports the state of the directory, and removes it with `--yes`.
 pub(super) fn rm(flags: &RmFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let dir = &flags.dir;
-    let (parent, name) = split(dir)?;
+    let (parent, name) =
+        split(dir).with_context(|| format!("{} is not a directory in a run", dir.display()))?;
     let run = run_at(parent)?;
     let in_bucket = url_of(dir).is_some();
     let unreadable = || format!("{} can't be read", dir.display());
@@ -261,22 +262,6 @@ impl Removal {
             ),
         }
     }
-}
-
-/// Splits a path into the run and the name in it.
-fn split(dir: &Path) -> anyhow::Result<(&Path, &str)> {
-    let parts = match url_of(dir) {
-        Some(url) => {
-            let parts = url.trim_end_matches('/').rsplit_once('/');
-            parts.map(|(run, name)| (Path::new(run), name))
-        }
-        None => {
-            let name = dir.file_name().and_then(|name| name.to_str());
-            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-            name.map(|name| (parent.unwrap_or(Path::new(".")), name))
-        }
-    };
-    parts.with_context(|| format!("{} is not a directory in a run", dir.display()))
 }
 
 /// Describes the directory; returns an error for a checkpoint that is not known to be damaged unless `sound` is set.

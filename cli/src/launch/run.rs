@@ -150,8 +150,8 @@ struct Watch {
     signalled: Option<i32>,
     /// Signals that may have ended ranks.
     passed_on: BTreeSet<i32>,
-    /// The ranks that failed, in this order.
-    failed: Vec<usize>,
+    /// The first rank that failed; the last one if the others continue, because those that were lost before are no reason.
+    failed: Option<usize>,
     /// When the ranks that are left get SIGTERM, and then SIGKILL.
     term_at: Option<Instant>,
     kill_at: Option<Instant>,
@@ -202,14 +202,9 @@ impl Watch {
         if let Some(signal) = self.signalled {
             return Ok(Outcome::Program(code_of(signal)));
         }
-        // Those that were lost before others are no reason.
-        let reason = match self.survives {
-            true => self.failed.last(),
-            false => self.failed.first(),
-        };
-        match reason {
+        match self.failed {
             Some(index) if !self.survives_without_some() => {
-                let rank = self.ranks.swap_remove(*index);
+                let rank = self.ranks.swap_remove(index);
                 let status = rank.status.unwrap_or_default();
                 match self.is_ended_by_signal(status) {
                     true => Ok(Outcome::Program(how(status).1)),
@@ -269,14 +264,16 @@ impl Watch {
             if self.survives {
                 let (number, (how, _)) = (self.ranks[index].number, how(status));
                 say("note", &format!("rank {number} is lost: {how}"));
-            } else if self.failed.is_empty() && self.signalled.is_none() {
+            } else if self.failed.is_none() && self.signalled.is_none() {
                 self.term_at = match by_signal {
                     // The others got it as well.
                     true => self.after_grace(),
                     false => Some(Instant::now() + REPORT),
                 };
             }
-            self.failed.push(index);
+            if self.survives || self.failed.is_none() {
+                self.failed = Some(index);
+            }
         }
         for rank in &mut self.ranks {
             rank.look_after_group(self.grace);

@@ -148,22 +148,21 @@ impl Verify {
             LinkModel::Unbounded => String::new(),
             _ => format!(" with --link {link}"),
         };
-        let (ticks, reason) = match self.given.verify(&schedule) {
-            Ok(()) => (Some(self.given.simulate(&schedule)?.makespan()), None),
-            Err(fault) => (None, Some(one_line(&fault.to_string()))),
+        let ticks = match self.given.verify(&schedule) {
+            Ok(()) => Ok(self.given.simulate(&schedule)?.makespan()),
+            Err(fault) => Err(one_line(&fault.to_string())),
         };
-        let mut text = format!("{name} can't run{links}: ");
-        text += reason.as_deref().unwrap_or_default();
-        if let Some(ticks) = ticks {
-            text = format!("{name} can run{links}: a step takes {ticks} ticks");
-        }
-        let runs = reason.is_none();
+        let text = match &ticks {
+            Ok(ticks) => format!("{name} can run{links}: a step takes {ticks} ticks"),
+            Err(reason) => format!("{name} can't run{links}: {reason}"),
+        };
+        let runs = ticks.is_ok();
         let answer = Answer {
             name,
             link,
             runs,
-            step_ticks: ticks,
-            reason,
+            step_ticks: ticks.as_ref().ok().copied(),
+            reason: ticks.err(),
         };
         out.answer(&answer, |out| writeln!(out, "{text}"))?;
         Ok(Outcome::of_answer(runs))

@@ -3,15 +3,14 @@
 use std::{io, path::PathBuf, pin::Pin, sync::Arc, time::SystemTime};
 
 use object_store::{
-    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result,
-    UpdateVersion, path::Path,
+    ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result, UpdateVersion, path::Path,
 };
 
 use super::{
     bucket::BucketStore,
     error::to_io,
     file::{BucketRead, BucketWrite},
-    requests::{PutError, version_of},
+    requests::{PutError, get},
 };
 use crate::{
     Manifest,
@@ -23,14 +22,7 @@ impl BucketStore {
     /// Reads an object with one request; returns its version, and its bytes unless they exceed a limit.
     fn get(&self, at: Path, limit_bytes: u64) -> io::Result<(UpdateVersion, Option<Vec<u8>>)> {
         let objects = self.objects.clone();
-        self.run(async move {
-            let found = objects.get_opts(&at, GetOptions::default()).await?;
-            let version = version_of(&found.meta);
-            Ok(match found.meta.size > limit_bytes {
-                true => (version, None),
-                false => (version, Some(found.bytes().await?.into())),
-            })
-        })
+        self.run(async move { get(&*objects, &at, limit_bytes).await })
     }
 
     /// Returns the condition that the manifest of a step is unchanged, and the location of the files that it
