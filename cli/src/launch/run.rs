@@ -252,7 +252,7 @@ impl Watch {
     fn note_ended(&mut self) {
         while let Some((child, status)) = descendants::ended() {
             // The others are what ranks have started and left.
-            let runs_as_it = |rank: &Rank| rank.status.is_none() && rank.group() == Some(child);
+            let runs_as_it = |rank: &Rank| rank.status.is_none() && rank.group() == child;
             let Some(index) = self.ranks.iter().position(runs_as_it) else {
                 continue;
             };
@@ -311,8 +311,8 @@ pub(super) fn how(status: ExitStatus) -> (String, u8) {
 
 impl Rank {
     /// The id of its process, which is the id of its group.
-    fn group(&self) -> Option<Pid> {
-        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+    fn group(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Whether its process has succeeded.
@@ -344,8 +344,7 @@ impl Rank {
         if since.elapsed() >= grace {
             self.signal_group(Signal::KILL);
         }
-        let has_members = |group| test_kill_process_group(group).is_ok();
-        if !self.group().is_some_and(has_members) {
+        if test_kill_process_group(self.group()).is_err() {
             self.lingers = None;
         }
     }
@@ -366,9 +365,7 @@ impl Rank {
     }
 
     fn signal_group(&self, signal: Signal) {
-        if let Some(group) = self.group() {
-            // It may have ended by now.
-            let _ = kill_process_group(group, signal);
-        }
+        // It may have ended by now.
+        let _ = kill_process_group(self.group(), signal);
     }
 }
