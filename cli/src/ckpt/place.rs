@@ -63,7 +63,7 @@ pub(super) fn is_lost(error: &LoadError) -> bool {
 }
 
 /// Returns whether a path is a symbolic link, whatever it leads to.
-pub(super) fn is_link(dir: &Path) -> bool {
+fn is_link(dir: &Path) -> bool {
     // With a separator at its end, a path is the path of the target.
     dir.components().as_path().is_symlink()
 }
