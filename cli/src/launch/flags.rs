@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -42,17 +41,13 @@ pub(crate) struct Flags {
     spares: u16,
     /// Seconds from SIGTERM to SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    grace: u64,
+    pub(super) grace: u64,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(super) program: Vec<OsString>,
 }
 
 impl Flags {
-    pub(super) fn grace(&self) -> Duration {
-        Duration::from_secs(self.grace)
-    }
-
     /// Whether the others continue when a process is lost.
     pub(super) fn survives(&self) -> bool {
         self.survive || self.spares > 0

@@ -62,7 +62,7 @@ fn run(flags: &Flags, control: &Receiver<i32>) -> anyhow::Result<Outcome> {
     for restart in 0.. {
         let watch = Watch {
             ranks: start(flags, here, restart)?,
-            grace: flags.grace(),
+            grace: Duration::from_secs(flags.grace),
             survives: flags.survives(),
             ..Watch::default()
         };
@@ -217,7 +217,8 @@ impl Watch {
 
     /// Whether some have succeeded where the others are not needed.
     fn survives_without_some(&self) -> bool {
-        self.survives && self.ranks.iter().any(Rank::is_done)
+        let mut ended = self.ranks.iter().filter_map(|rank| rank.status);
+        self.survives && ended.any(|status| status.success())
     }
 
     /// Whether a signal that was passed on has ended a process.
@@ -313,11 +314,6 @@ impl Rank {
     /// The id of its process, which is the id of its group.
     fn group(&self) -> Pid {
         Pid::from_child(&self.child)
-    }
-
-    /// Whether its process has succeeded.
-    fn is_done(&self) -> bool {
-        self.status.is_some_and(|status| status.success())
     }
 
     /// Whether its process runs, or others of its group are given time to end.
