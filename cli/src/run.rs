@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::NumericFingerprint;
@@ -110,9 +110,7 @@ impl Digests {
             steps.insert(digest.step, line);
             offset += length as u64;
         }
-        if steps.is_empty() {
-            bail!("{}: there are no digests", name());
-        }
+        ensure!(!steps.is_empty(), "{}: there are no digests", name());
         let file = reader.into_inner();
         Ok(Self { file, steps })
     }
@@ -226,9 +224,7 @@ fn replay(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {
             }
         }
     }
-    if programs.is_empty() {
-        bail!("{}: there are no digests", name());
-    }
+    ensure!(!programs.is_empty(), "{}: there are no digests", name());
     Ok(Some(programs))
 }
 

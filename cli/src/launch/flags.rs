@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::Args;
 use tinderbox_world::Meeting;
 
@@ -56,26 +56,26 @@ impl Flags {
     /// Checks that the arguments fit together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let (node, nodes) = (self.node, self.nodes);
-        if node >= nodes {
-            bail!("--node {node}: the {nodes} machines count from 0");
-        }
+        ensure!(
+            node < nodes,
+            "--node {node}: the {nodes} machines count from 0"
+        );
         if nodes == 1 {
             return Ok(());
         }
-        if self.master.is_none() {
-            bail!("--nodes {nodes} needs --master, the address of machine 0");
-        }
-        if self.tls.is_none() && given_token().is_none() {
-            bail!(
-                "several machines need --tls DIR, or the same secret in TINDERBOX_TOKEN on each of them: anybody could join \
-                 otherwise"
-            );
-        }
-        if self.restart_ranks.is_some() {
-            bail!(
-                "--restart-ranks is for one machine: the number of ranks on the others is not known here"
-            );
-        }
+        ensure!(
+            self.master.is_some(),
+            "--nodes {nodes} needs --master, the address of machine 0"
+        );
+        ensure!(
+            self.tls.is_some() || given_token().is_some(),
+            "several machines need --tls DIR, or the same secret in TINDERBOX_TOKEN on each of them: anybody could join \
+             otherwise"
+        );
+        ensure!(
+            self.restart_ranks.is_none(),
+            "--restart-ranks is for one machine: the number of ranks on the others is not known here"
+        );
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use object_store::{
     Error, GetOptions, ObjectMeta, ObjectStore, ObjectStoreScheme, PutMode, PutPayload, Result,
     parse_url_opts, path::Path,
 };
-use url::Url;
+use url::{Position, Url};
 
 use super::{
     BucketError,
@@ -138,11 +138,9 @@ impl BucketStore {
         if has_user || parsed.password().is_some() || parsed.query().is_some() {
             return Err(BucketError::Secret);
         }
-        let place = {
-            let mut shown = parsed.clone();
-            shown.set_fragment(None);
-            shown.as_str().trim_end_matches('/').to_owned()
-        };
+        let place = parsed[..Position::AfterPath]
+            .trim_end_matches('/')
+            .to_owned();
         let scheme = ObjectStoreScheme::parse(&parsed).ok();
         let scheme = scheme.map(|(scheme, _)| scheme);
         if scheme == Some(ObjectStoreScheme::Local) {
