@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserializer;
 
 use super::{
-    FileEntry, Manifest, Role, StoredPlan, TensorEntry, UnknownFields,
+    FileEntry, Manifest, StoredPlan, TensorEntry, UnknownFields,
     document::{Fields, VERSION},
     envelope,
     header::header_len,
