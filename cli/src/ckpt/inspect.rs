@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
@@ -34,16 +34,9 @@ pub(super) fn inspect(flags: &InspectFlags, out: &mut Output) -> anyhow::Result<
     out.answer(&contents, |out| contents.show(out))
 }
 
-/// Arguments of `plan`.
-#[derive(Args, Debug)]
-pub(crate) struct PlanFlags {
-    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-    dir: PathBuf,
-}
-
 /// Prints the plan of a checkpoint.
-pub(super) fn plan(flags: &PlanFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let checkpoint = open(&flags.dir)?;
+pub(super) fn plan(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+    let checkpoint = open(dir)?;
     let Some(plan) = checkpoint.plan()? else {
         let dir = checkpoint.dir().display();
         bail!(No(format!("{dir} was saved without a plan")));
@@ -225,14 +218,6 @@ fn ranges(ranks: &BTreeSet<u32>) -> String {
     texts.collect::<Vec<_>>().join(",")
 }
 
-/// Arguments of `ls`.
-#[derive(Args, Debug)]
-pub(crate) struct LsFlags {
-    /// Directory of a run, or its URL in a bucket
-    #[arg(value_name = "RUN_DIR")]
-    dir: PathBuf,
-}
-
 /// The steps of a run, in ascending order.
 #[derive(Serialize)]
 struct Listing {
@@ -286,9 +271,9 @@ fn date(time: SystemTime) -> Option<String> {
 }
 
 /// Lists the run.
-pub(super) fn ls(flags: &LsFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let Place::Run(run, steps) = Place::of(&flags.dir)? else {
-        bail!("{} is a step, not a run", flags.dir.display());
+pub(super) fn ls(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+    let Place::Run(run, steps) = Place::of(dir)? else {
+        bail!("{} is a step, not a run", dir.display());
     };
     let foreign = run.foreign()?.into_iter();
     let foreign = foreign.map(|(name, reason)| Foreign { name, reason });
