@@ -17,7 +17,13 @@ pub(crate) enum Command {
         dir: PathBuf,
     },
     /// Show the contents of a checkpoint
-    Inspect(inspect::InspectFlags),
+    Inspect {
+        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+        dir: PathBuf,
+        /// Show this step of the run
+        #[arg(long, value_name = "STEP")]
+        step: Option<u64>,
+    },
     /// Read and check all data and report all damage; exit code 1 if there is any
     Verify {
         /// Step directories, or run directories for all their steps, or URLs of either in buckets
@@ -32,7 +38,12 @@ pub(crate) enum Command {
         second: PathBuf,
     },
     /// Copy a checkpoint to another run, in a directory or a bucket; the copy appears when it is complete
-    Cp(copy::CpFlags),
+    Cp {
+        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+        dir: PathBuf,
+        #[command(flatten)]
+        saved: copy::Saved,
+    },
     /// Save a checkpoint again for another number of ranks
     Reshard(copy::ReshardFlags),
     /// Copy the parameters to a plain Hugging Face directory, or to a file of Burn
@@ -53,10 +64,10 @@ impl Command {
     pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         match self {
             Self::Ls { dir } => inspect::ls(dir, out),
-            Self::Inspect(flags) => inspect::inspect(flags, out),
+            Self::Inspect { dir, step } => inspect::inspect(dir, *step, out),
             Self::Verify { dirs } => check::verify(dirs, out),
             Self::Diff { first, second } => check::diff(first, second, out),
-            Self::Cp(flags) => copy::cp(flags, out),
+            Self::Cp { dir, saved } => copy::cp(dir, saved, out),
             Self::Reshard(flags) => copy::reshard(flags, out),
             Self::Export(flags) => copy::export(flags, out),
             Self::Plan { dir } => inspect::plan(dir, out),

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use clap::Args;
 use humantime::format_rfc3339_seconds;
 use serde::Serialize;
 use tinderbox_checkpoint::{Checkpoint, LoadError, Role, Run, Scalar, StoredDType};
@@ -17,19 +16,9 @@ use super::place::{Place, open};
 use crate::outcome::{No, Outcome};
 use crate::terminal::{Columns, Output, ShownPath, one_line, visible};
 
-/// Arguments of `inspect`.
-#[derive(Args, Debug)]
-pub(crate) struct InspectFlags {
-    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-    dir: PathBuf,
-    /// Show this step of the run
-    #[arg(long, value_name = "STEP")]
-    step: Option<u64>,
-}
-
 /// Shows a checkpoint.
-pub(super) fn inspect(flags: &InspectFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let checkpoint = Place::of(&flags.dir)?.look_into(flags.step)?;
+pub(super) fn inspect(dir: &Path, step: Option<u64>, out: &mut Output) -> anyhow::Result<Outcome> {
+    let checkpoint = Place::of(dir)?.look_into(step)?;
     let contents = Contents::of(&checkpoint);
     out.answer(&contents, |out| contents.show(out))
 }
