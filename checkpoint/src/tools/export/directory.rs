@@ -82,7 +82,17 @@ fn write(
     progress: &dyn Observer,
 ) -> Result<Exported, ToolError> {
     let Tensors { all, tied } = Tensors::of(tensors, from, options)?;
-    let target = Target::of(to, options, progress)?;
+    let (parent, name) = parent_of(to).ok_or_else(|| ToolError::TargetName {
+        path: to.to_owned(),
+    })?;
+    let target = Target {
+        options,
+        progress,
+        parent: Box::new(LocalStore::new(parent)),
+        name: name.to_owned(),
+        // Unique like the id of an attempt.
+        temporary: format!(".export-{}", AttemptId::fresh()),
+    };
     target.refuse_existing()?;
     let files = match options.format {
         ExportFormat::Safetensors => divide(&all, options.file_bytes),
@@ -145,25 +155,7 @@ struct Target<'a> {
     temporary: String,
 }
 
-impl<'a> Target<'a> {
-    fn of(
-        path: &Path,
-        options: &'a ExportOptions,
-        progress: &'a dyn Observer,
-    ) -> Result<Self, ToolError> {
-        let (parent, name) = parent_of(path).ok_or_else(|| ToolError::TargetName {
-            path: path.to_owned(),
-        })?;
-        Ok(Self {
-            options,
-            progress,
-            parent: Box::new(LocalStore::new(parent)),
-            name: name.to_owned(),
-            // Unique like the id of an attempt.
-            temporary: format!(".export-{}", AttemptId::fresh()),
-        })
-    }
-
+impl Target<'_> {
     /// Rejects anything but an empty directory; returns whether there is one.
     fn refuse_existing(&self) -> Result<bool, ToolError> {
         let is_empty = match self.parent.find(&self.name)?.map(|found| found.kind) {
