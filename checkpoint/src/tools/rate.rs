@@ -33,7 +33,9 @@ pub struct ReadRate {
 ///
 /// Returns an error if the directory can't be written to or read.
 pub fn read_rate(dir: &Path) -> Result<ReadRate, ToolError> {
-    let place = tempfile::Builder::new().prefix(".tinderbox-rate-").tempdir_in(dir);
+    let place = tempfile::Builder::new()
+        .prefix(".tinderbox-rate-")
+        .tempdir_in(dir);
     let place = place.map_err(|source| SaveError::Io {
         action: "create a directory in",
         path: dir.to_owned(),
