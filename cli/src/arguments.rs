@@ -74,11 +74,11 @@ impl Arguments {
         let read = matches.and_then(|matches| Self::from_arg_matches(&matches));
         read.map_err(|error| {
             let is_asked = !error.use_stderr();
-            match error.kind() {
+            let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+            match is_asked || is_help {
                 // A failure to print the help is ignored.
-                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => drop(error.print()),
-                _ if is_asked => drop(error.print()),
-                _ => say("error", &wrong(&error.to_string())),
+                true => drop(error.print()),
+                false => say("error", &wrong(&error.to_string())),
             }
             if is_asked {
                 Outcome::Done

@@ -69,21 +69,16 @@ fn show(machine: &Machine, threads: usize, out: &mut Output) -> io::Result<()> {
     write!(out, "{ranks} rank(s) of {threads} thread(s), ")?;
     writeln!(out, "all running at once, each:")?;
     let giga = |rate: u64| rate as f64 / 1e9;
+    let ns = |time: u64| format!("{time:>8} ns");
     let mut row = |name: &str, value: String| writeln!(out, "  {name:<20}  {value}");
     let (flops, bytes) = (giga(rates.flops_per_s), giga(rates.bytes_per_s));
     row("matrix products", format!("{flops:>8.1} GFLOP/s"))?;
     row("memory", format!("{bytes:>8.1} GB/s"))?;
-    row(
-        "an operation",
-        format!("{:>8} ns at least", rates.operation_ns),
-    )?;
-    let action = format!("{:>8} ns in addition to its program", machine.action_ns);
+    row("an operation", ns(rates.operation_ns) + " at least")?;
+    let action = ns(machine.action_ns) + " in addition to its program";
     row("an action", action)?;
-    row("a message", format!("{:>8} ns", link.latency))?;
-    row(
-        "1 MiB of a message",
-        format!("{:>8} ns", link.ticks_per_mib),
-    )?;
+    row("a message", ns(link.latency))?;
+    row("1 MiB of a message", ns(link.ticks_per_mib))?;
     let disk = machine.disk.map(|disk| {
         let (rate, busy) = (giga(disk.bytes_per_s), disk.busy_permille / 10);
         format!("{rate:>8.1} GB/s, with {busy} % of the cores")
@@ -94,13 +89,10 @@ fn show(machine: &Machine, threads: usize, out: &mut Output) -> io::Result<()> {
     let memory = memory.map(|bytes| format!("{:>8.0} MiB", bytes as f64 / (1 << 20) as f64));
     row("free memory", memory.unwrap_or(" unknown".into()))?;
     if let Some(network) = &machine.network {
-        let (machines, link) = (network.machine_of.iter().max(), network.link);
-        row(
-            "machines",
-            format!("{:>8}", machines.map_or(1, |last| last + 1)),
-        )?;
-        row("a message to another", format!("{:>8} ns", link.latency))?;
-        row("1 MiB of it", format!("{:>8} ns", link.ticks_per_mib))?;
+        let machines = network.machine_of.iter().max().map_or(1, |last| last + 1);
+        row("machines", format!("{machines:>8}"))?;
+        row("a message to another", ns(network.link.latency))?;
+        row("1 MiB of it", ns(network.link.ticks_per_mib))?;
     }
     let speeds = models.iter().map(|rank| rank.speed_permille as f64 / 10.0);
     let (least, most) = (speeds.clone().reduce(f64::min), speeds.reduce(f64::max));

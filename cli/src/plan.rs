@@ -17,7 +17,14 @@ pub(crate) enum Command {
     /// Show a plan as tables, program text, a graph or a page
     Show(Show),
     /// Print the differences between two plans; exit code 1 if there are any
-    Diff(Diff),
+    Diff {
+        /// The earlier plan; `-` is standard input
+        #[arg(value_name = "A")]
+        first: PathBuf,
+        /// The later plan; `-` is standard input
+        #[arg(value_name = "B")]
+        second: PathBuf,
+    },
 }
 
 impl Command {
@@ -25,7 +32,7 @@ impl Command {
     pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         match self {
             Self::Show(flags) => flags.run(out),
-            Self::Diff(flags) => flags.run(out),
+            Self::Diff { first, second } => diff(first, second, out),
         }
     }
 }
@@ -76,25 +83,13 @@ impl Show {
     }
 }
 
-/// Arguments of `diff`.
-#[derive(Args, Debug)]
-pub(crate) struct Diff {
-    /// The earlier plan; `-` is standard input
-    #[arg(value_name = "A")]
-    first: PathBuf,
-    /// The later plan; `-` is standard input
-    #[arg(value_name = "B")]
-    second: PathBuf,
-}
-
-impl Diff {
-    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        let is_stdin = |path: &Path| path == Path::new("-");
-        if is_stdin(&self.first) && is_stdin(&self.second) {
-            bail!("only one of the plans can be read from standard input");
-        }
-        let found = load(&self.first)?.diff(&load(&self.second)?);
-        out.answer(&found, |out| write!(out, "{found}"))?;
-        Ok(Outcome::of_answer(found.is_empty()))
+/// Compares two plans.
+fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+    let is_stdin = |path: &Path| path == Path::new("-");
+    if is_stdin(first) && is_stdin(second) {
+        bail!("only one of the plans can be read from standard input");
     }
+    let found = load(first)?.diff(&load(second)?);
+    out.answer(&found, |out| write!(out, "{found}"))?;
+    Ok(Outcome::of_answer(found.is_empty()))
 }

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use anyhow::{Context, bail, ensure};
+use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::NumericFingerprint;
 use tinderbox_pipeline::{ProgramDigest, ReplayComparison, ReplayDifference, StateDigest};
@@ -22,53 +22,53 @@ const SHOWN: usize = 10;
 pub(crate) enum Command {
     /// Find the first step and the first value in which two runs differ, or the first operation in which two replays of a step
     /// differ; exit code 1 if there is one
-    Diff(Diff),
+    Diff {
+        /// The digests of a run: a file with what `Pipeline::digest` returned after each step, as a line of JSON. Of a step that
+        /// was done again after a resume, the last line counts; steps that only one run has are counted, and are no difference. Or
+        /// the digests of a replay: a line for each program
+        #[arg(value_name = "A")]
+        first: PathBuf,
+        /// The digests of another run
+        #[arg(value_name = "B")]
+        second: PathBuf,
+    },
     /// Print a digest of what the processor and the C library of this machine compute, for each class of operations that is
     /// rounded differently on others, or compare it with another machine's
-    Numerics(Numerics),
+    Numerics {
+        /// What `run numerics --json` has printed on another machine: names the classes that differ; exit code 1 if there is one.
+        /// `-` is standard input
+        #[arg(value_name = "OTHER.json")]
+        other: Option<PathBuf>,
+    },
 }
 
 impl Command {
     /// Runs the command.
     pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         match self {
-            Self::Diff(flags) => flags.run(out),
-            Self::Numerics(flags) => flags.run(out),
+            Self::Diff { first, second } => diff(first, second, out),
+            Self::Numerics { other } => numerics(other.as_deref(), out),
         }
     }
 }
 
-/// Arguments of `diff`.
-#[derive(Args, Debug)]
-pub(crate) struct Diff {
-    /// The digests of a run: a file with what `Pipeline::digest` returned after each step, as a line of JSON. Of a step that
-    /// was done again after a resume, the last line counts; steps that only one run has are counted, and are no difference. Or
-    /// the digests of a replay: a line for each program
-    #[arg(value_name = "A")]
-    first: PathBuf,
-    /// The digests of another run
-    #[arg(value_name = "B")]
-    second: PathBuf,
-}
-
-impl Diff {
-    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        match (replay(&self.first)?, replay(&self.second)?) {
-            (Some(first), Some(second)) => {
-                let found = ReplayComparison::of(&first, &second);
-                if found.micro_batches == 0 {
-                    bail!("the replays have no micro-batch of one step in common");
-                }
-                out.answer(&found, |out| show_replays(&found, out))?;
-                Ok(Outcome::of_answer(found.difference.is_none()))
+/// Compares two runs, or two replays of a step.
+fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+    match (replay(first)?, replay(second)?) {
+        (Some(first), Some(second)) => {
+            let found = ReplayComparison::of(&first, &second);
+            if found.micro_batches == 0 {
+                bail!("the replays have no micro-batch of one step in common");
             }
-            (None, None) => {
-                let found = compare(Digests::open(&self.first)?, Digests::open(&self.second)?)?;
-                out.answer(&found, |out| found.show(out))?;
-                Ok(Outcome::of_answer(found.difference.is_none()))
-            }
-            _ => bail!("one of the files is of a run, the other of a replay"),
+            out.answer(&found, |out| show_replays(&found, out))?;
+            Ok(Outcome::of_answer(found.difference.is_none()))
         }
+        (None, None) => {
+            let found = compare(Digests::open(first)?, Digests::open(second)?)?;
+            out.answer(&found, |out| found.show(out))?;
+            Ok(Outcome::of_answer(found.difference.is_none()))
+        }
+        _ => bail!("one of the files is of a run, the other of a replay"),
     }
 }
 
@@ -110,9 +110,7 @@ impl Digests {
             steps.insert(digest.step, line);
             offset += length as u64;
         }
-        if steps.is_empty() {
-            bail!("{}: there are no digests", name());
-        }
+        ensure!(!steps.is_empty(), "{}: there are no digests", name());
         let file = reader.into_inner();
         Ok(Self { file, steps })
     }
@@ -214,15 +212,10 @@ fn show_names(names: &[String], what: &str, out: &mut Output) -> io::Result<()> 
 /// Reads the digests of a replay; nothing from a file whose first line has others.
 fn replay(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {
     let name = || path.display().to_string();
-    let mut reader = BufReader::new(File::open(path).with_context(name)?);
-    let (mut programs, mut text) = (Vec::new(), String::new());
-    for number in 1.. {
-        text.clear();
-        reader.read_line(&mut text).with_context(name)?;
-        if text.is_empty() {
-            break;
-        }
-        match serde_json::from_str(&text) {
+    let lines = BufReader::new(File::open(path).with_context(name)?).lines();
+    let mut programs = Vec::new();
+    for (line, number) in lines.zip(1..) {
+        match serde_json::from_str(&line.with_context(name)?) {
             Ok(program) => programs.push(program),
             Err(_) if number == 1 => return Ok(None),
             Err(error) => {
@@ -231,9 +224,7 @@ fn replay(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {
             }
         }
     }
-    if programs.is_empty() {
-        bail!("{}: there are no digests", name());
-    }
+    ensure!(!programs.is_empty(), "{}: there are no digests", name());
     Ok(Some(programs))
 }
 
@@ -266,15 +257,6 @@ fn show_difference(found: &ReplayDifference, out: &mut Output) -> io::Result<()>
     writeln!(out, "  the first {text}")
 }
 
-/// Arguments of `numerics`.
-#[derive(Args, Debug)]
-pub(crate) struct Numerics {
-    /// What `run numerics --json` has printed on another machine: names the classes that differ; exit code 1 if there is one.
-    /// `-` is standard input
-    #[arg(value_name = "OTHER.json")]
-    other: Option<PathBuf>,
-}
-
 /// What a machine computes, as it is printed.
 #[derive(Serialize)]
 struct Printed<'a> {
@@ -284,35 +266,33 @@ struct Printed<'a> {
     differences: Option<Vec<String>>,
 }
 
-impl Numerics {
-    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        let own = NumericFingerprint::of_process();
-        let other = self.other.as_deref().map(fingerprint_in).transpose()?;
-        let (numerics, mut classes) = (own.classes(), own.classes().keys());
-        if let Some(other) = &other
-            && !classes.any(|class| other.classes().contains_key(class))
-        {
-            bail!(
-                "the other machine has none of the classes of operations of this version: use the same version on both"
-            );
-        }
-        let printed = Printed {
-            numerics,
-            differences: other.map(|other| owned(own.differences(&other))),
-        };
-        let differences = printed.differences.as_deref();
-        out.answer(&printed, |out| match differences {
-            None => {
-                let cells =
-                    |(class, digest): (&String, &String)| vec![class.clone(), digest.clone()];
-                let header = ["class of operations", "digest"];
-                Columns::new(&header, &[], numerics.iter().map(cells)).show(out)
-            }
-            Some([]) => writeln!(out, "{} classes of operations are equal", numerics.len()),
-            Some(classes) => show_numerics(classes, out),
-        })?;
-        Ok(Outcome::of_answer(differences.is_none_or(<[_]>::is_empty)))
+/// Prints what this machine computes, or compares it.
+fn numerics(other: Option<&Path>, out: &mut Output) -> anyhow::Result<Outcome> {
+    let own = NumericFingerprint::of_process();
+    let other = other.map(fingerprint_in).transpose()?;
+    let (numerics, mut classes) = (own.classes(), own.classes().keys());
+    if let Some(other) = &other
+        && !classes.any(|class| other.classes().contains_key(class))
+    {
+        bail!(
+            "the other machine has none of the classes of operations of this version: use the same version on both"
+        );
     }
+    let printed = Printed {
+        numerics,
+        differences: other.map(|other| owned(own.differences(&other))),
+    };
+    let differences = printed.differences.as_deref();
+    out.answer(&printed, |out| match differences {
+        None => {
+            let cells = |(class, digest): (&String, &String)| vec![class.clone(), digest.clone()];
+            let header = ["class of operations", "digest"];
+            Columns::new(&header, &[], numerics.iter().map(cells)).show(out)
+        }
+        Some([]) => writeln!(out, "{} classes of operations are equal", numerics.len()),
+        Some(classes) => show_numerics(classes, out),
+    })?;
+    Ok(Outcome::of_answer(differences.is_none_or(<[_]>::is_empty)))
 }
 
 /// Reads what another machine has printed.

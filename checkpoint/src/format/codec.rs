@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserializer;
 
 use super::{
-    FileEntry, Manifest, Role, StoredPlan, TensorEntry, UnknownFields,
+    FileEntry, Manifest, StoredPlan, TensorEntry, UnknownFields,
     document::{Fields, VERSION},
     envelope,
     header::header_len,
@@ -38,7 +38,42 @@ impl Manifest {
     ///
     /// Returns the first violation.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
-        decode_manifest(bytes)
+        let mut fields = Fields::of(bytes, FORMAT)?;
+        let minor = fields.take_or_default("minor")?;
+        let metadata = fields.take_text("metadata")?;
+        let plan = match minor {
+            0 => match fields.take_text("plan")? {
+                "null" => None,
+                text => Some(StoredPlan::Inline(Json::within(
+                    text,
+                    MAX_INLINE_PLAN_BYTES,
+                )?)),
+            },
+            _ => fields.take::<Option<_>>("plan")?.map(StoredPlan::File),
+        };
+        let manifest = Manifest {
+            format: FORMAT,
+            version: VERSION,
+            minor,
+            attempt: fields.take("attempt")?,
+            step: fields.take("step")?,
+            seed: fields.take("seed")?,
+            data_position: fields.take("data_position")?,
+            world_size: fields.take("world_size")?,
+            block_bytes: fields.take("block_bytes")?,
+            metadata: Json::within(metadata, MAX_METADATA_BYTES)?,
+            plan,
+            modules: fields.take_json("modules")?,
+            settings: fields.take_json("settings")?,
+            numerics: fields.take_json("numerics")?,
+            scalars: fields.take_with("scalars", |json| lists::scalars(json))?,
+            files: fields.take_with("files", |json| lists::list(json))?,
+            index: fields.take("index")?,
+            tensors: fields.take_with("tensors", |json| tensors(json))?,
+            unknown: UnknownFields(fields.rest()?),
+        };
+        check_manifest(&manifest)?;
+        Ok(manifest)
     }
 }
 
@@ -49,48 +84,8 @@ impl Manifest {
 /// Returns an error if a reader would reject the manifest: it passes the same validation here.
 pub(crate) fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>, FormatError> {
     let bytes = envelope::seal(manifest)?;
-    decode_manifest(&bytes)?;
+    Manifest::from_bytes(&bytes)?;
     Ok(bytes)
-}
-
-/// Decodes and validates a manifest: digest, version, limits, names, layout.
-pub(crate) fn decode_manifest(bytes: &[u8]) -> Result<Manifest, FormatError> {
-    let mut fields = Fields::of(bytes, FORMAT)?;
-    let minor = fields.take_or_default("minor")?;
-    let metadata = fields.take_text("metadata")?;
-    let plan = match minor {
-        0 => match fields.take_text("plan")? {
-            "null" => None,
-            text => Some(StoredPlan::Inline(Json::within(
-                text,
-                MAX_INLINE_PLAN_BYTES,
-            )?)),
-        },
-        _ => fields.take::<Option<_>>("plan")?.map(StoredPlan::File),
-    };
-    let manifest = Manifest {
-        format: FORMAT,
-        version: VERSION,
-        minor,
-        attempt: fields.take("attempt")?,
-        step: fields.take("step")?,
-        seed: fields.take("seed")?,
-        data_position: fields.take("data_position")?,
-        world_size: fields.take("world_size")?,
-        block_bytes: fields.take("block_bytes")?,
-        metadata: Json::within(metadata, MAX_METADATA_BYTES)?,
-        plan,
-        modules: fields.take_json("modules")?,
-        settings: fields.take_json("settings")?,
-        numerics: fields.take_json("numerics")?,
-        scalars: fields.take_with("scalars", |json| lists::scalars(json))?,
-        files: fields.take_with("files", |json| lists::list(json))?,
-        index: fields.take("index")?,
-        tensors: fields.take_with("tensors", |json| tensors(json))?,
-        unknown: UnknownFields(fields.rest()?),
-    };
-    check_manifest(&manifest)?;
-    Ok(manifest)
 }
 
 /// Deserializes the tensors of a manifest while they are sorted.
@@ -222,15 +217,14 @@ fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
 
 /// Checks that the files of a role and rank are numbered from 0 without gaps.
 fn check_numbers(files: &[FileEntry]) -> Result<(), FormatError> {
-    // Names, and therefore numbers, are unique.
-    let mut counts: BTreeMap<(Role, u32), u32> = BTreeMap::new();
-    for file in files {
-        *counts.entry((file.role, file.rank)).or_default() += 1;
+    // Names, and therefore numbers, are unique, and names with the same role and rank follow each other.
+    for files in files.chunk_by(|a, b| (a.role, a.rank) == (b.role, b.rank)) {
+        let limit = (files.len() as u32).min(MAX_FILE_NUMBER + 1);
+        if let Some(file) = files.iter().find(|file| file.number >= limit) {
+            return Err(invalid_file_name(file));
+        }
     }
-    let mut after_gap = files.iter().filter(|file| {
-        file.number >= counts[&(file.role, file.rank)] || file.number > MAX_FILE_NUMBER
-    });
-    after_gap.next().map(invalid_file_name).map_or(Ok(()), Err)
+    Ok(())
 }
 
 fn check_tensor<'a>(

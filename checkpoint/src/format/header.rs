@@ -274,10 +274,10 @@ impl HeaderTensor {
         [start_bytes, end_bytes]: [u64; 2],
     ) -> Result<Self, HeaderError> {
         let tensor = short(&name);
-        let dtype = match dtype {
-            Ok(dtype) => dtype,
-            Err(found) => return Err(HeaderError::UnknownDType { tensor, found }),
-        };
+        let dtype = dtype.map_err(|found| HeaderError::UnknownDType {
+            tensor: tensor.clone(),
+            found,
+        })?;
         let expected_bytes = stored_len(&shape, dtype).ok_or_else(|| overflow(&name, &shape))?;
         match end_bytes.checked_sub(start_bytes) {
             None => Err(HeaderError::Reversed {

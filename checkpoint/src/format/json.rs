@@ -14,17 +14,10 @@ use crate::FormatError;
 /// Maximum nesting depth of arrays and objects.
 const MAX_NESTING: usize = 126;
 
-/// JSON text within the nesting limit that every reader supports.
-#[derive(Clone, Debug, Serialize)]
+/// JSON text within the nesting limit that every reader supports. By default, it is `null`.
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Json(Box<RawValue>);
-
-/// `null`.
-impl Default for Json {
-    fn default() -> Self {
-        Self(RawValue::NULL.to_owned())
-    }
-}
 
 impl Json {
     /// Serializes a value to at most `limit_bytes` bytes.

@@ -23,9 +23,7 @@ pub use modules::ModuleTypes;
 pub use scalar::Scalar;
 
 pub(crate) use burnpack::{burnpack_len, decode_burnpack, encode_burnpack, is_burnpack, padded};
-pub(crate) use codec::{
-    check_tensor_name, check_world_size, decode_manifest, encode_manifest, metadata,
-};
+pub(crate) use codec::{check_tensor_name, check_world_size, encode_manifest, metadata};
 pub(crate) use header::{PAGE_BYTES, Texts, header_len};
 pub(crate) use json::Json;
 pub(crate) use limits::{MAX_MANIFEST_BYTES, MAX_WORLD_SIZE, stored_len};

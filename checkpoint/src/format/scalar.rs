@@ -1,11 +1,12 @@
 //! Scalar values of an optimizer's state.
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// A scalar value of an optimizer's state, such as a step count or the power of a moment.
 ///
 /// Two scalars are equal if their types and bits are: a `NaN` equals itself, and `0.0` does not equal `-0.0`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scalar {
     /// A signed integer.
@@ -14,6 +15,7 @@ pub enum Scalar {
     Uint(u64),
     /// A float; stored as the 16 hexadecimal digits of its bits, because JSON has no infinities or NaN.
     #[serde(with = "float_bits")]
+    #[display("{_0:e}")]
     Float(f64),
     /// A boolean.
     Bool(bool),

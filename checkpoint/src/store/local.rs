@@ -146,14 +146,9 @@ impl Store for LocalStore {
         let missing = missing.count();
         fs::create_dir_all(&self.root)?;
         // Syncs the parent even if the root exists, because another process may have just created it.
-        for dir in self.root.ancestors().take(missing.max(1)) {
-            match dir.parent() {
-                Some(parent) if parent.as_os_str().is_empty() => sync_dir(Path::new("."))?,
-                Some(parent) => sync_dir(parent)?,
-                None => {}
-            }
-        }
-        Ok(())
+        let mut parents = self.root.ancestors().skip(1).take(missing.max(1));
+        // The last parent of a relative path is empty.
+        parents.try_for_each(|parent| sync_dir(&parent.join(".")))
     }
 
     fn create_dir(&self, path: &str) -> io::Result<()> {
@@ -243,9 +238,8 @@ impl FileVersion {
 /// all processes; `false` if that can't be determined.
 #[cfg(target_os = "linux")]
 fn is_of_one_machine(dir: &Path) -> bool {
-    let empty = |dir: &&Path| !dir.as_os_str().is_empty();
-    let above = dir.ancestors().filter(empty).chain([Path::new(".")]);
-    let mut found = above.map(rustix::fs::statfs);
+    // The last parent of a relative path is empty.
+    let mut found = dir.ancestors().map(|dir| rustix::fs::statfs(dir.join(".")));
     // The directory itself may not exist yet.
     let found = found.find(|found| !matches!(found, Err(rustix::io::Errno::NOENT)));
     matches!(found, Some(Ok(found)) if OF_ONE_MACHINE.contains(&(found.f_type as u32)))

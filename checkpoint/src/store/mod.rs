@@ -23,7 +23,7 @@ use std::{
 
 use crate::{
     FormatError, Manifest,
-    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, decode_manifest, temporary_name},
+    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, temporary_name},
 };
 
 pub(crate) use failure::{Failure, NewFile};
@@ -375,11 +375,11 @@ impl Lock {
     }
 }
 
-/// Joins a directory and a name; `""` is the root.
-pub(crate) fn join(dir: &str, name: &str) -> String {
-    match dir {
-        "" => name.to_owned(),
-        _ => format!("{dir}/{name}"),
+/// Joins a directory and a path in it; `""` is the root, or the directory itself.
+pub(crate) fn join(dir: &str, path: &str) -> String {
+    match (dir, path) {
+        ("", one) | (one, "") => one.to_owned(),
+        _ => format!("{dir}/{path}"),
     }
 }
 
@@ -404,7 +404,7 @@ pub(crate) fn read_manifest(
     dir: &str,
 ) -> io::Result<Option<Result<Manifest, FormatError>>> {
     let bytes = existing(store.read_small(&join(dir, MANIFEST_FILE), MAX_MANIFEST_BYTES))?;
-    Ok(bytes.map(|bytes| decode_manifest(&bytes)))
+    Ok(bytes.map(|bytes| Manifest::from_bytes(&bytes)))
 }
 
 /// Returns whether an entry is a symbolic link.

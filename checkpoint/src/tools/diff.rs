@@ -142,16 +142,14 @@ pub fn diff(
     progress.begin(pairs.len(), bytes);
     for (a, b) in pairs {
         let differences = compare((first, a), (second, b), progress)?;
-        if differences.is_empty() {
-            found.equal_tensors += 1;
+        found.equal_tensors += usize::from(differences.is_empty());
+        for difference in differences {
+            found.tensors.push(TensorDifference {
+                role: a.role,
+                name: a.name.clone(),
+                difference,
+            });
         }
-        let differences = differences.into_iter();
-        let of_a = |difference| TensorDifference {
-            role: a.role,
-            name: a.name.clone(),
-            difference,
-        };
-        found.tensors.extend(differences.map(of_a));
     }
     progress.end();
     // Stable, so the differences of one tensor keep their order.

@@ -132,26 +132,23 @@ impl<'a> Division<'a> {
     }
 
     pub(super) fn of_rank(&self, rank: u32) -> RankSave {
-        let mut ours = RankSave::default();
         let whole = self.whole.get(&rank).into_iter().flatten();
-        let mut positions: Vec<usize> = whole.chain(&self.cut).copied().collect();
-        positions.sort_unstable();
-        for at in positions {
-            let tensor = self.tensors[at].clone();
-            ours.tensors.push(match self.cut.binary_search(&at) {
-                Ok(_) => {
-                    let rows = rows_of(&tensor.shape, rank, self.world_size);
-                    tensor.in_region(rows)
-                }
-                Err(_) => tensor,
-            });
-        }
+        let whole = whole.map(|at| (*at, self.tensors[*at].clone()));
+        let cut = self.cut.iter().map(|at| {
+            let tensor = self.tensors[*at].clone();
+            let rows = rows_of(&tensor.shape, rank, self.world_size);
+            (*at, tensor.in_region(rows))
+        });
+        // In the order of the tensors.
+        let ours: BTreeMap<usize, SaveTensor> = whole.chain(cut).collect();
         let scalars = self.scalars.iter();
         let scalars = scalars.filter(|(name, _)| self.rank_of_scalar(name) == rank);
-        ours.scalars = scalars
-            .map(|(name, value)| (name.clone(), *value))
-            .collect();
-        ours
+        RankSave {
+            tensors: ours.into_values().collect(),
+            scalars: scalars
+                .map(|(name, value)| (name.clone(), *value))
+                .collect(),
+        }
     }
 
     /// Returns the rank of the scalar's parameter; 0 without one, or if all of the parameter's tensors are

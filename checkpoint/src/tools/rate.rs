@@ -1,10 +1,9 @@
 //! The rate at which a disk is read.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use burn::tensor::{DType, Device, TensorData};
 use tinderbox_fake::DynTensor;
@@ -34,17 +33,15 @@ pub struct ReadRate {
 ///
 /// Returns an error if the directory can't be written to or read.
 pub fn read_rate(dir: &Path) -> Result<ReadRate, ToolError> {
-    // Also in a directory that other machines share.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let (id, now) = (std::process::id(), now.unwrap_or_default().as_nanos());
-    let place = Removed(dir.join(format!(".tinderbox-rate-{id}-{now}")));
-    // The directory exists, and is not created.
-    fs::create_dir(&place.0).map_err(|source| SaveError::Io {
-        action: "create",
-        path: place.0.clone(),
+    let place = tempfile::Builder::new()
+        .prefix(".tinderbox-rate-")
+        .tempdir_in(dir);
+    let place = place.map_err(|source| SaveError::Io {
+        action: "create a directory in",
+        path: dir.to_owned(),
         source,
     })?;
-    let run = Run::local(&place.0);
+    let run = Run::local(place.path());
     // No zeros, which some file systems do not store.
     let words = (1..=TENSOR_BYTES as u64 / 8).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let bytes = words.flat_map(u64::to_le_bytes).collect();
@@ -84,14 +81,4 @@ fn processor_seconds() -> f64 {
     }
     #[cfg(not(target_os = "linux"))]
     0.0
-}
-
-/// A directory that is removed when it is dropped.
-struct Removed(PathBuf);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        // What is left is named as temporary.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,9 +1,9 @@
 //! `ckpt verify` and `ckpt diff`: check whether checkpoints are intact, and compare them.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use serde::Serialize;
 use tinderbox_checkpoint::tools::{self, Diff, Difference, ValueDifference};
 use tinderbox_checkpoint::{Checkpoint, LoadError, Scalar};
@@ -12,20 +12,6 @@ use tinderbox_deferred::human_bytes;
 use super::place::{Place, is_lost, open};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, ShownPath, one_line, say, say_error, visible};
-
-/// Arguments of `verify`.
-#[derive(Args, Debug)]
-pub(crate) struct VerifyFlags {
-    /// Step directories, or run directories for all their steps, or URLs of either in buckets
-    #[arg(required = true, value_name = "DIR")]
-    dirs: Vec<PathBuf>,
-}
-
-/// The answer.
-#[derive(Serialize)]
-struct Answer {
-    checkpoints: Vec<Checked>,
-}
 
 /// The answer for a checkpoint.
 #[derive(Default, Serialize)]
@@ -39,10 +25,10 @@ struct Checked {
     error: Option<String>,
 }
 
-/// Checks all of them; one that can't be read does not prevent the check of the others.
-pub(super) fn verify(flags: &VerifyFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+/// Checks all checkpoints; one that can't be read does not prevent the check of the others.
+pub(super) fn verify(dirs: &[PathBuf], out: &mut Output) -> anyhow::Result<Outcome> {
     let (mut worst, mut all) = (Outcome::Done, Vec::new());
-    for dir in &flags.dirs {
+    for dir in dirs {
         let opened = match Place::of(dir) {
             Ok(Place::Step(opened)) => vec![(dir.clone(), *opened)],
             Ok(Place::Run(run, steps)) => {
@@ -68,7 +54,7 @@ pub(super) fn verify(flags: &VerifyFlags, out: &mut Output) -> anyhow::Result<Ou
             all.push(checked);
         }
     }
-    out.answer(&Answer { checkpoints: all }, |_| Ok(()))?;
+    out.answer(&BTreeMap::from([("checkpoints", all)]), |_| Ok(()))?;
     Ok(worst)
 }
 
@@ -123,18 +109,9 @@ impl Checked {
     }
 }
 
-/// Arguments of `diff`.
-#[derive(Args, Debug)]
-pub(crate) struct DiffFlags {
-    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-    first: PathBuf,
-    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-    second: PathBuf,
-}
-
-/// Compares them.
-pub(super) fn diff(flags: &DiffFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let (first, second) = (open(&flags.first)?, open(&flags.second)?);
+/// Compares two checkpoints.
+pub(super) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+    let (first, second) = (open(first)?, open(second)?);
     let found = tools::diff(&first, &second, &out.bar("diff"))?;
     out.answer(&found, |out| show(&found, out))?;
     Ok(Outcome::of_answer(found.is_empty()))
@@ -198,11 +175,5 @@ fn in_words(values: &ValueDifference) -> String {
 }
 
 fn value(scalar: Option<Scalar>) -> String {
-    match scalar {
-        None => "missing".to_owned(),
-        Some(Scalar::Int(value)) => value.to_string(),
-        Some(Scalar::Uint(value)) => value.to_string(),
-        Some(Scalar::Float(value)) => format!("{value:e}"),
-        Some(Scalar::Bool(value)) => value.to_string(),
-    }
+    scalar.map_or_else(|| "missing".to_owned(), |value| value.to_string())
 }

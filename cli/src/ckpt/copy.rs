@@ -36,30 +36,18 @@ impl Saved {
 
     /// Prints the directory of the new checkpoint.
     pub(crate) fn print(&self, dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
-        #[derive(Serialize)]
-        struct Answer {
-            dir: ShownPath,
-        }
-        let answer = Answer { dir: dir.into() };
-        out.answer(&answer, |out| writeln!(out, "{}", answer.dir))
+        let dir = ShownPath::from(dir);
+        let answer = BTreeMap::from([("dir", &dir)]);
+        out.answer(&answer, |out| writeln!(out, "{dir}"))
     }
 }
 
-/// Arguments of `cp`.
-#[derive(Args, Debug)]
-pub(crate) struct CpFlags {
-    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-    dir: PathBuf,
-    #[command(flatten)]
-    saved: Saved,
-}
-
 /// Copies the checkpoint.
-pub(super) fn cp(flags: &CpFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let replace = flags.saved.replace;
-    let (checkpoint, to) = (open(&flags.dir)?, flags.saved.run()?);
+pub(super) fn cp(dir: &Path, saved: &Saved, out: &mut Output) -> anyhow::Result<Outcome> {
+    let replace = saved.replace;
+    let (checkpoint, to) = (open(dir)?, saved.run()?);
     let dir = tools::copy(&checkpoint, &to, &CopyOptions { replace }, &out.bar("cp"))?;
-    flags.saved.print(&dir, out)
+    saved.print(&dir, out)
 }
 
 /// Arguments of `reshard`.

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use clap::Args;
 use humantime::format_rfc3339_seconds;
 use serde::Serialize;
 use tinderbox_checkpoint::{Checkpoint, LoadError, Role, Run, Scalar, StoredDType};
@@ -17,33 +16,16 @@ use super::place::{Place, open};
 use crate::outcome::{No, Outcome};
 use crate::terminal::{Columns, Output, ShownPath, one_line, visible};
 
-/// Arguments of `inspect`.
-#[derive(Args, Debug)]
-pub(crate) struct InspectFlags {
-    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-    dir: PathBuf,
-    /// Show this step of the run
-    #[arg(long, value_name = "STEP")]
-    step: Option<u64>,
-}
-
 /// Shows a checkpoint.
-pub(super) fn inspect(flags: &InspectFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let checkpoint = Place::of(&flags.dir)?.look_into(flags.step)?;
+pub(super) fn inspect(dir: &Path, step: Option<u64>, out: &mut Output) -> anyhow::Result<Outcome> {
+    let checkpoint = Place::of(dir)?.look_into(step)?;
     let contents = Contents::of(&checkpoint);
     out.answer(&contents, |out| contents.show(out))
 }
 
-/// Arguments of `plan`.
-#[derive(Args, Debug)]
-pub(crate) struct PlanFlags {
-    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-    dir: PathBuf,
-}
-
 /// Prints the plan of a checkpoint.
-pub(super) fn plan(flags: &PlanFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let checkpoint = open(&flags.dir)?;
+pub(super) fn plan(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+    let checkpoint = open(dir)?;
     let Some(plan) = checkpoint.plan()? else {
         let dir = checkpoint.dir().display();
         bail!(No(format!("{dir} was saved without a plan")));
@@ -225,14 +207,6 @@ fn ranges(ranks: &BTreeSet<u32>) -> String {
     texts.collect::<Vec<_>>().join(",")
 }
 
-/// Arguments of `ls`.
-#[derive(Args, Debug)]
-pub(crate) struct LsFlags {
-    /// Directory of a run, or its URL in a bucket
-    #[arg(value_name = "RUN_DIR")]
-    dir: PathBuf,
-}
-
 /// The steps of a run, in ascending order.
 #[derive(Serialize)]
 struct Listing {
@@ -286,9 +260,9 @@ fn date(time: SystemTime) -> Option<String> {
 }
 
 /// Lists the run.
-pub(super) fn ls(flags: &LsFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let Place::Run(run, steps) = Place::of(&flags.dir)? else {
-        bail!("{} is a step, not a run", flags.dir.display());
+pub(super) fn ls(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+    let Place::Run(run, steps) = Place::of(dir)? else {
+        bail!("{} is a step, not a run", dir.display());
     };
     let foreign = run.foreign()?.into_iter();
     let foreign = foreign.map(|(name, reason)| Foreign { name, reason });

@@ -34,10 +34,15 @@ pub(super) fn url_of(dir: &Path) -> Option<&str> {
     dir.to_str().filter(|text| text.contains("://"))
 }
 
-/// Returns the run and the step of a step directory's URL.
-fn step_at(url: &str) -> Option<(&Path, u64)> {
-    let (run, name) = url.trim_end_matches('/').rsplit_once('/')?;
-    Some((Path::new(run), step_of(name)?))
+/// Splits a path or a URL into the run and the name in it.
+pub(super) fn split(dir: &Path) -> Option<(&Path, &str)> {
+    if let Some(url) = url_of(dir) {
+        let (run, name) = url.trim_end_matches('/').rsplit_once('/')?;
+        return Some((Path::new(run), name));
+    }
+    let parent = dir.parent().filter(|run| !run.as_os_str().is_empty());
+    let name = dir.file_name()?.to_str()?;
+    Some((parent.unwrap_or(Path::new(".")), name))
 }
 
 /// Returns the step of a directory name, in the library's form.
@@ -49,8 +54,7 @@ pub(super) fn step_of(name: &str) -> Option<u64> {
 
 /// Returns whether a path has the name of a step.
 fn is_step(dir: &Path) -> bool {
-    let name = dir.file_name().and_then(OsStr::to_str);
-    name.and_then(step_of).is_some()
+    split(dir).is_some_and(|(_, name)| step_of(name).is_some())
 }
 
 /// Returns whether an error means that files are damaged or missing.
@@ -59,7 +63,7 @@ pub(super) fn is_lost(error: &LoadError) -> bool {
 }
 
 /// Returns whether a path is a symbolic link, whatever it leads to.
-pub(super) fn is_link(dir: &Path) -> bool {
+fn is_link(dir: &Path) -> bool {
     // With a separator at its end, a path is the path of the target.
     dir.components().as_path().is_symlink()
 }
@@ -67,21 +71,20 @@ pub(super) fn is_link(dir: &Path) -> bool {
 impl Place {
     /// Resolves a directory or URL.
     pub(super) fn of(dir: &Path) -> anyhow::Result<Self> {
-        if let Some((run, step)) = url_of(dir).and_then(step_at) {
+        let step = split(dir).and_then(|(run, name)| Some((run, step_of(name)?)));
+        if url_of(dir).is_none() {
+            if !(step.is_some() && is_link(dir)) {
+                fs::metadata(dir).with_context(|| format!("{} can't be read", dir.display()))?;
+            }
+            if step.is_some() || dir.join(MANIFEST_FILE).exists() {
+                return Ok(Self::Step(Box::new(Checkpoint::open(dir))));
+            }
+        } else if let Some((run, step)) = step {
             return match run_at(run)?.open(step) {
                 // Not damage: the directory does not exist.
                 Err(error @ LoadError::NotPublished { .. }) => Err(error.into()),
                 opened => Ok(Self::Step(Box::new(opened))),
             };
-        }
-        if url_of(dir).is_none() {
-            let is_step = is_step(dir);
-            if !(is_step && is_link(dir)) {
-                fs::metadata(dir).with_context(|| format!("{} can't be read", dir.display()))?;
-            }
-            if is_step || dir.join(MANIFEST_FILE).exists() {
-                return Ok(Self::Step(Box::new(Checkpoint::open(dir))));
-            }
         }
         let run = run_at(dir)?;
         let steps = run.steps()?;

@@ -9,10 +9,11 @@ use anyhow::{Context, bail};
 use clap::Args;
 use derive_more::Display;
 use serde::Serialize;
+use tinderbox_checkpoint::store::{FoundKind, LocalStore, Store};
 use tinderbox_checkpoint::{Cleaned, LoadError, Retention, Run, SaveError};
 use tinderbox_deferred::human_bytes;
 
-use super::place::{is_link, is_lost, run_at, step_of, url_of};
+use super::place::{is_lost, run_at, split, step_of, url_of};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, ShownPath, one_line};
 
@@ -210,16 +211,13 @@ struct Removal {
 /// Reports the state of the directory, and removes it with `--yes`.
 pub(super) fn rm(flags: &RmFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let dir = &flags.dir;
-    let (parent, name) = split(dir)?;
+    let (parent, name) =
+        split(dir).with_context(|| format!("{} is not a directory in a run", dir.display()))?;
     let run = run_at(parent)?;
     let in_bucket = url_of(dir).is_some();
-    let unreadable = || format!("{} can't be read", dir.display());
-    let is_link = !in_bucket && is_link(dir);
-    let link = is_link.then(|| fs::read_link(parent.join(name)));
-    let link = link.transpose().with_context(unreadable)?;
-    let files = match in_bucket || link.is_some() {
-        true => BTreeMap::new(),
-        false => files_of(dir).with_context(unreadable)?,
+    let (link, files) = match in_bucket {
+        true => (None, BTreeMap::new()),
+        false => contents(dir).with_context(|| format!("{} can't be read", dir.display()))?,
     };
     let report = Removal {
         dir: dir.as_path().into(),
@@ -263,22 +261,6 @@ impl Removal {
     }
 }
 
-/// Splits a path into the run and the name in it.
-fn split(dir: &Path) -> anyhow::Result<(&Path, &str)> {
-    let parts = match url_of(dir) {
-        Some(url) => {
-            let parts = url.trim_end_matches('/').rsplit_once('/');
-            parts.map(|(run, name)| (Path::new(run), name))
-        }
-        None => {
-            let name = dir.file_name().and_then(|name| name.to_str());
-            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-            name.map(|name| (parent.unwrap_or(Path::new(".")), name))
-        }
-    };
-    parts.with_context(|| format!("{} is not a directory in a run", dir.display()))
-}
-
 /// Describes the directory; returns an error for a checkpoint that is not known to be damaged unless `sound` is set.
 fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<String> {
     let Some(step) = step_of(name) else {
@@ -306,15 +288,14 @@ fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<St
     }
 }
 
-/// Returns its files with their sizes; none for a file.
-fn files_of(dir: &Path) -> io::Result<BTreeMap<String, u64>> {
-    if !fs::symlink_metadata(dir)?.is_dir() {
-        return Ok(BTreeMap::new());
-    }
-    let files = fs::read_dir(dir)?.map(|entry| {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        Ok((name, entry.metadata()?.len()))
-    });
-    files.collect()
+/// Returns the target of a link, or the files of a directory with their sizes; neither for a file.
+fn contents(dir: &Path) -> io::Result<(Option<PathBuf>, BTreeMap<String, u64>)> {
+    // With a separator at its end, a path is the path of the target.
+    let store = LocalStore::new(dir.components().as_path());
+    let entries = match store.look("")?.kind {
+        FoundKind::Dir => store.list("")?,
+        _ => Vec::new(),
+    };
+    let files = entries.into_iter().map(|found| (found.name, found.bytes));
+    Ok((store.link_target("")?, files.collect()))
 }

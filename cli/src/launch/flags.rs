@@ -2,9 +2,8 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use clap::Args;
 use tinderbox_world::Meeting;
 
@@ -42,30 +41,13 @@ pub(crate) struct Flags {
     spares: u16,
     /// Seconds from SIGTERM to SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    grace: u64,
+    pub(super) grace: u64,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(super) program: Vec<OsString>,
 }
 
-/// The ranks of one start.
-#[derive(Debug)]
-pub(super) struct World {
-    /// Processes on this machine.
-    pub(super) here: u16,
-    /// How many of them are no spares.
-    ranks: u16,
-    node: u32,
-    nodes: u32,
-    /// The variables that all of them have.
-    pub(super) variables: Vec<(&'static str, OsString)>,
-}
-
 impl Flags {
-    pub(super) fn grace(&self) -> Duration {
-        Duration::from_secs(self.grace)
-    }
-
     /// Whether the others continue when a process is lost.
     pub(super) fn survives(&self) -> bool {
         self.survive || self.spares > 0
@@ -74,42 +56,63 @@ impl Flags {
     /// Checks that the arguments fit together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let (node, nodes) = (self.node, self.nodes);
-        if node >= nodes {
-            bail!("--node {node}: the {nodes} machines count from 0");
-        }
+        ensure!(
+            node < nodes,
+            "--node {node}: the {nodes} machines count from 0"
+        );
         if nodes == 1 {
             return Ok(());
         }
-        if self.master.is_none() {
-            bail!("--nodes {nodes} needs --master, the address of machine 0");
-        }
-        if self.tls.is_none() && given_token().is_none() {
-            bail!(
-                "several machines need --tls DIR, or the same secret in TINDERBOX_TOKEN on each of them: anybody could join \
-                 otherwise"
-            );
-        }
-        if self.restart_ranks.is_some() {
-            bail!(
-                "--restart-ranks is for one machine: the number of ranks on the others is not known here"
-            );
-        }
+        ensure!(
+            self.master.is_some(),
+            "--nodes {nodes} needs --master, the address of machine 0"
+        );
+        ensure!(
+            self.tls.is_some() || given_token().is_some(),
+            "several machines need --tls DIR, or the same secret in TINDERBOX_TOKEN on each of them: anybody could join \
+             otherwise"
+        );
+        ensure!(
+            self.restart_ranks.is_none(),
+            "--restart-ranks is for one machine: the number of ranks on the others is not known here"
+        );
         Ok(())
     }
 
-    /// Returns the world of a start.
-    pub(super) fn world(&self, ranks: u16, restart: u32) -> anyhow::Result<World> {
+    /// Returns the number of processes on this machine, of which `ranks` are no spares.
+    pub(super) fn processes(&self, ranks: u16) -> u16 {
+        ranks.saturating_add(self.spares)
+    }
+
+    /// Returns the rank of a process of this machine, of which `ranks` are no spares.
+    pub(super) fn rank(&self, ranks: u16, local: u16) -> u32 {
+        let spares = u32::from(self.processes(ranks) - ranks);
+        let (ranks, local) = (u32::from(ranks), u32::from(local));
+        let (node, nodes) = (u32::from(self.node), u32::from(self.nodes));
+        match local.checked_sub(ranks) {
+            None => node * ranks + local,
+            // The spares of all machines are the last.
+            Some(spare) => nodes * ranks + node * spares + spare,
+        }
+    }
+
+    /// Returns the variables that all processes of a start have.
+    pub(super) fn variables(
+        &self,
+        ranks: u16,
+        restart: u32,
+    ) -> anyhow::Result<Vec<(&'static str, OsString)>> {
         let meeting = match &self.master {
             Some(master) => master.clone(),
             None => Meeting::on_this_machine().context("no port of this machine is free")?,
         };
         // On one machine, nobody else has to know it.
         let token = given_token().or_else(|| (self.nodes == 1).then(random_token));
-        let (here, nodes) = (ranks.saturating_add(self.spares), u32::from(self.nodes));
+        let here = u32::from(self.processes(ranks));
         let number = |number: u32| OsString::from(number.to_string());
         let mut variables = vec![
-            ("WORLD_SIZE", number(nodes * u32::from(here))),
-            ("LOCAL_WORLD_SIZE", number(here.into())),
+            ("WORLD_SIZE", number(u32::from(self.nodes) * here)),
+            ("LOCAL_WORLD_SIZE", number(here)),
             ("MASTER_ADDR", meeting.host.into()),
             ("MASTER_PORT", number(meeting.port.into())),
             ("TINDERBOX_RESTARTS", number(restart)),
@@ -117,25 +120,7 @@ impl Flags {
         variables.extend(token.map(|token| ("TINDERBOX_TOKEN", token)));
         let tls = self.tls.clone();
         variables.extend(tls.map(|dir| ("TINDERBOX_TLS", dir.into())));
-        Ok(World {
-            here,
-            ranks,
-            node: self.node.into(),
-            nodes,
-            variables,
-        })
-    }
-}
-
-impl World {
-    /// Returns the rank of a process of this machine.
-    pub(super) fn rank(&self, local: u16) -> u32 {
-        let (ranks, spares) = (u32::from(self.ranks), u32::from(self.here - self.ranks));
-        match u32::from(local).checked_sub(ranks) {
-            None => self.node * ranks + u32::from(local),
-            // The spares of all machines are the last.
-            Some(spare) => self.nodes * ranks + self.node * spares + spare,
-        }
+        Ok(variables)
     }
 }
 

@@ -76,7 +76,7 @@ fn ignored_signals() -> u64 {
 pub(crate) struct RankFlags {
     /// Process id of the launcher
     #[arg(long)]
-    launcher: u32,
+    launcher: i32,
     #[arg(last = true, required = true)]
     program: Vec<OsString>,
 }
@@ -90,8 +90,7 @@ pub(crate) fn become_rank(flags: &RankFlags) -> anyhow::Result<Outcome> {
         use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
-        if parent.and_then(|parent| u32::try_from(parent).ok()) != Some(flags.launcher) {
+        if getppid().map(|parent| parent.as_raw_pid()) != Some(flags.launcher) {
             // It ended before.
             return Ok(Outcome::Machine);
         }

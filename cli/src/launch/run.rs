@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGKILL};
 
 use super::control::{ENDING, HARMLESS, code_of, listen};
 use super::descendants;
-use super::flags::{Flags, World};
+use super::flags::Flags;
 use super::output::{LastLines, print_lines};
 use crate::outcome::Outcome;
 use crate::terminal::say;
@@ -61,8 +61,8 @@ fn run(flags: &Flags, control: &Receiver<i32>) -> anyhow::Result<Outcome> {
     let mut here = flags.ranks;
     for restart in 0.. {
         let watch = Watch {
-            ranks: start(flags, &flags.world(here, restart)?)?,
-            grace: flags.grace(),
+            ranks: start(flags, here, restart)?,
+            grace: Duration::from_secs(flags.grace),
             survives: flags.survives(),
             ..Watch::default()
         };
@@ -91,17 +91,19 @@ fn run(flags: &Flags, control: &Receiver<i32>) -> anyhow::Result<Outcome> {
     unreachable!("the last restart returns")
 }
 
-fn start(flags: &Flags, world: &World) -> anyhow::Result<Vec<Rank>> {
+/// Starts the processes of this machine, of which some are ranks and the others spares.
+fn start(flags: &Flags, here: u16, restart: u32) -> anyhow::Result<Vec<Rank>> {
+    let variables = flags.variables(here, restart)?;
     let own = std::env::current_exe().context("the path of this program is unknown")?;
     let mut ranks: Vec<Rank> = Vec::new();
-    for local in 0..world.here {
-        let number = world.rank(local);
+    for local in 0..flags.processes(here) {
+        let number = flags.rank(here, local);
         let mut command = Command::new(&own);
         command
             .arg("become-rank")
             .args(["--launcher", &std::process::id().to_string(), "--"])
             .args(&flags.program)
-            .envs(world.variables.iter().cloned())
+            .envs(variables.iter().cloned())
             .env("RANK", number.to_string())
             .env("LOCAL_RANK", local.to_string())
             .stdin(Stdio::null())
@@ -148,8 +150,8 @@ struct Watch {
     signalled: Option<i32>,
     /// Signals that may have ended ranks.
     passed_on: BTreeSet<i32>,
-    /// The ranks that failed, in this order.
-    failed: Vec<usize>,
+    /// The first rank that failed; the last one if the others continue, because those that were lost before are no reason.
+    failed: Option<usize>,
     /// When the ranks that are left get SIGTERM, and then SIGKILL.
     term_at: Option<Instant>,
     kill_at: Option<Instant>,
@@ -200,14 +202,9 @@ impl Watch {
         if let Some(signal) = self.signalled {
             return Ok(Outcome::Program(code_of(signal)));
         }
-        // Those that were lost before others are no reason.
-        let reason = match self.survives {
-            true => self.failed.last(),
-            false => self.failed.first(),
-        };
-        match reason {
+        match self.failed {
             Some(index) if !self.survives_without_some() => {
-                let rank = self.ranks.swap_remove(*index);
+                let rank = self.ranks.swap_remove(index);
                 let status = rank.status.unwrap_or_default();
                 match self.is_ended_by_signal(status) {
                     true => Ok(Outcome::Program(how(status).1)),
@@ -220,7 +217,8 @@ impl Watch {
 
     /// Whether some have succeeded where the others are not needed.
     fn survives_without_some(&self) -> bool {
-        self.survives && self.ranks.iter().any(Rank::is_done)
+        let mut ended = self.ranks.iter().filter_map(|rank| rank.status);
+        self.survives && ended.any(|status| status.success())
     }
 
     /// Whether a signal that was passed on has ended a process.
@@ -255,7 +253,7 @@ impl Watch {
     fn note_ended(&mut self) {
         while let Some((child, status)) = descendants::ended() {
             // The others are what ranks have started and left.
-            let runs_as_it = |rank: &Rank| rank.status.is_none() && rank.group() == Some(child);
+            let runs_as_it = |rank: &Rank| rank.status.is_none() && rank.group() == child;
             let Some(index) = self.ranks.iter().position(runs_as_it) else {
                 continue;
             };
@@ -267,14 +265,16 @@ impl Watch {
             if self.survives {
                 let (number, (how, _)) = (self.ranks[index].number, how(status));
                 say("note", &format!("rank {number} is lost: {how}"));
-            } else if self.failed.is_empty() && self.signalled.is_none() {
+            } else if self.failed.is_none() && self.signalled.is_none() {
                 self.term_at = match by_signal {
                     // The others got it as well.
                     true => self.after_grace(),
                     false => Some(Instant::now() + REPORT),
                 };
             }
-            self.failed.push(index);
+            if self.survives || self.failed.is_none() {
+                self.failed = Some(index);
+            }
         }
         for rank in &mut self.ranks {
             rank.look_after_group(self.grace);
@@ -312,13 +312,8 @@ pub(super) fn how(status: ExitStatus) -> (String, u8) {
 
 impl Rank {
     /// The id of its process, which is the id of its group.
-    fn group(&self) -> Option<Pid> {
-        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
-    }
-
-    /// Whether its process has succeeded.
-    fn is_done(&self) -> bool {
-        self.status.is_some_and(|status| status.success())
+    fn group(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Whether its process runs, or others of its group are given time to end.
@@ -345,8 +340,7 @@ impl Rank {
         if since.elapsed() >= grace {
             self.signal_group(Signal::KILL);
         }
-        let has_members = |group| test_kill_process_group(group).is_ok();
-        if !self.group().is_some_and(has_members) {
+        if test_kill_process_group(self.group()).is_err() {
             self.lingers = None;
         }
     }
@@ -367,9 +361,7 @@ impl Rank {
     }
 
     fn signal_group(&self, signal: Signal) {
-        if let Some(group) = self.group() {
-            // It may have ended by now.
-            let _ = kill_process_group(group, signal);
-        }
+        // It may have ended by now.
+        let _ = kill_process_group(self.group(), signal);
     }
 }

@@ -1,5 +1,6 @@
 //! The commands on schedules.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Context, bail};
@@ -18,11 +19,17 @@ use crate::terminal::{Columns, Output, one_line};
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// List the named schedules, with their costs
-    List(List),
+    List {
+        #[command(flatten)]
+        shape: Shape,
+    },
     /// Print a schedule: drawn, as SVG, as a trace for Perfetto, as lists or JSON; exit code 1 if it can't run
     Show(Show),
     /// Report whether a schedule can run, or why not; exit code 1 if it can't
-    Verify(Verify),
+    Verify {
+        #[command(flatten)]
+        given: Given,
+    },
     /// Find a schedule for times and memory limits; several stages of a rank are placed in a loop or in a V
     Auto(Auto),
 }
@@ -31,19 +38,12 @@ impl Command {
     /// Runs the command.
     pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         match self {
-            Self::List(flags) => flags.run(out),
+            Self::List { shape } => list(shape, out),
             Self::Show(flags) => flags.run(out),
-            Self::Verify(flags) => flags.run(out),
+            Self::Verify { given } => verify(given, out),
             Self::Auto(flags) => flags.run(out),
         }
     }
-}
-
-/// Arguments of `list`.
-#[derive(Args, Debug)]
-pub(crate) struct List {
-    #[command(flatten)]
-    shape: Shape,
 }
 
 /// The costs of a schedule.
@@ -57,53 +57,46 @@ struct Row {
     peak_micro_batches: f64,
 }
 
-impl List {
-    /// Prints the costs of each schedule.
-    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        #[derive(Serialize)]
-        struct Answer {
-            schedules: Vec<Row>,
-        }
-        let rows = ScheduleKind::ALL.into_iter().map(|kind| self.row(kind));
-        let schedules = rows.collect::<anyhow::Result<_>>()?;
-        let answer = Answer { schedules };
-        out.answer(&answer, |out| {
-            let header = ["schedule", "chunks", "step", "bubble", "idle", "peak"];
-            let rows = answer.schedules.iter().map(|row| {
-                vec![
-                    row.name.to_string(),
-                    row.chunks.to_string(),
-                    format!("{} ticks", row.step_ticks),
-                    format!("{} ticks", row.bubble_ticks),
-                    format!("{:.1} %", row.idle_percent),
-                    format!("{:.1} micro-batches", row.peak_micro_batches),
-                ]
-            });
-            Columns::new(&header, &[1, 2, 3, 4, 5], rows).show(out)
-        })
-    }
+/// Prints the costs of each schedule.
+fn list(shape: &Shape, out: &mut Output) -> anyhow::Result<Outcome> {
+    let rows = ScheduleKind::ALL.into_iter().map(|kind| row(shape, kind));
+    let rows = rows.collect::<anyhow::Result<Vec<Row>>>()?;
+    out.answer(&BTreeMap::from([("schedules", &rows)]), |out| {
+        let header = ["schedule", "chunks", "step", "bubble", "idle", "peak"];
+        let rows = rows.iter().map(|row| {
+            vec![
+                row.name.to_string(),
+                row.chunks.to_string(),
+                format!("{} ticks", row.step_ticks),
+                format!("{} ticks", row.bubble_ticks),
+                format!("{:.1} %", row.idle_percent),
+                format!("{:.1} micro-batches", row.peak_micro_batches),
+            ]
+        });
+        Columns::new(&header, &[1, 2, 3, 4, 5], rows).show(out)
+    })
+}
 
-    fn row(&self, kind: ScheduleKind) -> anyhow::Result<Row> {
-        let fixed_chunks = match kind.chunks() {
-            ChunkCounts::One => Some(1),
-            ChunkCounts::Two => Some(2),
-            ChunkCounts::Any => None,
-        };
-        let schedule = self.shape.generate(kind, fixed_chunks)?;
-        let chunks = schedule.stages / schedule.world_size();
-        let costs = self.shape.costs(&schedule.stage_to_rank);
-        let costs = costs.with_context(|| kind.name())?;
-        let timeline = simulate(&schedule, &chain(&schedule), &costs)?;
-        let peak = peak_activations(&schedule).into_iter().max().unwrap_or(0);
-        Ok(Row {
-            name: kind,
-            chunks,
-            step_ticks: timeline.makespan(),
-            bubble_ticks: timeline.largest_bubble(),
-            idle_percent: 100.0 * timeline.idle_share(),
-            peak_micro_batches: peak as f64 / chunks as f64,
-        })
-    }
+fn row(shape: &Shape, kind: ScheduleKind) -> anyhow::Result<Row> {
+    let fixed_chunks = match kind.chunks() {
+        ChunkCounts::One => Some(1),
+        ChunkCounts::Two => Some(2),
+        ChunkCounts::Any => None,
+    };
+    let schedule = shape.generate(kind, fixed_chunks)?;
+    let chunks = schedule.stages / schedule.world_size();
+    let costs = shape.costs(&schedule.stage_to_rank);
+    let costs = costs.with_context(|| kind.name())?;
+    let timeline = simulate(&schedule, &chain(&schedule), &costs)?;
+    let peak = peak_activations(&schedule).into_iter().max().unwrap_or(0);
+    Ok(Row {
+        name: kind,
+        chunks,
+        step_ticks: timeline.makespan(),
+        bubble_ticks: timeline.largest_bubble(),
+        idle_percent: 100.0 * timeline.idle_share(),
+        peak_micro_batches: peak as f64 / chunks as f64,
+    })
 }
 
 /// Arguments of `show`.
@@ -128,50 +121,40 @@ impl Show {
     }
 }
 
-/// Arguments of `verify`.
-#[derive(Args, Debug)]
-pub(crate) struct Verify {
-    #[command(flatten)]
-    given: Given,
-}
-
-impl Verify {
-    /// Reports whether the schedule can run, and how long a step takes, or why not.
-    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        #[derive(Serialize)]
-        struct Answer {
-            name: String,
-            link: LinkModel,
-            runs: bool,
-            step_ticks: Option<u64>,
-            reason: Option<String>,
-        }
-        let schedule = self.given.schedule(out)?;
-        let (name, link) = (one_line(&schedule.name), self.given.link);
-        let links = match link {
-            LinkModel::Unbounded => String::new(),
-            _ => format!(" with --link {link}"),
-        };
-        let (ticks, reason) = match self.given.verify(&schedule) {
-            Ok(()) => (Some(self.given.simulate(&schedule)?.makespan()), None),
-            Err(fault) => (None, Some(one_line(&fault.to_string()))),
-        };
-        let mut text = format!("{name} can't run{links}: ");
-        text += reason.as_deref().unwrap_or_default();
-        if let Some(ticks) = ticks {
-            text = format!("{name} can run{links}: a step takes {ticks} ticks");
-        }
-        let runs = reason.is_none();
-        let answer = Answer {
-            name,
-            link,
-            runs,
-            step_ticks: ticks,
-            reason,
-        };
-        out.answer(&answer, |out| writeln!(out, "{text}"))?;
-        Ok(Outcome::of_answer(runs))
+/// Reports whether the schedule can run, and how long a step takes, or why not.
+fn verify(given: &Given, out: &mut Output) -> anyhow::Result<Outcome> {
+    #[derive(Serialize)]
+    struct Answer {
+        name: String,
+        link: LinkModel,
+        runs: bool,
+        step_ticks: Option<u64>,
+        reason: Option<String>,
     }
+    let schedule = given.schedule(out)?;
+    let (name, link) = (one_line(&schedule.name), given.link);
+    let links = match link {
+        LinkModel::Unbounded => String::new(),
+        _ => format!(" with --link {link}"),
+    };
+    let ticks = match given.verify(&schedule) {
+        Ok(()) => Ok(given.simulate(&schedule)?.makespan()),
+        Err(fault) => Err(one_line(&fault.to_string())),
+    };
+    let text = match &ticks {
+        Ok(ticks) => format!("{name} can run{links}: a step takes {ticks} ticks"),
+        Err(reason) => format!("{name} can't run{links}: {reason}"),
+    };
+    let runs = ticks.is_ok();
+    let answer = Answer {
+        name,
+        link,
+        runs,
+        step_ticks: ticks.as_ref().ok().copied(),
+        reason: ticks.err(),
+    };
+    out.answer(&answer, |out| writeln!(out, "{text}"))?;
+    Ok(Outcome::of_answer(runs))
 }
 
 /// Arguments of `auto`.

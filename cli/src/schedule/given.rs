@@ -18,7 +18,7 @@ const MOST_PROGRAMS: u64 = 1 << 20;
 
 /// The size and the times of a step.
 #[derive(Args, Debug)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     /// Pipeline stages in parallel, each on its own rank [default: 4]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u64).range(1..=4096))]
     stages: Option<u64>,
@@ -117,7 +117,7 @@ impl FromStr for Times {
 
 /// A schedule, and the size of its step.
 #[derive(Args, Debug)]
-pub(super) struct Given {
+pub(crate) struct Given {
     /// Name of a schedule (see `schedule list`), or a file: rows of actions, CSV of PyTorch's `_dump_csv`, or JSON; `-`
     /// is standard input
     #[arg(value_name = "NAME|FILE")]

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::format::{decode_manifest, envelope};
+use crate::format::envelope;
 
 fn valid() -> Value {
     let digest = "0".repeat(32);
@@ -35,7 +35,7 @@ fn valid() -> Value {
 }
 
 fn decode(value: &Value) -> Result<Manifest, FormatError> {
-    decode_manifest(&envelope::seal(value).unwrap())
+    Manifest::from_bytes(&envelope::seal(value).unwrap())
 }
 
 #[test]

@@ -6,7 +6,7 @@ use object_store::{
     Error, GetOptions, ObjectMeta, ObjectStore, ObjectStoreScheme, PutMode, PutPayload, Result,
     parse_url_opts, path::Path,
 };
-use url::Url;
+use url::{Position, Url};
 
 use super::{
     BucketError,
@@ -113,7 +113,7 @@ impl BucketStore {
         prefix: impl Into<Path>,
     ) -> std::result::Result<Self, BucketError> {
         let prefix = prefix.into();
-        let place = join_place(&objects.to_string(), prefix.as_ref());
+        let place = join(&objects.to_string(), prefix.as_ref());
         Self::at_place(objects, prefix, place)
     }
 
@@ -138,11 +138,9 @@ impl BucketStore {
         if has_user || parsed.password().is_some() || parsed.query().is_some() {
             return Err(BucketError::Secret);
         }
-        let place = {
-            let mut shown = parsed.clone();
-            shown.set_fragment(None);
-            shown.as_str().trim_end_matches('/').to_owned()
-        };
+        let place = parsed[..Position::AfterPath]
+            .trim_end_matches('/')
+            .to_owned();
         let scheme = ObjectStoreScheme::parse(&parsed).ok();
         let scheme = scheme.map(|(scheme, _)| scheme);
         if scheme == Some(ObjectStoreScheme::Local) {
@@ -229,14 +227,6 @@ impl BucketStore {
 pub(super) async fn head(objects: &dyn ObjectStore, at: &Path) -> Result<ObjectMeta> {
     let options = GetOptions::new().with_head(true);
     Ok(objects.get_opts(at, options).await?.meta)
-}
-
-/// Joins a path to a root, for messages.
-pub(super) fn join_place(root: &str, path: &str) -> String {
-    match path {
-        "" => root.to_owned(),
-        _ => join(root, path),
-    }
 }
 
 /// Returns the feature of this crate that a service requires.

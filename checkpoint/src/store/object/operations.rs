@@ -3,18 +3,18 @@
 use std::{io, path::PathBuf, pin::Pin, sync::Arc, time::SystemTime};
 
 use object_store::{
-    GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result,
-    UpdateVersion, path::Path,
+    ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result, UpdateVersion, path::Path,
 };
 
 use super::{
-    bucket::{BucketStore, join_place},
+    bucket::BucketStore,
     error::to_io,
     file::{BucketRead, BucketWrite},
-    requests::{PutError, version_of},
+    requests::{PutError, get},
 };
 use crate::{
-    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, decode_manifest, step_dir_name},
+    Manifest,
+    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, step_dir_name},
     store::{Found, FoundKind, Lock, PublishError, ReadFile, Store, WriteFile, existing, join},
 };
 
@@ -22,14 +22,7 @@ impl BucketStore {
     /// Reads an object with one request; returns its version, and its bytes unless they exceed a limit.
     fn get(&self, at: Path, limit_bytes: u64) -> io::Result<(UpdateVersion, Option<Vec<u8>>)> {
         let objects = self.objects.clone();
-        self.run(async move {
-            let found = objects.get_opts(&at, GetOptions::default()).await?;
-            let version = version_of(&found.meta);
-            Ok(match found.meta.size > limit_bytes {
-                true => (version, None),
-                false => (version, Some(found.bytes().await?.into())),
-            })
-        })
+        self.run(async move { get(&*objects, &at, limit_bytes).await })
     }
 
     /// Returns the condition that the manifest of a step is unchanged, and the location of the files that it
@@ -40,7 +33,7 @@ impl BucketStore {
             // The condition needs an existing manifest.
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
-        let manifest = bytes.and_then(|bytes| decode_manifest(&bytes).ok());
+        let manifest = bytes.and_then(|bytes| Manifest::from_bytes(&bytes).ok());
         // A copy of another step's manifest lists files that do not belong to this step.
         let manifest = manifest.filter(|manifest| step_dir_name(manifest.step) == step);
         let files = manifest.map(|manifest| {
@@ -62,7 +55,7 @@ impl BucketStore {
 
 impl Store for BucketStore {
     fn place(&self, path: &str) -> PathBuf {
-        PathBuf::from(join_place(&self.place, path))
+        PathBuf::from(join(&self.place, path))
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<Found>> {

@@ -7,8 +7,7 @@ use std::{
 };
 
 use object_store::{
-    Error, GetOptions, ObjectMeta, ObjectStore, PutMode, PutPayload, Result, UpdateVersion,
-    path::Path,
+    Error, GetOptions, ObjectStore, PutMode, PutPayload, Result, UpdateVersion, path::Path,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -85,14 +84,6 @@ impl From<PutError> for io::Error {
     }
 }
 
-/// Returns the version of an object, as a condition.
-pub(super) fn version_of(meta: &ObjectMeta) -> UpdateVersion {
-    UpdateVersion {
-        e_tag: meta.e_tag.clone(),
-        version: meta.version.clone(),
-    }
-}
-
 /// Writes an object if the condition holds.
 ///
 /// The response to a write can be lost, and a repeated request then finds that the condition no longer holds.
@@ -111,9 +102,9 @@ pub(super) async fn put_if(
         Err(error) if is_refusal(&error) => return Err(PutError::Refused(error)),
         Err(error) => error,
     };
-    match read_back(&*store, &at, &payload).await {
-        Ok((_, true)) => Ok(()),
-        Ok((now, false)) if never_again(&mode, &now) => Err(PutError::Taken(error)),
+    match get(&*store, &at, payload.content_length() as u64).await {
+        Ok((_, Some(bytes))) if payload.iter().flatten().eq(&bytes) => Ok(()),
+        Ok((now, _)) if never_again(&mode, &now) => Err(PutError::Taken(error)),
         // The version to replace is gone, and another object would have another version.
         Err(Error::NotFound { .. }) if matches!(mode, PutMode::Update(_)) => {
             Err(PutError::Taken(error))
@@ -124,19 +115,21 @@ pub(super) async fn put_if(
     }
 }
 
-/// Returns the version of the existing object, and whether it has the bytes of the payload.
-async fn read_back(
+/// Reads an object; returns its version, and its bytes unless they exceed a limit.
+pub(super) async fn get(
     store: &dyn ObjectStore,
     at: &Path,
-    payload: &PutPayload,
-) -> Result<(UpdateVersion, bool)> {
+    limit_bytes: u64,
+) -> Result<(UpdateVersion, Option<Vec<u8>>)> {
     let found = store.get_opts(at, GetOptions::default()).await?;
-    let version = version_of(&found.meta);
-    if found.meta.size != payload.content_length() as u64 {
-        return Ok((version, false));
-    }
-    let bytes = found.bytes().await?;
-    Ok((version, payload.iter().flatten().eq(&bytes)))
+    let version = UpdateVersion {
+        e_tag: found.meta.e_tag.clone(),
+        version: found.meta.version.clone(),
+    };
+    Ok(match found.meta.size > limit_bytes {
+        true => (version, None),
+        false => (version, Some(found.bytes().await?.into())),
+    })
 }
 
 /// Returns whether the condition can never hold again, also for a write that is still in flight.

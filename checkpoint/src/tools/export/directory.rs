@@ -6,7 +6,7 @@ use tinderbox_deferred::Observer;
 
 use super::{
     ExportFormat, ExportLayout, ExportOptions, Exported,
-    tensors::{ExportTensor, Tensors, Values},
+    tensors::{ExportTensor, Tensors},
 };
 use crate::{
     AttemptId, Checkpoint, LoadError, Role, SaveError, SaveTensor, StoredDType,
@@ -82,7 +82,17 @@ fn write(
     progress: &dyn Observer,
 ) -> Result<Exported, ToolError> {
     let Tensors { all, tied } = Tensors::of(tensors, from, options)?;
-    let target = Target::of(to, options, progress)?;
+    let (parent, name) = parent_of(to).ok_or_else(|| ToolError::TargetName {
+        path: to.to_owned(),
+    })?;
+    let target = Target {
+        options,
+        progress,
+        parent: Box::new(LocalStore::new(parent)),
+        name: name.to_owned(),
+        // Unique like the id of an attempt.
+        temporary: format!(".export-{}", AttemptId::fresh()),
+    };
     target.refuse_existing()?;
     let files = match options.format {
         ExportFormat::Safetensors => divide(&all, options.file_bytes),
@@ -145,25 +155,7 @@ struct Target<'a> {
     temporary: String,
 }
 
-impl<'a> Target<'a> {
-    fn of(
-        path: &Path,
-        options: &'a ExportOptions,
-        progress: &'a dyn Observer,
-    ) -> Result<Self, ToolError> {
-        let (parent, name) = parent_of(path).ok_or_else(|| ToolError::TargetName {
-            path: path.to_owned(),
-        })?;
-        Ok(Self {
-            options,
-            progress,
-            parent: Box::new(LocalStore::new(parent)),
-            name: name.to_owned(),
-            // Unique like the id of an attempt.
-            temporary: format!(".export-{}", AttemptId::fresh()),
-        })
-    }
-
+impl Target<'_> {
     /// Rejects anything but an empty directory; returns whether there is one.
     fn refuse_existing(&self) -> Result<bool, ToolError> {
         let is_empty = match self.parent.find(&self.name)?.map(|found| found.kind) {
@@ -224,17 +216,15 @@ impl<'a> Target<'a> {
                 file.write_all(&vec![0; (padded(end) - end) as usize])?;
                 end = padded(end) + tensor.bytes;
             }
-            let mut put = |bytes: &[u8]| {
+            let put = |bytes: &[u8]| {
                 file.write_all(bytes)?;
                 self.progress.advanced(bytes.len() as u64);
                 Ok(())
             };
-            let written = match tensor.values {
-                Values::Same(values) => values.for_each_piece(put),
-                Values::Transposed(values) => {
-                    values.for_each_transposed_piece(self.options.transpose_bytes, put)
-                }
-                Values::Zeros => put(&vec![0; tensor.bytes as usize]),
+            let (values, part_bytes) = (&tensor.values, self.options.transpose_bytes);
+            let written = match tensor.is_transposed {
+                true => values.for_each_transposed_piece(part_bytes, put),
+                false => values.for_each_piece(put),
             };
             written.map_err(of_values)?;
         }
@@ -266,6 +256,10 @@ impl<'a> Target<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
+    use burn::tensor::TensorData;
+
     use super::*;
 
     #[test]
@@ -287,12 +281,15 @@ mod tests {
     }
 
     fn tensor(bytes: u64) -> ExportTensor<'static> {
+        let data = TensorData::new(vec![0_u8; bytes as usize], [bytes as usize]);
+        let saved = SaveTensor::whole("w", Role::Model, data);
         ExportTensor {
             name: "w".to_owned(),
             dtype: StoredDType::U8,
             shape: vec![bytes],
             bytes,
-            values: Values::Zeros,
+            values: Cow::Owned(saved),
+            is_transposed: false,
         }
     }
 }

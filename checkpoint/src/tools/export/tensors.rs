@@ -1,7 +1,8 @@
 //! The tensors of an export: their names, layouts and order.
 
-use std::{cmp::Reverse, collections::BTreeMap, path::Path};
+use std::{borrow::Cow, cmp::Reverse, collections::BTreeMap, path::Path};
 
+use burn::tensor::TensorData;
 use tinderbox_deferred::ParameterPath;
 
 use super::{ExportFormat, ExportLayout, ExportOptions};
@@ -17,15 +18,8 @@ pub(super) struct ExportTensor<'a> {
     pub(super) dtype: StoredDType,
     pub(super) shape: Vec<u64>,
     pub(super) bytes: u64,
-    pub(super) values: Values<'a>,
-}
-
-/// The values of a tensor.
-pub(super) enum Values<'a> {
-    Same(&'a SaveTensor),
-    Transposed(&'a SaveTensor),
-    /// Zeros.
-    Zeros,
+    pub(super) values: Cow<'a, SaveTensor>,
+    pub(super) is_transposed: bool,
 }
 
 /// The tensors of an export in the order in which they are written, and the tied names with the names that they are
@@ -70,15 +64,12 @@ impl<'a> Tensors<'a> {
             });
             tied.extend(other);
             if module_type.is_some_and(|of| tracks_batches(of, path.leaf())) {
-                all.push(ExportTensor {
-                    name: options.renamed(&path_in(path.module(), BATCHES_TRACKED)),
-                    dtype: StoredDType::I64,
-                    shape: Vec::new(),
-                    bytes: StoredDType::I64.size_bytes(),
-                    values: Values::Zeros,
-                });
+                let name = options.renamed(&path_in(path.module(), BATCHES_TRACKED));
+                let count = TensorData::new(vec![0_i64], [0_usize; 0]);
+                let count = SaveTensor::whole(&*name, Role::Model, count);
+                all.push(export_tensor(Cow::Owned(count), name, false)?);
             }
-            all.push(export_tensor(tensor, name, is_transposed)?);
+            all.push(export_tensor(Cow::Borrowed(tensor), name, is_transposed)?);
         }
         check_names(&all)?;
         // Wide elements first, so that every tensor is aligned in its file.
@@ -92,45 +83,44 @@ impl<'a> Tensors<'a> {
 }
 
 fn export_tensor(
-    tensor: &SaveTensor,
+    values: Cow<'_, SaveTensor>,
     name: String,
     is_transposed: bool,
 ) -> Result<ExportTensor<'_>, ToolError> {
-    let dtype = tensor.check()?;
-    check_tiling(&tensor.shape, &[&tensor.region]).map_err(|source| SaveError::Layout {
-        tensor: tensor.name.clone(),
+    let dtype = values.check()?;
+    check_tiling(&values.shape, &[&values.region]).map_err(|source| SaveError::Layout {
+        tensor: values.name.clone(),
         source,
     })?;
-    let (shape, values) = match (is_transposed, &*tensor.shape) {
-        (true, [rows, columns]) => (vec![*columns, *rows], Values::Transposed(tensor)),
-        (_, shape) => (shape.to_vec(), Values::Same(tensor)),
-    };
+    let mut shape = values.shape.clone();
+    // Other shapes have one layout.
+    let is_transposed = is_transposed && shape.len() == 2;
+    if is_transposed {
+        shape.reverse();
+    }
     Ok(ExportTensor {
         name,
         dtype,
         shape,
         // Its size was checked.
-        bytes: tensor.region.num_elements() * dtype.size_bytes(),
+        bytes: values.region.num_elements() * dtype.size_bytes(),
         values,
+        is_transposed,
     })
 }
 
 /// Rejects names that are invalid, or that two tensors would have.
 fn check_names(tensors: &[ExportTensor<'_>]) -> Result<(), ToolError> {
-    let saved = |tensor: &ExportTensor<'_>| match tensor.values {
-        Values::Same(saved) | Values::Transposed(saved) => saved.name.clone(),
-        Values::Zeros => tensor.name.clone(),
-    };
     let mut seen: BTreeMap<&str, &ExportTensor<'_>> = BTreeMap::new();
     for tensor in tensors {
         check_tensor_name(&tensor.name).map_err(|source| SaveError::Name {
-            tensor: saved(tensor),
+            tensor: tensor.values.name.clone(),
             source,
         })?;
         if let Some(first) = seen.insert(&tensor.name, tensor) {
             return Err(ToolError::SameName {
-                first: saved(first),
-                second: saved(tensor),
+                first: first.values.name.clone(),
+                second: tensor.values.name.clone(),
                 name: tensor.name.clone(),
             });
         }

@@ -7,7 +7,7 @@ use tinderbox_fake::Region;
 use super::*;
 use crate::{
     AttemptId, Chunk, Digest, DocumentEntry, FileEntry, Role, Scalar, StoredDType,
-    format::{Manifest, decode_manifest, encode_manifest, metadata},
+    format::{Manifest, encode_manifest, metadata},
 };
 
 const MIB: u64 = 1 << 20;
@@ -160,7 +160,7 @@ impl Simulated {
         manifest.scalars = self.scalars.clone();
         manifest.tensors = tensors;
         let bytes = encode_manifest(&manifest).unwrap();
-        assert_eq!(decode_manifest(&bytes).unwrap(), manifest);
+        assert_eq!(Manifest::from_bytes(&bytes).unwrap(), manifest);
         bytes
     }
 }
