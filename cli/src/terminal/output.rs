@@ -1,7 +1,7 @@
 //! The output of a command: standard output or a file, as text, tables that fit the terminal or JSON.
 
 use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -56,12 +56,10 @@ impl OutputFlags {
     }
 }
 
-/// The output of a command, which is written when the command has ended.
+/// The output of a command.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// `None` is standard output.
-    file: Option<PathBuf>,
-    held: Vec<u8>,
+    target: Target,
     /// Whether the answer is JSON.
     pub(crate) json: bool,
     quiet: bool,
@@ -69,44 +67,52 @@ pub(crate) struct Output {
     pub(crate) is_withheld: bool,
 }
 
+#[derive(Debug)]
+enum Target {
+    Standard(BufWriter<StdoutLock<'static>>),
+    /// Written when the command has succeeded.
+    File(PathBuf, Vec<u8>),
+}
+
 impl Output {
     /// Creates the output that the arguments specify.
     pub(crate) fn new(flags: OutputFlags) -> Self {
+        let OutputFlags { json, quiet, .. } = flags;
+        let file = flags.output.filter(|path| path != Path::new("-"));
+        let target = match file {
+            Some(path) => Target::File(path, Vec::new()),
+            None => Target::Standard(BufWriter::new(io::stdout().lock())),
+        };
         Self {
-            file: flags.output.filter(|path| path != Path::new("-")),
-            held: Vec::new(),
-            json: flags.json,
-            quiet: flags.quiet,
+            target,
+            json,
+            quiet,
             is_withheld: false,
         }
     }
 
     /// Writes everything; a command that has failed writes no file.
-    pub(crate) fn finish(self, failed: bool) -> anyhow::Result<()> {
-        let Some(path) = self.file else {
-            let mut out = io::stdout().lock();
-            let written = out.write_all(&self.held).and_then(|()| out.flush());
-            return written.map_err(|error| {
-                let text = format!("can't write to standard output: {error}");
-                io::Error::new(error.kind(), text).into()
-            });
-        };
-        if failed || self.is_withheld {
-            return Ok(());
+    pub(crate) fn finish(mut self, failed: bool) -> anyhow::Result<()> {
+        match &self.target {
+            Target::File(path, bytes) if !failed && !self.is_withheld => {
+                fs::write(path, bytes).with_context(|| format!("can't write {}", path.display()))
+            }
+            _ => Ok(self.flush()?),
         }
-        fs::write(&path, &self.held).with_context(|| format!("can't write {}", path.display()))
     }
 
     /// Returns the width of the terminal; `None` without one.
     pub(crate) fn width(&self) -> Option<usize> {
-        let out = self.file.is_none().then(io::stdout);
-        let (width, _) = terminal_size::terminal_size_of(out?)?;
-        Some(usize::from(width.0))
+        let Target::Standard(_) = self.target else {
+            return None;
+        };
+        let size = terminal_size::terminal_size_of(io::stdout());
+        size.map(|(width, _)| usize::from(width.0))
     }
 
     /// Returns whether to use colour: on a terminal, unless disabled: <https://no-color.org>.
     pub(crate) fn has_color(&self) -> bool {
-        self.file.is_none()
+        matches!(self.target, Target::Standard(_))
             && io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
     }
@@ -155,12 +161,24 @@ impl Output {
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.held.write(bytes)
+        match &mut self.target {
+            Target::Standard(out) => out.write(bytes).map_err(unwritten),
+            Target::File(_, held) => held.write(bytes),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match &mut self.target {
+            Target::Standard(out) => out.flush().map_err(unwritten),
+            Target::File(..) => Ok(()),
+        }
     }
+}
+
+/// Adds what failed to an error of standard output.
+fn unwritten(error: io::Error) -> io::Error {
+    let text = format!("can't write to standard output: {error}");
+    io::Error::new(error.kind(), text)
 }
 
 /// A progress bar over bytes on standard error; hidden without a terminal, and cleared on drop, as is its default.
