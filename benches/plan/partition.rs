@@ -1,23 +1,23 @@
-//! Speed of the partitioner for contiguous stages, and the distance of its stages from the lower bound.
+//! Speed of the partitioner for contiguous stages, and its distance from the optimum.
 
 use std::time::Instant;
 
-use tinderbox::planner::{
-    Block, Machine, Parameter, Step, Value, Work, chain, lower_bound, predict,
+use tinderbox::planner::testing::{
+    Numbers, Times, brute_force, chain_ns, large_case, small_case, small_step,
 };
-use tinderbox::schedule::{ComputeTimes, ScheduleKind};
+use tinderbox::planner::{Machine, Step, chain, lower_bound, predict};
+use tinderbox::schedule::ScheduleKind;
 
 use crate::{figure, median, turns};
 
-#[path = "../../planner/src/partition/chain/tests/large.rs"]
-mod large;
-
-use large::{Times, large_case};
+/// Number of small workloads that are also solved by brute force.
+const SMALL_CASES: u64 = 2000;
 
 pub fn figures() {
     // The slowest workload.
     figure("chain_ms", slowest(513, 64, 256), "ms");
     figure("chain_10k_ops_ms", slowest(10_000, 8, 32), "ms");
+    brute_force_gap();
 }
 
 const KINDS: [(&str, Times); 3] = [
@@ -52,4 +52,39 @@ fn slowest(blocks: usize, stages: usize, micro_batches: usize) -> f64 {
         ms
     });
     times.into_iter().fold(0.0, f64::max)
+}
+
+/// Prints the maximum distance from the optimum over small workloads with skips, shared parameters, memory
+/// limits, recomputation and unequal ranks.
+fn brute_force_gap() {
+    let kinds = [
+        ScheduleKind::GPipe,
+        ScheduleKind::OneFOneB,
+        ScheduleKind::ZbH1,
+        ScheduleKind::ZbH2,
+    ];
+    let (mut worst, mut solved, mut refused, mut different) = (0.0_f64, 0, 0, 0);
+    for seed in 0..SMALL_CASES {
+        let mut numbers = Numbers::new(seed);
+        let blocks = 2 + numbers.below(8) as usize;
+        let work = small_case(blocks, &mut numbers);
+        let (machine, step) = small_step(&mut numbers, kinds[(seed % 4) as usize]);
+        match (
+            chain_ns(&work, &machine, &step),
+            brute_force(&work, &machine, &step),
+        ) {
+            (Some(found), Some(best)) => {
+                solved += 1;
+                worst = worst.max(found.abs_diff(best) as f64 / best.max(1) as f64);
+            }
+            (None, None) => refused += 1,
+            _ => different += 1,
+        }
+    }
+    println!(
+        "{SMALL_CASES} small workloads: {solved} cut, {refused} infeasible, {different} in which \
+         only one found a cut"
+    );
+    let gap = if different == 0 { worst } else { f64::INFINITY };
+    figure("chain_vs_bruteforce_gap", gap, "ratio");
 }

@@ -18,6 +18,7 @@
 //! # Features
 //!
 //! - `metis`: the partitioner of that name, built from the C sources of METIS.
+//! - `testing`: work, machines and an exhaustive search for the best cuts, for tests and benches.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -36,6 +37,9 @@ pub use error::{
     UnknownPartitioner, UnknownSize, WorkError,
 };
 pub use machine::{DiskRate, Machine, RankModel, Rates};
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use partition::testing;
 pub use partition::{Chained, Choice, Partitioner, Planned, chain, fine, partition};
 pub use plan::{
     Boundary, Change, ModelDifference, PLAN_VERSION, PlanDiff, PlanFile, PlanParameter,

@@ -39,6 +39,8 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "testing"))]
+pub use chain::testing;
 pub use chain::{Chained, chain};
 pub use fine::fine;
 pub use partitioner::{Choice, Partitioner, Planned};

@@ -21,6 +21,9 @@ mod ranges;
 mod search;
 mod solve;
 mod stages;
+#[cfg(any(test, feature = "testing"))]
+#[path = "tests/cases/mod.rs"]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

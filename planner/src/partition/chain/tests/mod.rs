@@ -1,34 +1,18 @@
 //! Compares the search with an exhaustive one, and the model with the simulator.
 
-mod large;
-mod optimum;
-mod small;
-
-use large::{Numbers, Times, large_case};
-use optimum::brute_force;
-use small::{small_case, small_step};
 use tinderbox_schedule::{ComputeTimes, LinkCosts, Placement, ScheduleKind};
 
 use super::chain;
-use super::problem::Problem;
 use super::solve::{Chained, POSITIONS};
+use super::testing::{
+    Numbers, Times, brute_force, chain_by_model, large_case, small_case, small_step,
+};
 use crate::{
     Block, Infeasible, Machine, Parameter, Partition, PlannerError, Step, Value, Work, predict,
 };
 
 /// Few positions in one search, so that small chains are searched like large ones.
 const FEW: usize = 3;
-
-/// As [`chain`] by the cost model alone, whatever the schedule holds: two waiting messages are counted at each end of a
-/// stage.
-fn chain_by_model(
-    work: &Work,
-    machine: &Machine,
-    step: &Step,
-    most_positions: usize,
-) -> Result<Chained, PlannerError> {
-    Problem::new(work, machine, step, most_positions)?.solve(false)
-}
 
 /// Compares the search with all cuts of a small case, of `fewest` to `fewest + 7` blocks, and returns what it found: the
 /// best time, or that no cuts fit.

@@ -1,6 +1,8 @@
-//! Pseudorandom numbers, and chains like those of large models. The bench of plans has this file too.
+//! Pseudorandom numbers, and chains like those of large models.
 
-use super::{Block, ComputeTimes, Parameter, Value, Work};
+use tinderbox_schedule::ComputeTimes;
+
+use crate::{Block, Parameter, Value, Work};
 
 /// Pseudorandom numbers from a seed (SplitMix64, Steele et al., OOPSLA 2014).
 #[derive(Debug, Clone)]
