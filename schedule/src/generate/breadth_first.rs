@@ -4,17 +4,17 @@
 use crate::action::Action;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::lists::{Schedule, ScheduleMode, world_size_of};
-use crate::task::{Compute, Task};
+use crate::task::Compute;
 
-use super::placement::Shape;
+use super::placement::{Lists, Shape};
 
 /// All forwards of the first chunk, of the second, and so on; then all backwards of the last chunk,
 /// of the one before it, and so on.
-pub(super) fn breadth_first(name: &str, shape: Shape) -> Schedule {
+pub(super) fn breadth_first(shape: Shape) -> Lists {
     let pass = |rank, chunk, compute| {
         (0..shape.micro_batches).map(move |k| shape.task((rank, chunk), compute, k))
     };
-    shape.schedule(name, |rank| -> Vec<Task> {
+    shape.lists(|rank| {
         let forwards = (0..shape.chunks).flat_map(|chunk| pass(rank, chunk, Compute::Forward));
         let backwards = (0..shape.chunks).rev();
         let backwards = backwards.flat_map(|chunk| pass(rank, chunk, Compute::Backward));

@@ -211,24 +211,17 @@ fn checked_rows(schedule: &Schedule) -> Result<usize, VerifyError> {
         return Ok(rows);
     }
     let present: BTreeSet<Task> = forwards.copied().collect();
-    let ranks = schedule.stage_to_rank.iter().enumerate();
-    let mut all = ranks.flat_map(|(stage, rank)| {
-        let ks = (0..micro_batches).map(MicroBatchIndex::new);
-        ks.map(move |k| {
-            (
-                *rank,
-                Task::new(StageIndex::new(stage), Compute::Forward, k),
-            )
-        })
-    });
-    match all.find(|(_, forward)| !present.contains(forward)) {
-        Some((rank, forward)) => Err(VerifyError::Missing {
-            rank,
-            action: Action::Compute(forward),
-        }),
-        None => Err(VerifyError::Empty {
-            stages,
-            micro_batches,
-        }),
+    for (stage, &rank) in schedule.stage_to_rank.iter().enumerate() {
+        for k in (0..micro_batches).map(MicroBatchIndex::new) {
+            let forward = Task::new(StageIndex::new(stage), Compute::Forward, k);
+            if !present.contains(&forward) {
+                let action = Action::Compute(forward);
+                return Err(VerifyError::Missing { rank, action });
+            }
+        }
     }
+    Err(VerifyError::Empty {
+        stages,
+        micro_batches,
+    })
 }
