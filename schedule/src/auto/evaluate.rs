@@ -22,8 +22,6 @@ pub(super) struct Evaluator<'a> {
     pub made_at: Vec<usize>,
     /// Per stage, how many forwards, input gradients and weight gradients have run.
     counts: Vec<[usize; 3]>,
-    /// Per stage, how many stages its update still waits for.
-    update_waits: Vec<usize>,
     ranks: Vec<RankState>,
     link_free: Vec<u64>,
     ready: Vec<usize>,
@@ -71,7 +69,6 @@ impl<'a> Evaluator<'a> {
             arrivals: vec![NOT_MADE; problem.messages()],
             made_at: vec![0; problem.messages()],
             counts: vec![[0; 3]; problem.stages()],
-            update_waits: problem.update_waits.clone(),
             ranks: vec![RankState::default(); problem.ranks],
             link_free: vec![0; problem.ranks * problem.ranks],
             ready: Vec::with_capacity(problem.ranks),
@@ -114,7 +111,6 @@ impl<'a> Evaluator<'a> {
         self.exchange_free.fill(0);
         self.tie_arrivals.fill(NOT_MADE);
         self.norm_arrivals.fill(NOT_MADE);
-        self.update_waits.clone_from(&self.problem.update_waits);
         self.ready.clear();
         self.ready.extend((0..self.problem.ranks).rev());
         for (rank, state) in self.ranks.iter_mut().enumerate() {
@@ -221,18 +217,23 @@ impl<'a> Evaluator<'a> {
     /// Runs the actions after the last backward of a stage, of the stages that wait for no other stage.
     fn end_stage(&mut self, rank: usize, turn: Turn) {
         let problem = self.problem;
-        let is_last = self.counts[turn.stage()][WEIGHT] == problem.micro_batches;
-        if !is_last || !turn.compute.ends_backward() {
+        if !turn.compute.ends_backward() || !self.has_ended(turn.stage()) {
             return;
         }
-        for &stage in &problem.updates_after[turn.stage()] {
-            self.update_waits[stage] -= 1;
-            if self.update_waits[stage] == 0 {
+        for &stage in &problem.stages_of[rank] {
+            let waits = &problem.update_waits[stage];
+            let is_last = waits.contains(&turn.stage());
+            if is_last && waits.iter().all(|stage| self.has_ended(*stage)) {
                 for action in &problem.ends[stage] {
                     self.act(rank, *action);
                 }
             }
         }
+    }
+
+    /// Returns whether all backwards of a stage have run.
+    fn has_ended(&self, stage: usize) -> bool {
+        self.counts[stage][WEIGHT] == self.problem.micro_batches
     }
 
     /// Runs the actions at the end of every rank's list, and returns the time at which the last rank is done.
@@ -257,7 +258,7 @@ impl<'a> Evaluator<'a> {
         let problem = self.problem;
         let arrival = match action {
             Action::Send(message) => {
-                let to = problem.rank_of[message.receiver().index()];
+                let to = problem.rank_of(message.receiver().index());
                 let arrival = self.transfer(rank, problem.sent(rank, to, 0));
                 *self.arrival(message) = arrival;
                 return true;
@@ -284,7 +285,7 @@ impl<'a> Evaluator<'a> {
     /// Returns the arrival of a message that is sent once per step.
     fn arrival(&mut self, message: Message) -> &mut u64 {
         let problem = self.problem;
-        let to = problem.rank_of[message.receiver().index()];
+        let to = problem.rank_of(message.receiver().index());
         let ties = problem.dependencies.ties();
         match message {
             Message::Tie(tie) => &mut self.tie_arrivals[ties.partition_point(|of| *of < tie)],

@@ -107,7 +107,7 @@ fn arcs(problem: &Problem<'_>) -> Vec<Arc> {
     let edges = problem.dependencies.edges().iter().map(|edge| {
         let [from, to] = [edge.from.stage.index(), edge.to.stage.index()];
         let bytes = costs.message_bytes.get(edge).copied().unwrap_or(0);
-        let [sender, reader] = [problem.rank_of[from], problem.rank_of[to]];
+        let [sender, reader] = [from, to].map(|stage| problem.rank_of(stage));
         let sent = problem.sent(sender, reader, bytes);
         let actions = costs.overhead.saturating_mul(2);
         Arc {

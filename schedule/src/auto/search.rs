@@ -115,7 +115,7 @@ impl Search<'_> {
             }
             let edge = cause / self.problem.micro_batches;
             let from = self.problem.dependencies.edges()[edge].from.stage;
-            rank = self.problem.rank_of[from.index()];
+            rank = self.problem.rank_of(from.index());
             position = evaluator.made_at[cause];
             block_last = position;
         }
