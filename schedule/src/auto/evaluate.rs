@@ -27,10 +27,8 @@ pub(super) struct Evaluator<'a> {
     ready: Vec<usize>,
     /// Per rank and entry of the last run, the message that it waited for, or [`NO_MESSAGE`].
     pub causes: Vec<Vec<usize>>,
-    /// When each tie arrives.
-    tie_arrivals: Vec<u64>,
-    /// When the norms of each stage arrive on each rank.
-    norm_arrivals: Vec<u64>,
+    /// When the messages that are sent once per step arrive: each tie, then the norms of each stage on each rank.
+    once: Vec<u64>,
     /// Per rank, when it has sent what it gives to its replicas.
     exchange_free: Vec<u64>,
     /// Per stage, when what it exchanges has arrived.
@@ -73,8 +71,7 @@ impl<'a> Evaluator<'a> {
             link_free: vec![0; problem.ranks * problem.ranks],
             ready: Vec::with_capacity(problem.ranks),
             causes: vec![Vec::new(); problem.ranks],
-            tie_arrivals: vec![0; problem.dependencies.ties().len()],
-            norm_arrivals: vec![0; problem.stages() * problem.ranks],
+            once: vec![0; problem.dependencies.ties().len() + problem.stages() * problem.ranks],
             exchange_free: vec![0; problem.ranks],
             exchanged: vec![0; problem.stages()],
         }
@@ -109,8 +106,7 @@ impl<'a> Evaluator<'a> {
         self.counts.fill([0; 3]);
         self.link_free.fill(0);
         self.exchange_free.fill(0);
-        self.tie_arrivals.fill(NOT_MADE);
-        self.norm_arrivals.fill(NOT_MADE);
+        self.once.fill(NOT_MADE);
         self.ready.clear();
         self.ready.extend((0..self.problem.ranks).rev());
         for (rank, state) in self.ranks.iter_mut().enumerate() {
@@ -287,10 +283,11 @@ impl<'a> Evaluator<'a> {
         let problem = self.problem;
         let to = problem.rank_of(message.receiver().index());
         let ties = problem.dependencies.ties();
-        match message {
-            Message::Tie(tie) => &mut self.tie_arrivals[ties.partition_point(|of| *of < tie)],
-            _ => &mut self.norm_arrivals[message.sender().index() * problem.ranks + to],
-        }
+        let index = match message {
+            Message::Tie(tie) => ties.partition_point(|of| *of < tie),
+            _ => ties.len() + message.sender().index() * problem.ranks + to,
+        };
+        &mut self.once[index]
     }
 
     /// Returns the end of each rank in the last run.

@@ -52,24 +52,21 @@ impl Paths {
         let mut heads = vec![[0_u64; 3]; problem.stages()];
         let tails = (0..problem.stages()).map(|stage| [update(problem, stage); 3]);
         let mut tails: Vec<[u64; 3]> = tails.collect();
+        let at = |of: &[[u64; 3]], (stage, kind): (usize, usize)| of[stage][kind];
         for &(stage, kind) in &order {
-            let reached = arcs.iter().filter(|arc| arc.to == (stage, kind));
-            let starts = reached.map(|arc| {
-                let (from, kind) = arc.from;
-                sum([heads[from][kind], times[from][kind], arc.ticks])
-            });
-            heads[stage][kind] = starts.max().unwrap_or(0);
+            for arc in arcs.iter().filter(|arc| arc.to == (stage, kind)) {
+                let start = sum([at(&heads, arc.from), at(&times, arc.from), arc.ticks]);
+                heads[stage][kind] = heads[stage][kind].max(start);
+            }
         }
         for &(stage, kind) in order.iter().rev() {
-            let left = arcs.iter().filter(|arc| arc.from == (stage, kind));
-            let rests = left.map(|arc| {
-                let (to, kind) = arc.to;
-                sum([tails[to][kind], times[to][kind], arc.ticks])
-            });
-            tails[stage][kind] = rests.fold(tails[stage][kind], u64::max);
+            for arc in arcs.iter().filter(|arc| arc.from == (stage, kind)) {
+                let rest = sum([at(&tails, arc.to), at(&times, arc.to), arc.ticks]);
+                tails[stage][kind] = tails[stage][kind].max(rest);
+            }
         }
-        let through = order.iter().map(|&(stage, kind)| {
-            let parts = [&heads, &times, &tails].map(|of| of[stage][kind]);
+        let through = order.iter().map(|&node| {
+            let parts = [&heads, &times, &tails].map(|of| at(of, node));
             sum(parts)
         });
         let longest = through.max().unwrap_or(0);

@@ -114,9 +114,11 @@ impl<'a> Run<'a> {
                 let to = schedule.rank_of(message.receiver()).unwrap_or(rank);
                 let link = link(to);
                 if let Some(need) = need {
-                    // The sender is notified by a message of the receiver.
-                    let notified = time_of(need, &self.ranks).saturating_add(link.latency);
-                    start = start.max(notified);
+                    // When the receiver has run what the sender waits for, or came to it.
+                    let last = need.head().checked_sub(1);
+                    let reached = last.map_or(0, |last| self.ranks[need.rank].spans[last].end);
+                    // The sender is notified by a message.
+                    start = start.max(reached.saturating_add(link.latency));
                 }
                 let mut end = start.saturating_add(costs.overhead);
                 if link.model == LinkModel::Queue {
@@ -182,12 +184,6 @@ impl<'a> Run<'a> {
             ranks: self.ranks,
         }
     }
-}
-
-/// Returns when a rank has run the action that another waits for, or came to it.
-fn time_of(need: Need, ranks: &[RankTimeline]) -> u64 {
-    let last = need.head().checked_sub(1);
-    last.map_or(0, |last| ranks[need.rank].spans[last].end)
 }
 
 #[cfg(test)]
