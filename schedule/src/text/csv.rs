@@ -95,13 +95,10 @@ impl Schedule {
 
 /// Returns an action as a cell, or `None` if it is not a compute action.
 fn written_cell(action: &Action) -> Option<String> {
-    match action.tasks() {
-        [] => None,
-        [task] => Some(task.to_string()),
-        tasks => {
-            let tasks: Vec<String> = tasks.iter().map(Task::to_string).collect();
-            Some(format!("({}{OVERLAP}", tasks.join(";")))
-        }
+    match action {
+        Action::Compute(task) => Some(task.to_string()),
+        Action::Overlap([forward, backward]) => Some(format!("({forward};{backward}{OVERLAP}")),
+        _ => None,
     }
 }
 

@@ -54,12 +54,8 @@ impl<'a> Table<'a> {
         let (stages, micro_batches) = (self.schedule.stages, self.schedule.micro_batches);
         let (mode, form) = (self.schedule.mode, self.schedule.form);
         let within = |stage: StageIndex| stage.index() < stages;
-        let has_stages = match at.action {
-            Action::Send(message) | Action::Receive(message) => {
-                within(message.sender()) && within(message.receiver())
-            }
-            _ => true,
-        };
+        let message = at.action.message();
+        let has_stages = message.is_none_or(|m| within(m.sender()) && within(m.receiver()));
         let micro_batch = at.action.micro_batch();
         let in_range = has_stages && micro_batch.is_none_or(|k| k.index() < micro_batches);
         let expected = self.schedule.rank_of(at.action.stage());
