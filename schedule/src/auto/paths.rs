@@ -100,20 +100,13 @@ pub(super) fn update(problem: &Problem<'_>, stage: usize) -> u64 {
 
 /// Returns all dependencies of one micro-batch.
 fn arcs(problem: &Problem<'_>) -> Vec<Arc> {
-    let costs = problem.costs;
+    let actions = problem.costs.overhead.saturating_mul(2);
     let edges = problem.dependencies.edges().iter().map(|edge| {
-        let [from, to] = [edge.from.stage.index(), edge.to.stage.index()];
-        let bytes = costs.message_bytes.get(edge).copied().unwrap_or(0);
-        let [sender, reader] = [from, to].map(|stage| problem.rank_of(stage));
-        let sent = problem.sent(sender, reader, bytes);
-        let actions = costs.overhead.saturating_mul(2);
+        let sent = problem.values(*edge).sent;
         Arc {
-            from: (from, kind(edge.from.compute)),
-            to: (to, kind(edge.to.compute)),
-            ticks: match sender == reader {
-                true => 0,
-                false => sum([sent.transfer, sent.latency, actions]),
-            },
+            from: (edge.from.stage.index(), kind(edge.from.compute)),
+            to: (edge.to.stage.index(), kind(edge.to.compute)),
+            ticks: sent.map_or(0, |sent| sum([sent.transfer, sent.latency, actions])),
         }
     });
     let own = (0..problem.stages()).flat_map(|stage| {

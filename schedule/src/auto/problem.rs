@@ -248,16 +248,19 @@ impl<'a> Problem<'a> {
         lists.iter().map(peak).collect()
     }
 
+    /// Returns the values of an edge of the dependencies.
+    pub fn values(&self, edge: Edge) -> Values {
+        let [from, reader] = [edge.from, edge.to].map(|end| self.rank_of(end.stage.index()));
+        let bytes = self.costs.message_bytes.get(&edge).copied().unwrap_or(0);
+        Values {
+            message: self.dependencies.position(edge).unwrap_or(0) * self.micro_batches,
+            sent: (reader != from).then(|| self.sent(from, reader, bytes)),
+            reader,
+        }
+    }
+
     fn enter_edges(&mut self) {
-        let values = |edge: Edge| {
-            let [from, reader] = [edge.from, edge.to].map(|end| self.rank_of(end.stage.index()));
-            let bytes = self.costs.message_bytes.get(&edge).copied().unwrap_or(0);
-            Values {
-                message: self.dependencies.position(edge).unwrap_or(0) * self.micro_batches,
-                sent: (reader != from).then(|| self.sent(from, reader, bytes)),
-                reader,
-            }
-        };
+        let values = |edge: Edge| self.values(edge);
         let (mut reads, mut made) = (Vec::new(), Vec::new());
         for (stage, compute) in (0..self.stages()).flat_map(|s| Compute::ALL.map(|c| (s, c))) {
             let task = Task::new(StageIndex::new(stage), compute, MicroBatchIndex::new(0));

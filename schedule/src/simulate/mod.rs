@@ -64,7 +64,19 @@ pub fn simulate(
             &lowered
         }
     };
-    let mut run = Run::new(schedule, costs);
+    let timeline = |actions: &Vec<Action>| RankTimeline {
+        spans: Vec::with_capacity(actions.len()),
+        ..RankTimeline::default()
+    };
+    let mut run = Run {
+        schedule,
+        costs,
+        ranks: schedule.ranks.iter().map(timeline).collect(),
+        link_free: BTreeMap::new(),
+        sent: BTreeMap::new(),
+        exchange_free: vec![0; schedule.world_size()],
+        exchanged: BTreeMap::new(),
+    };
     let act = |rank, position, need| run.act(rank, position, need);
     visit(schedule, dependencies, &links, act)?;
     Ok(run.finish())
@@ -84,23 +96,7 @@ struct Run<'a> {
     exchanged: BTreeMap<StageIndex, u64>,
 }
 
-impl<'a> Run<'a> {
-    fn new(schedule: &'a Schedule, costs: &'a Costs) -> Self {
-        let timeline = |actions: &Vec<Action>| RankTimeline {
-            spans: Vec::with_capacity(actions.len()),
-            ..RankTimeline::default()
-        };
-        Self {
-            schedule,
-            costs,
-            ranks: schedule.ranks.iter().map(timeline).collect(),
-            link_free: BTreeMap::new(),
-            sent: BTreeMap::new(),
-            exchange_free: vec![0; schedule.world_size()],
-            exchanged: BTreeMap::new(),
-        }
-    }
-
+impl Run<'_> {
     /// Computes the times of an action; of a send, with what it waits for.
     fn act(&mut self, rank: RankIndex, position: usize, need: Option<Need>) {
         let (schedule, costs) = (self.schedule, self.costs);
