@@ -346,45 +346,36 @@ impl Core {
             );
         };
         let mut state = locked(&self.state);
-        match kind {
-            Kind::Beat(doing) => {
+        let roster = state.members.roster().clone();
+        // None if it was given up, or does not know yet that another one was.
+        let from = roster.rank_of(process);
+        let from = from.filter(|_| generation == roster.generation);
+        match (kind, from) {
+            (Kind::Beat(doing), _) => {
                 if doing.is_some() {
                     state.heard[process.index()].doing = doing;
                 }
-                return;
             }
-            Kind::Vote(vote) => {
+            (Kind::Vote(vote), _) => {
                 drop(state);
-                return self.vote(|members| members.hear(process, vote));
+                self.vote(|members| members.hear(process, vote));
             }
-            _ => {}
-        }
-        let roster = state.members.roster().clone();
-        if generation > roster.generation {
-            return state.later.push((process, frame));
-        }
-        drop(state);
-        let from = roster.rank_of(process);
-        let Some(from) = from.filter(|_| generation == roster.generation) else {
-            // It was given up, or does not know yet that another one was.
-            return;
-        };
-        match kind {
-            Kind::Word(word) => self.change(|state| state.peers.hear(from, word)),
-            Kind::Beat(_) | Kind::Vote(_) => {}
-            Kind::Call { sequence, call } => {
+            _ if generation > roster.generation => state.later.push((process, frame)),
+            (_, None) => {}
+            (Kind::Word(word), Some(from)) => {
+                drop(state);
+                self.change(|state| state.peers.hear(from, word));
+            }
+            (Kind::Call { sequence, call }, Some(from)) => {
                 let value = frame.pieces.first().map(Buffer::to_vec);
                 let value = (call, value.unwrap_or_default());
-                let mut state = locked(&self.state);
-                state
-                    .values
-                    .entry(sequence)
-                    .or_default()
-                    .insert(from, value);
+                let arrived = state.values.entry(sequence).or_default();
+                arrived.insert(from, value);
                 drop(state);
                 self.changed.notify_all();
             }
-            Kind::Channel(number) => {
+            (Kind::Channel(number), Some(from)) => {
+                drop(state);
                 let mut channels = locked(&self.channels);
                 if number < channels.opened && !channels.receivers.contains_key(&number) {
                     // Closed.
