@@ -42,7 +42,6 @@ struct RankState {
     free: u64,
     /// Bytes held in addition to the resident ones.
     held: u64,
-    budget: u64,
     /// The work of the entries that have not run.
     remaining: u64,
     /// The message that it waits for.
@@ -113,7 +112,6 @@ impl<'a> Evaluator<'a> {
             let work = lists[rank].iter().filter(|turn| !turn.is_paired);
             let work = work.map(|turn| self.problem.time(*turn));
             *state = RankState {
-                budget: self.problem.budgets[rank],
                 remaining: sum(work),
                 blocked_on: NO_MESSAGE,
                 ..RankState::default()
@@ -153,7 +151,7 @@ impl<'a> Evaluator<'a> {
             self.causes[rank].push(cause);
             let state = &mut self.ranks[rank];
             state.held = self.problem.held_after(state.held, *turn);
-            if state.held > state.budget {
+            if state.held > self.problem.budgets[rank] {
                 return Err(Stop::Refused);
             }
         }
