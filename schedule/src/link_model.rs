@@ -38,11 +38,6 @@ pub enum LinkModel {
 }
 
 impl LinkModel {
-    /// Returns whether the link never waits.
-    pub(crate) fn is_unbounded(&self) -> bool {
-        *self == Self::Unbounded
-    }
-
     /// Returns the words for the text of an error.
     pub(crate) fn words(self) -> String {
         match self {

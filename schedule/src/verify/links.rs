@@ -76,7 +76,7 @@ impl<'a> Waits<'a> {
             link,
             ..Self::unbounded(table)
         };
-        if schedule.form != Form::Lowered || link.is_unbounded() {
+        if schedule.form != Form::Lowered || link == LinkModel::Unbounded {
             return Ok(waits);
         }
         let mut needs: Needs = vec![Vec::new(); schedule.ranks.len()];
