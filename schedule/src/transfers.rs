@@ -1,7 +1,6 @@
 //! Orders the sends and receives of a step for links on which sends wait.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Edge};
@@ -81,7 +80,7 @@ struct Rank {
 struct Ordering {
     ranks: Vec<Rank>,
     /// The ranks that run an action, by its end.
-    ends: BinaryHeap<Reverse<(u64, usize)>>,
+    ends: BTreeSet<(u64, usize)>,
 }
 
 impl Ordering {
@@ -146,7 +145,7 @@ impl Ordering {
                 needed,
             });
         }
-        let ends = BinaryHeap::new();
+        let ends = BTreeSet::new();
         Self { ranks, ends }
     }
 
@@ -163,14 +162,14 @@ impl Ordering {
             for rank in std::mem::take(&mut free) {
                 self.start(rank, now);
             }
-            let Some(Reverse((time, _))) = self.ends.peek() else {
+            let Some(&(time, _)) = self.ends.first() else {
                 break;
             };
-            now = *time;
-            while let Some(Reverse((time, rank))) = self.ends.peek().copied()
+            now = time;
+            while let Some(&(time, rank)) = self.ends.first()
                 && time == now
             {
-                self.ends.pop();
+                self.ends.pop_first();
                 self.end(rank);
                 free.insert(rank);
             }
@@ -191,7 +190,7 @@ impl Ordering {
         of.is_busy = true;
         of.list.push(action);
         let ticks: u64 = action.tasks().iter().map(ticks).sum();
-        self.ends.push(Reverse((now.saturating_add(ticks), rank)));
+        self.ends.insert((now.saturating_add(ticks), rank));
     }
 
     /// Ends the action that a rank runs.

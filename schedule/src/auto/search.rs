@@ -42,7 +42,6 @@ pub(super) fn improve(
         lists: start.clone(),
         blocks: Vec::new(),
         backup: Vec::new(),
-        overlaps: problem.costs.overlap_permille < 1000,
         counts: vec![[0; 3]; problem.stages()],
     };
     let mut best = (makespan, start.clone());
@@ -82,8 +81,6 @@ struct Search<'a> {
     blocks: Vec<Block>,
     /// The original of the list that the last change was made to.
     backup: Vec<Turn>,
-    /// Whether a pair takes less time than its two programs one after the other.
-    overlaps: bool,
     /// Per stage, the number of its programs that have run, for checking a list.
     counts: Vec<[usize; 3]>,
 }
@@ -154,7 +151,10 @@ impl Search<'_> {
                 let to = last + self.random.below(beyond + 1);
                 self.shift(rank, inside, to)
             }
-            6 if self.overlaps && self.random.below(2) == 0 => self.pair_or_part(rank, inside),
+            // Only where a pair takes less time than its two programs one after the other.
+            6 if self.problem.costs.overlap_permille < 1000 && self.random.below(2) == 0 => {
+                self.pair_or_part(rank, inside)
+            }
             6 => self.split_or_join(rank, inside),
             _ => {
                 let from = self.random.below(total);
