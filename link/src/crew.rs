@@ -41,8 +41,8 @@ pub struct Crew<Q: Send + 'static, E: Send + 'static, C: Channels> {
 }
 
 impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
-    /// Starts a thread per member, in the order of the ranks. `lost` returns the reason for a rank that ends without
-    /// one, for example by a panic.
+    /// Starts a thread per member, in the order of the ranks from `first` on; other ranks may be in other processes. `lost`
+    /// returns the reason for a rank that ends without one, for example by a panic.
     ///
     /// A rank that fails must trigger `abort`. If it only drops a request without a reply, the driver waits for that
     /// reply until the timeout.
@@ -50,19 +50,6 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
     /// # Errors
     ///
     /// When a thread can't be started; the threads started before it are stopped.
-    pub fn start<L: Send + 'static, B: FnOnce(&mut L, &C::Receiver<Q>) + Send + 'static>(
-        abort: &Abort<E, C>,
-        members: Vec<Member<L, B>>,
-        lost: fn(RankIndex) -> E,
-    ) -> Result<Self, CrewError<E>> {
-        Self::start_at(RankIndex::new(0), abort, members, lost)
-    }
-
-    /// Starts a part of the ranks, from `first` on, as [`start`](Self::start) does; the others are in other processes.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start).
     pub fn start_at<L: Send + 'static, B: FnOnce(&mut L, &C::Receiver<Q>) + Send + 'static>(
         first: RankIndex,
         abort: &Abort<E, C>,
@@ -116,27 +103,15 @@ impl<Q: Send + 'static, E: Send + 'static, C: Channels> Crew<Q, E, C> {
     /// Sends a request to every rank and returns one reply from each, in the order of the ranks. `make` receives a
     /// rank and the sender for its reply, and returns the request.
     ///
-    /// # Errors
-    ///
-    /// When a rank fails, with its reason; when a rank does not reply within `timeout`; when the crew was stopped by
-    /// an earlier error. After an error all ranks are stopped. Threads that end within half a second are joined; a
-    /// thread that is still inside an operation is detached.
-    pub fn ask<R: Send + 'static>(
-        &mut self,
-        timeout: Duration,
-        make: impl FnMut(RankIndex, C::Sender<(RankIndex, R)>) -> Q,
-    ) -> Result<Vec<R>, CrewError<E>> {
-        self.ask_while(timeout, || false, make)
-    }
-
-    /// Like [`ask`](Self::ask), but waits as long as the ranks make progress: each time `timeout` has passed, the
-    /// driver calls `progressed`, which returns whether any rank has made progress since the previous call. If so, the
-    /// driver waits for another `timeout`. A rank that stalls while others make progress is reported once the others
-    /// have replied.
+    /// Waits as long as the ranks make progress: each time `timeout` has passed, the driver calls `progressed`, which
+    /// returns whether any rank has made progress since the previous call. If so, the driver waits for another `timeout`. A
+    /// rank that stalls while others make progress is reported once the others have replied.
     ///
     /// # Errors
     ///
-    /// As [`ask`](Self::ask); ranks that stall are stopped between one and two timeouts after they stalled.
+    /// When a rank fails, with its reason; when a rank does not reply in time: ranks that stall are stopped between one and
+    /// two timeouts after they stalled; when the crew was stopped by an earlier error. After an error all ranks are stopped.
+    /// Threads that end within half a second are joined; a thread that is still inside an operation is detached.
     pub fn ask_while<R: Send + 'static>(
         &mut self,
         timeout: Duration,
@@ -266,7 +241,9 @@ mod tests {
             },
         };
         let members = (0..ranks).map(member).collect();
-        let crew = Crew::start(&abort, members, |rank| format!("rank {rank} is lost"));
+        let first = RankIndex::new(0);
+        let lost = |rank| format!("rank {rank} is lost");
+        let crew = Crew::start_at(first, &abort, members, lost);
         (crew.unwrap(), abort)
     }
 
@@ -275,12 +252,13 @@ mod tests {
         timeout: Duration,
         run: impl Fn(RankIndex) -> usize + Clone + Send + 'static,
     ) -> Result<Vec<usize>, CrewError<String>> {
-        crew.ask(timeout, |_, reply: Sender<(RankIndex, usize)>| {
+        let make = |_, reply: Sender<(RankIndex, usize)>| -> Request {
             let run = run.clone();
             Box::new(move |rank| {
                 let _ = reply.send((rank, run(rank)));
             })
-        })
+        };
+        crew.ask_while(timeout, || false, make)
     }
 
     const LONG: Duration = Duration::from_secs(60);

@@ -37,13 +37,16 @@
 //!         },
 //!     })
 //!     .collect();
-//! let mut crew = Crew::start(&abort, members, |rank| format!("rank {rank} is lost"))?;
+//! let lost = |rank| format!("rank {rank} is lost");
+//! let mut crew = Crew::start_at(RankIndex::new(0), &abort, members, lost)?;
 //! let timeout = Duration::from_secs(10);
-//! let got = crew.ask(timeout, |rank, reply| (rank.index() as u32 + 1, reply))?;
-//! assert_eq!(got, [2, 1]);
-//! let error = crew.ask(timeout, |rank, reply| (rank.index() as u32, reply)).unwrap_err();
+//! let mut send = |plus: u32| {
+//!     crew.ask_while(timeout, || false, |rank, reply| (rank.index() as u32 + plus, reply))
+//! };
+//! assert_eq!(send(1)?, [2, 1]);
+//! let error = send(0).unwrap_err();
 //! assert!(matches!(error, CrewError::Failed { reason } if reason == "rank 1 got a zero"));
-//! assert!(matches!(crew.ask(timeout, |_, reply| (1, reply)), Err(CrewError::Stopped)));
+//! assert!(matches!(send(1), Err(CrewError::Stopped)));
 //! # Ok::<(), CrewError<String>>(())
 //! ```
 //!
@@ -62,8 +65,8 @@
 //!
 //! | state | transitions |
 //! |---|---|
-//! | ready | [`Crew::ask`]: sends the requests → gathering; a drop: closes the abort, drops the requests and joins all threads |
-//! | gathering | a reply of every rank → ready; the timeout, if a rank has made progress since the last one ([`Crew::ask_while`]) → gathering for another timeout; the abort, or the timeout otherwise: closes the abort, takes the first reason, drops the requests, joins the threads that end soon → stopped |
+//! | ready | [`Crew::ask_while`]: sends the requests → gathering; a drop: closes the abort, drops the requests and joins all threads |
+//! | gathering | a reply of every rank → ready; the timeout, if a rank has made progress since the last one → gathering for another timeout; the abort, or the timeout otherwise: closes the abort, takes the first reason, drops the requests, joins the threads that end soon → stopped |
 //! | stopped | none: requests are rejected; a new crew has new channels and a new abort |
 //!
 //! Exactly four events wake a thread:

@@ -1,5 +1,7 @@
 //! Dependencies: the edges between programs of stages, and the ties between parameters.
 
+use std::collections::BTreeSet;
+
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
@@ -247,10 +249,7 @@ impl Dependencies {
 
 /// Returns the elements in order, each once.
 fn sorted<T: Ord>(elements: impl IntoIterator<Item = T>) -> Vec<T> {
-    let mut elements: Vec<T> = elements.into_iter().collect();
-    elements.sort_unstable();
-    elements.dedup();
-    elements
+    BTreeSet::from_iter(elements).into_iter().collect()
 }
 
 /// Returns the edges of which a task is one end, of edges that are sorted by this end.

@@ -38,11 +38,6 @@ pub enum LinkModel {
 }
 
 impl LinkModel {
-    /// Returns whether the link never waits.
-    pub(crate) fn is_unbounded(&self) -> bool {
-        *self == Self::Unbounded
-    }
-
     /// Returns the words for the text of an error.
     pub(crate) fn words(self) -> String {
         match self {
@@ -75,16 +70,13 @@ impl FromStr for LinkModel {
     type Err = LinkModelError;
 
     fn from_str(text: &str) -> Result<Self, LinkModelError> {
-        let model = match text.split_once(':') {
-            None => match text {
-                "unbounded" => Some(Self::Unbounded),
-                "rendezvous" => Some(Self::Rendezvous),
-                "queue" => Some(Self::Queue),
-                _ => None,
-            },
-            Some(("messages", count)) => count.parse().ok().map(Self::Messages),
-            Some(("bytes", bytes)) => bytes.parse().ok().map(Self::Bytes),
-            Some(_) => None,
+        let model = match (text, text.split_once(':')) {
+            ("unbounded", _) => Some(Self::Unbounded),
+            ("rendezvous", _) => Some(Self::Rendezvous),
+            ("queue", _) => Some(Self::Queue),
+            (_, Some(("messages", count))) => count.parse().ok().map(Self::Messages),
+            (_, Some(("bytes", bytes))) => bytes.parse().ok().map(Self::Bytes),
+            _ => None,
         };
         model.ok_or_else(|| LinkModelError {
             text: text.to_owned(),

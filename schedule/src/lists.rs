@@ -71,13 +71,6 @@ pub struct Schedule {
     pub ranks: Vec<Vec<Action>>,
 }
 
-/// Returns the number of lists for stages on these ranks, at most one per stage: a map that names a million ranks is a
-/// mistake.
-pub(crate) fn world_size_of(stage_to_rank: &[RankIndex]) -> usize {
-    let last = stage_to_rank.iter().map(|rank| rank.index()).max();
-    last.map_or(0, |last| last.saturating_add(1).min(stage_to_rank.len()))
-}
-
 /// Returns the stages of each rank that has one, in order.
 pub(crate) fn stages_by_rank(stage_to_rank: &[RankIndex]) -> BTreeMap<RankIndex, Vec<StageIndex>> {
     let mut stages: BTreeMap<RankIndex, Vec<StageIndex>> = BTreeMap::new();
@@ -182,7 +175,10 @@ impl Schedule {
     /// Creates the schedule of a step without micro-batches: the schedule of a replica for which a batch has no sample.
     #[must_use]
     pub fn idle(mode: ScheduleMode, stage_to_rank: &[RankIndex]) -> Self {
-        let ranks = vec![Vec::new(); world_size_of(stage_to_rank)];
+        let last = stage_to_rank.iter().max();
+        let ranks = last.map_or(0, |last| last.index().saturating_add(1));
+        // At most one list per stage: a map that names a million ranks is a mistake.
+        let ranks = vec![Vec::new(); ranks.min(stage_to_rank.len())];
         Self {
             mode,
             ..Self::training("idle", stage_to_rank.to_vec(), 0, ranks)

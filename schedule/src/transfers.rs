@@ -1,12 +1,10 @@
 //! Orders the sends and receives of a step for links on which sends wait.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::action::{Action, Message};
 use crate::dependencies::{Dependencies, Edge};
 use crate::error::VerifyError;
-use crate::index::{MicroBatchIndex, StageIndex};
 use crate::link_model::LinkModel;
 use crate::lists::Schedule;
 use crate::lower::lower;
@@ -33,7 +31,7 @@ pub fn lower_over(
     message_bytes: &BTreeMap<Edge, u64>,
 ) -> Result<Schedule, VerifyError> {
     let mut lowered = lower(schedule, dependencies);
-    if link.is_unbounded() {
+    if link == LinkModel::Unbounded {
         verify(&lowered, dependencies)?;
         return Ok(lowered);
     }
@@ -82,59 +80,72 @@ struct Rank {
 struct Ordering {
     ranks: Vec<Rank>,
     /// The ranks that run an action, by its end.
-    ends: BinaryHeap<Reverse<(u64, usize)>>,
+    ends: BTreeSet<(u64, usize)>,
 }
 
 impl Ordering {
     /// Reads from the lists of `lower` where each message can be.
     fn new(lowered: &Schedule) -> Self {
-        let mut needed = BTreeMap::new();
+        let mut ranks: Vec<Rank> = Vec::new();
+        // The rank of each send, and how many actions are before it there; of each receive the same, by its message.
+        let (mut sent, mut received) = (Vec::new(), BTreeMap::new());
+        // The action that frees what the forward of each stage and micro-batch keeps.
+        let mut ends = BTreeMap::new();
+        let mut has_sums = false;
         for (rank, list) in lowered.ranks.iter().enumerate() {
-            for (action, actions) in with_counts(list) {
-                if let Action::Receive(message) = action {
-                    needed.insert(message, (rank, actions));
+            let mut actions = Vec::new();
+            for action in list {
+                match action {
+                    Action::Send(message) => sent.push((*message, rank, actions.len())),
+                    Action::Receive(message) => {
+                        received.insert(*message, (rank, actions.len()));
+                    }
+                    _ => {
+                        has_sums |= matches!(action, Action::Sum { .. });
+                        let tasks = action.tasks().iter();
+                        let last = tasks.filter(|task| task.compute.ends_backward());
+                        ends.extend(last.map(|t| ((t.stage, t.micro_batch), actions.len())));
+                        actions.push(*action);
+                    }
                 }
             }
+            ranks.push(Rank {
+                open: vec![0; actions.len() + 1],
+                actions,
+                list: Vec::with_capacity(list.len()),
+                ..Rank::default()
+            });
         }
-        let mut ranks: Vec<Rank> = lowered.ranks.iter().map(|list| Rank::new(list)).collect();
-        let mut all = lowered.ranks.iter().flatten();
-        let has_sums = all.any(|action| matches!(action, Action::Sum { .. }));
-        for (from, list) in lowered.ranks.iter().enumerate() {
-            let ends = ends_of_backwards(&ranks[from].actions);
-            for (action, actions) in with_counts(list) {
-                let Action::Send(message) = action else {
-                    continue;
-                };
-                // `lower` writes both halves of every message.
-                let Some(&(to, needed)) = needed.get(&message) else {
-                    continue;
-                };
-                let last = ranks[from].actions.len();
-                let (freed, earliest) = match message {
-                    Message::Values { edge, micro_batch } => {
-                        let is_kept = edge.from.compute == Compute::Forward;
-                        let end = ends.get(&(edge.from.stage, micro_batch));
-                        (end.copied().filter(|_| is_kept).unwrap_or(last), 0)
-                    }
-                    // The next update of the rank uses up the gradients. With replicas, a rank that waits for norms has
-                    // summed all of its own.
-                    Message::Norm { .. } => (actions, if has_sums { needed } else { 0 }),
-                    // The receiver's own update uses the old values.
-                    Message::Tie(_) => (last, needed),
-                };
-                ranks[from].open[freed] += 1;
-                ranks[to].open[needed] += 1;
-                let made = ranks[from].made.entry(actions).or_default();
-                made.push(Transfer {
-                    message,
-                    to,
-                    freed,
-                    earliest,
-                    needed,
-                });
-            }
+        for (message, from, actions) in sent {
+            // `lower` writes both halves of every message.
+            let Some(&(to, needed)) = received.get(&message) else {
+                continue;
+            };
+            let last = ranks[from].actions.len();
+            let (freed, earliest) = match message {
+                Message::Values { edge, micro_batch } => {
+                    let is_kept = edge.from.compute == Compute::Forward;
+                    let end = ends.get(&(edge.from.stage, micro_batch));
+                    (end.copied().filter(|_| is_kept).unwrap_or(last), 0)
+                }
+                // The next update of the rank uses up the gradients. With replicas, a rank that waits for norms has
+                // summed all of its own.
+                Message::Norm { .. } => (actions, if has_sums { needed } else { 0 }),
+                // The receiver's own update uses the old values.
+                Message::Tie(_) => (last, needed),
+            };
+            ranks[from].open[freed] += 1;
+            ranks[to].open[needed] += 1;
+            let made = ranks[from].made.entry(actions).or_default();
+            made.push(Transfer {
+                message,
+                to,
+                freed,
+                earliest,
+                needed,
+            });
         }
-        let ends = BinaryHeap::new();
+        let ends = BTreeSet::new();
         Self { ranks, ends }
     }
 
@@ -151,14 +162,14 @@ impl Ordering {
             for rank in std::mem::take(&mut free) {
                 self.start(rank, now);
             }
-            let Some(Reverse((time, _))) = self.ends.peek() else {
+            let Some(&(time, _)) = self.ends.first() else {
                 break;
             };
-            now = *time;
-            while let Some(Reverse((time, rank))) = self.ends.peek().copied()
+            now = time;
+            while let Some(&(time, rank)) = self.ends.first()
                 && time == now
             {
-                self.ends.pop();
+                self.ends.pop_first();
                 self.end(rank);
                 free.insert(rank);
             }
@@ -179,7 +190,7 @@ impl Ordering {
         of.is_busy = true;
         of.list.push(action);
         let ticks: u64 = action.tasks().iter().map(ticks).sum();
-        self.ends.push(Reverse((now.saturating_add(ticks), rank)));
+        self.ends.insert((now.saturating_add(ticks), rank));
     }
 
     /// Ends the action that a rank runs.
@@ -223,40 +234,6 @@ impl Ordering {
             }
         }
     }
-}
-
-impl Rank {
-    fn new(list: &[Action]) -> Self {
-        let actions = list.iter().filter(|action| action.message().is_none());
-        let actions: Vec<Action> = actions.copied().collect();
-        Self {
-            open: vec![0; actions.len() + 1],
-            actions,
-            list: Vec::with_capacity(list.len()),
-            ..Self::default()
-        }
-    }
-}
-
-/// Returns each action of a list with the number of actions before it that are no messages.
-fn with_counts(list: &[Action]) -> impl Iterator<Item = (Action, usize)> {
-    let mut count = 0;
-    list.iter().map(move |action| {
-        let before = count;
-        count += usize::from(action.message().is_none());
-        (*action, before)
-    })
-}
-
-/// Returns the action that frees what the forward of each stage and micro-batch keeps.
-fn ends_of_backwards(actions: &[Action]) -> BTreeMap<(StageIndex, MicroBatchIndex), usize> {
-    let tasks = actions.iter().enumerate().flat_map(|(at, action)| {
-        let tasks = action.tasks().iter();
-        tasks.map(move |task| (at, task))
-    });
-    let ends = tasks.filter(|(_, task)| task.compute.ends_backward());
-    ends.map(|(at, task)| ((task.stage, task.micro_batch), at))
-        .collect()
 }
 
 /// Returns the time of a program.

@@ -109,11 +109,10 @@ impl Default for Condvar {
 
 /// A thread that was started. Dropping this leaves it alone.
 #[derive(Debug)]
-pub struct Thread(Running);
-
-#[derive(Debug)]
-enum Running {
+pub enum Thread {
+    /// A thread of the operating system.
     System(std::thread::JoinHandle<()>),
+    /// A fiber of a simulation.
     #[cfg(feature = "testing")]
     Simulated(Fiber),
 }
@@ -127,18 +126,18 @@ impl Thread {
     pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         #[cfg(feature = "testing")]
         if let Some(simulation) = current() {
-            return Ok(Self(Running::Simulated(simulation.spawn(name, body))));
+            return Ok(Self::Simulated(simulation.spawn(name, body)));
         }
         let thread = std::thread::Builder::new().name(name.to_owned());
-        Ok(Self(Running::System(thread.spawn(body)?)))
+        Ok(Self::System(thread.spawn(body)?))
     }
 
     /// Waits until it has ended. The hook of panics has reported a panic of it.
     pub fn join(self) {
-        match self.0 {
-            Running::System(thread) => drop(thread.join()),
+        match self {
+            Self::System(thread) => drop(thread.join()),
             #[cfg(feature = "testing")]
-            Running::Simulated(fiber) => fiber.join(),
+            Self::Simulated(fiber) => fiber.join(),
         }
     }
 }

@@ -86,11 +86,7 @@ impl State {
     /// Loses what is on its way.
     fn clear(&mut self, from: RankIndex, to: RankIndex) {
         for order in [Order::Sent, Order::Idle] {
-            self.lanes
-                .entry((from, to, order))
-                .or_default()
-                .items
-                .clear();
+            self.lanes.remove(&(from, to, order));
         }
     }
 

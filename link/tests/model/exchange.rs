@@ -169,7 +169,9 @@ impl Case {
             };
             Member { link, body }
         });
-        Crew::start(&abort, members.collect(), |rank| Reason::Lost(rank.index()))
+        let first = RankIndex::new(0);
+        let lost = |rank: RankIndex| Reason::Lost(rank.index());
+        Crew::start_at(first, &abort, members.collect(), lost)
     }
 }
 
@@ -183,7 +185,8 @@ struct Request {
 
 /// Checks that every rank replies with its own number.
 fn ask(crew: &mut RingCrew, round: usize) -> Result<(), CrewError<Reason>> {
-    let replies = crew.ask(DRIVER_TIMEOUT, |_, reply| Request { round, reply })?;
+    let make = |_, reply| Request { round, reply };
+    let replies = crew.ask_while(DRIVER_TIMEOUT, || false, make)?;
     assert!(replies.iter().copied().eq(0..crew.ranks()), "{replies:?}");
     Ok(())
 }

@@ -52,7 +52,8 @@ fn drive(seed: u64, driver: impl FnOnce(&mut Crew<Request, String, Host>) + Send
         };
         let members = mailboxes(3, &abort, 5 * MINUTE).into_iter().map(member);
         let lost = |rank| format!("rank {rank} is lost");
-        let mut crew = Crew::start(&abort, members.collect(), lost).unwrap();
+        let first = RankIndex::new(0);
+        let mut crew = Crew::start_at(first, &abort, members.collect(), lost).unwrap();
         driver(&mut crew);
     });
     simulation.run().unwrap().elapsed
@@ -63,7 +64,7 @@ fn ranks_are_fibers_and_minutes_are_virtual() {
     for seed in 0..50 {
         let elapsed = drive(seed, |crew| {
             for number in 1..4 {
-                let replies = crew.ask(4 * MINUTE, |_, reply| (number, reply));
+                let replies = crew.ask_while(4 * MINUTE, || false, |_, reply| (number, reply));
                 assert_eq!(replies.unwrap(), [number + 2, number, number + 1]);
             }
         });
@@ -75,9 +76,10 @@ fn ranks_are_fibers_and_minutes_are_virtual() {
 fn a_rank_that_fails_ends_all() {
     for seed in 0..50 {
         drive(seed, |crew| {
-            let error = crew.ask(MINUTE, |_, reply| (0, reply)).unwrap_err();
+            let error = crew.ask_while(MINUTE, || false, |_, reply| (0, reply));
+            let error = error.unwrap_err();
             assert!(matches!(error, CrewError::Failed { reason } if reason == "a zero"));
-            let again = crew.ask(MINUTE, |_, reply| (1, reply));
+            let again = crew.ask_while(MINUTE, || false, |_, reply| (1, reply));
             assert!(matches!(again, Err(CrewError::Stopped)));
         });
     }
@@ -87,7 +89,8 @@ fn a_rank_that_fails_ends_all() {
 fn a_rank_that_is_stuck_is_named_after_the_timeout() {
     for seed in 0..50 {
         let elapsed = drive(seed, |crew| {
-            let error = crew.ask(MINUTE, |rank, reply| (1 + 5 * rank.index() as u64, reply));
+            let make = |rank: RankIndex, reply| (1 + 5 * rank.index() as u64, reply);
+            let error = crew.ask_while(MINUTE, || false, make);
             let error = error.unwrap_err();
             assert!(matches!(error, CrewError::Timeout { rank, .. } if rank.index() == 0));
             let now = current().unwrap().now();

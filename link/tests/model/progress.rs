@@ -53,7 +53,8 @@ fn call(ticks: u64, stuck: Option<usize>) -> Ended {
         }
     };
     let members = (0..2).map(member).collect();
-    let mut crew = Crew::start(&abort, members, |rank| rank.index()).unwrap();
+    let first = RankIndex::new(0);
+    let mut crew = Crew::start_at(first, &abort, members, |rank| rank.index()).unwrap();
     let (mut looks, mut seen) = (Vec::new(), 0);
     let look = || {
         let now = model.with(&count, |count| *count);

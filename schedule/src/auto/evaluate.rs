@@ -22,17 +22,13 @@ pub(super) struct Evaluator<'a> {
     pub made_at: Vec<usize>,
     /// Per stage, how many forwards, input gradients and weight gradients have run.
     counts: Vec<[usize; 3]>,
-    /// Per stage, how many stages its update still waits for.
-    update_waits: Vec<usize>,
     ranks: Vec<RankState>,
     link_free: Vec<u64>,
     ready: Vec<usize>,
     /// Per rank and entry of the last run, the message that it waited for, or [`NO_MESSAGE`].
     pub causes: Vec<Vec<usize>>,
-    /// When each tie arrives.
-    tie_arrivals: Vec<u64>,
-    /// When the norms of each stage arrive on each rank.
-    norm_arrivals: Vec<u64>,
+    /// When the messages that are sent once per step arrive: each tie, then the norms of each stage on each rank.
+    once: Vec<u64>,
     /// Per rank, when it has sent what it gives to its replicas.
     exchange_free: Vec<u64>,
     /// Per stage, when what it exchanges has arrived.
@@ -46,7 +42,6 @@ struct RankState {
     free: u64,
     /// Bytes held in addition to the resident ones.
     held: u64,
-    budget: u64,
     /// The work of the entries that have not run.
     remaining: u64,
     /// The message that it waits for.
@@ -71,13 +66,11 @@ impl<'a> Evaluator<'a> {
             arrivals: vec![NOT_MADE; problem.messages()],
             made_at: vec![0; problem.messages()],
             counts: vec![[0; 3]; problem.stages()],
-            update_waits: problem.update_waits.clone(),
             ranks: vec![RankState::default(); problem.ranks],
             link_free: vec![0; problem.ranks * problem.ranks],
             ready: Vec::with_capacity(problem.ranks),
             causes: vec![Vec::new(); problem.ranks],
-            tie_arrivals: vec![0; problem.dependencies.ties().len()],
-            norm_arrivals: vec![0; problem.stages() * problem.ranks],
+            once: vec![0; problem.dependencies.ties().len() + problem.stages() * problem.ranks],
             exchange_free: vec![0; problem.ranks],
             exchanged: vec![0; problem.stages()],
         }
@@ -112,16 +105,13 @@ impl<'a> Evaluator<'a> {
         self.counts.fill([0; 3]);
         self.link_free.fill(0);
         self.exchange_free.fill(0);
-        self.tie_arrivals.fill(NOT_MADE);
-        self.norm_arrivals.fill(NOT_MADE);
-        self.update_waits.clone_from(&self.problem.update_waits);
+        self.once.fill(NOT_MADE);
         self.ready.clear();
         self.ready.extend((0..self.problem.ranks).rev());
         for (rank, state) in self.ranks.iter_mut().enumerate() {
             let work = lists[rank].iter().filter(|turn| !turn.is_paired);
             let work = work.map(|turn| self.problem.time(*turn));
             *state = RankState {
-                budget: self.problem.budgets[rank],
                 remaining: sum(work),
                 blocked_on: NO_MESSAGE,
                 ..RankState::default()
@@ -161,7 +151,7 @@ impl<'a> Evaluator<'a> {
             self.causes[rank].push(cause);
             let state = &mut self.ranks[rank];
             state.held = self.problem.held_after(state.held, *turn);
-            if state.held > state.budget {
+            if state.held > self.problem.budgets[rank] {
                 return Err(Stop::Refused);
             }
         }
@@ -221,18 +211,23 @@ impl<'a> Evaluator<'a> {
     /// Runs the actions after the last backward of a stage, of the stages that wait for no other stage.
     fn end_stage(&mut self, rank: usize, turn: Turn) {
         let problem = self.problem;
-        let is_last = self.counts[turn.stage()][WEIGHT] == problem.micro_batches;
-        if !is_last || !turn.compute.ends_backward() {
+        if !turn.compute.ends_backward() || !self.has_ended(turn.stage()) {
             return;
         }
-        for &stage in &problem.updates_after[turn.stage()] {
-            self.update_waits[stage] -= 1;
-            if self.update_waits[stage] == 0 {
+        for &stage in &problem.stages_of[rank] {
+            let waits = &problem.update_waits[stage];
+            let is_last = waits.contains(&turn.stage());
+            if is_last && waits.iter().all(|stage| self.has_ended(*stage)) {
                 for action in &problem.ends[stage] {
                     self.act(rank, *action);
                 }
             }
         }
+    }
+
+    /// Returns whether all backwards of a stage have run.
+    fn has_ended(&self, stage: usize) -> bool {
+        self.counts[stage][WEIGHT] == self.problem.micro_batches
     }
 
     /// Runs the actions at the end of every rank's list, and returns the time at which the last rank is done.
@@ -257,7 +252,7 @@ impl<'a> Evaluator<'a> {
         let problem = self.problem;
         let arrival = match action {
             Action::Send(message) => {
-                let to = problem.rank_of[message.receiver().index()];
+                let to = problem.rank_of(message.receiver().index());
                 let arrival = self.transfer(rank, problem.sent(rank, to, 0));
                 *self.arrival(message) = arrival;
                 return true;
@@ -284,12 +279,13 @@ impl<'a> Evaluator<'a> {
     /// Returns the arrival of a message that is sent once per step.
     fn arrival(&mut self, message: Message) -> &mut u64 {
         let problem = self.problem;
-        let to = problem.rank_of[message.receiver().index()];
+        let to = problem.rank_of(message.receiver().index());
         let ties = problem.dependencies.ties();
-        match message {
-            Message::Tie(tie) => &mut self.tie_arrivals[ties.partition_point(|of| *of < tie)],
-            _ => &mut self.norm_arrivals[message.sender().index() * problem.ranks + to],
-        }
+        let index = match message {
+            Message::Tie(tie) => ties.partition_point(|of| *of < tie),
+            _ => ties.len() + message.sender().index() * problem.ranks + to,
+        };
+        &mut self.once[index]
     }
 
     /// Returns the end of each rank in the last run.

@@ -14,6 +14,7 @@
 use std::mem;
 
 use crate::arithmetic::{add, scaled, sum};
+use crate::index::StageIndex;
 use crate::task::Compute;
 
 use super::problem::{Lists, NOT_MADE, Problem, Turn, count, next};
@@ -137,7 +138,7 @@ impl Run<'_> {
         let counts = self.counts[stage];
         let of = |compute: Compute| {
             let k = next(counts, compute).filter(|k| *k < self.problem.micro_batches)?;
-            self.candidate(rank, Turn::new(stage, compute), k)
+            self.candidate(rank, Turn::new(StageIndex::new(stage), compute), k)
         };
         let forward = of(Compute::Forward).filter(|_| self.may_forward(rank, stage, counts[0]));
         let input = next(counts, Compute::InputGradient).and_then(|k| {

@@ -52,24 +52,21 @@ impl Paths {
         let mut heads = vec![[0_u64; 3]; problem.stages()];
         let tails = (0..problem.stages()).map(|stage| [update(problem, stage); 3]);
         let mut tails: Vec<[u64; 3]> = tails.collect();
+        let at = |of: &[[u64; 3]], (stage, kind): (usize, usize)| of[stage][kind];
         for &(stage, kind) in &order {
-            let reached = arcs.iter().filter(|arc| arc.to == (stage, kind));
-            let starts = reached.map(|arc| {
-                let (from, kind) = arc.from;
-                sum([heads[from][kind], times[from][kind], arc.ticks])
-            });
-            heads[stage][kind] = starts.max().unwrap_or(0);
+            for arc in arcs.iter().filter(|arc| arc.to == (stage, kind)) {
+                let start = sum([at(&heads, arc.from), at(&times, arc.from), arc.ticks]);
+                heads[stage][kind] = heads[stage][kind].max(start);
+            }
         }
         for &(stage, kind) in order.iter().rev() {
-            let left = arcs.iter().filter(|arc| arc.from == (stage, kind));
-            let rests = left.map(|arc| {
-                let (to, kind) = arc.to;
-                sum([tails[to][kind], times[to][kind], arc.ticks])
-            });
-            tails[stage][kind] = rests.fold(tails[stage][kind], u64::max);
+            for arc in arcs.iter().filter(|arc| arc.from == (stage, kind)) {
+                let rest = sum([at(&tails, arc.to), at(&times, arc.to), arc.ticks]);
+                tails[stage][kind] = tails[stage][kind].max(rest);
+            }
         }
-        let through = order.iter().map(|&(stage, kind)| {
-            let parts = [&heads, &times, &tails].map(|of| of[stage][kind]);
+        let through = order.iter().map(|&node| {
+            let parts = [&heads, &times, &tails].map(|of| at(of, node));
             sum(parts)
         });
         let longest = through.max().unwrap_or(0);
@@ -103,20 +100,13 @@ pub(super) fn update(problem: &Problem<'_>, stage: usize) -> u64 {
 
 /// Returns all dependencies of one micro-batch.
 fn arcs(problem: &Problem<'_>) -> Vec<Arc> {
-    let costs = problem.costs;
+    let actions = problem.costs.overhead.saturating_mul(2);
     let edges = problem.dependencies.edges().iter().map(|edge| {
-        let [from, to] = [edge.from.stage.index(), edge.to.stage.index()];
-        let bytes = costs.message_bytes.get(edge).copied().unwrap_or(0);
-        let [sender, reader] = [problem.rank_of[from], problem.rank_of[to]];
-        let sent = problem.sent(sender, reader, bytes);
-        let actions = costs.overhead.saturating_mul(2);
+        let sent = problem.values(*edge).sent;
         Arc {
-            from: (from, kind(edge.from.compute)),
-            to: (to, kind(edge.to.compute)),
-            ticks: match sender == reader {
-                true => 0,
-                false => sum([sent.transfer, sent.latency, actions]),
-            },
+            from: (edge.from.stage.index(), kind(edge.from.compute)),
+            to: (edge.to.stage.index(), kind(edge.to.compute)),
+            ticks: sent.map_or(0, |sent| sum([sent.transfer, sent.latency, actions])),
         }
     });
     let own = (0..problem.stages()).flat_map(|stage| {

@@ -4,8 +4,8 @@ use crate::arithmetic::sum;
 use crate::dependencies::Dependencies;
 use crate::error::{AutoError, VerifyError};
 use crate::generate::ScheduleKind;
-use crate::index::RankIndex;
-use crate::lists::{Schedule, world_size_of};
+use crate::index::{RankIndex, StageIndex};
+use crate::lists::{Schedule, ScheduleMode};
 use crate::simulate::Costs;
 use crate::task::Compute;
 use crate::verify::verify;
@@ -100,10 +100,10 @@ pub fn auto(
     options: AutoOptions<'_>,
 ) -> Result<Auto, AutoError> {
     let (expected, found) = (dependencies.stages(), costs.stages.len());
-    let lists = vec![Vec::new(); world_size_of(stage_to_rank)];
     let empty = Schedule {
         stages: expected,
-        ..Schedule::training("", stage_to_rank.to_vec(), micro_batches, lists)
+        micro_batches,
+        ..Schedule::idle(ScheduleMode::Training, stage_to_rank)
     };
     match verify(&empty, dependencies) {
         // The counts and the map are valid, and the lists are yet to be found.
@@ -274,7 +274,8 @@ fn one_at_a_time(problem: &Problem<'_>, order: &[(usize, usize)]) -> Lists {
                 INPUT => Compute::Backward,
                 _ => continue,
             };
-            lists[problem.rank_of[stage]].push(Turn::new(stage, compute));
+            let turn = Turn::new(StageIndex::new(stage), compute);
+            lists[problem.rank_of(stage)].push(turn);
         }
     }
     lists

@@ -16,7 +16,7 @@ use crate::task::{Compute, Task};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Turn {
     /// The stage, below the number of stages.
-    pub stage: u32,
+    pub stage: StageIndex,
     /// The program.
     pub compute: Compute,
     /// Whether it is the forward of an overlapped pair; the backward is the next entry.
@@ -25,9 +25,9 @@ pub(super) struct Turn {
 
 impl Turn {
     /// Creates an entry that is not part of a pair.
-    pub fn new(stage: usize, compute: Compute) -> Self {
+    pub const fn new(stage: StageIndex, compute: Compute) -> Self {
         Self {
-            stage: u32::try_from(stage).expect("stages are counted before the search"),
+            stage,
             compute,
             is_paired: false,
         }
@@ -35,7 +35,7 @@ impl Turn {
 
     /// Returns the stage, for indexing.
     pub const fn stage(self) -> usize {
-        self.stage as usize
+        self.stage.index()
     }
 }
 
@@ -84,8 +84,6 @@ pub(super) struct Problem<'a> {
     pub micro_batches: usize,
     /// The number of ranks.
     pub ranks: usize,
-    /// The rank of each stage.
-    pub rank_of: Vec<usize>,
     /// The stages of each rank, in ascending order.
     pub stages_of: Vec<Vec<usize>>,
     /// The bytes that each rank may hold for its micro-batches: its limit less [`fixed_bytes`], at least zero.
@@ -96,10 +94,9 @@ pub(super) struct Problem<'a> {
     reads: Vec<Vec<Values>>,
     /// The edges that carry the outputs of a stage's program.
     made: Vec<Vec<Values>>,
-    /// For each stage, the stages of its rank whose update waits for its last backward.
-    pub updates_after: Vec<Vec<usize>>,
-    /// For each stage, how many stages of its rank its update waits for, itself included.
-    pub update_waits: Vec<usize>,
+    /// For each stage, the stages of its rank whose last backwards its update waits for: itself, and those that share its
+    /// parameters.
+    pub update_waits: Vec<Vec<usize>>,
     /// The actions after the last backward of each stage.
     pub ends: Vec<Vec<Action>>,
     /// The actions at the end of each rank's list.
@@ -117,11 +114,11 @@ impl<'a> Problem<'a> {
         costs: &'a Costs,
         limits: &[u64],
     ) -> Self {
-        let rank_of: Vec<usize> = stage_to_rank.iter().map(|rank| rank.index()).collect();
-        let ranks = rank_of.iter().max().map_or(0, |last| last + 1);
+        let last = stage_to_rank.iter().max();
+        let ranks = last.map_or(0, |last| last.index() + 1);
         let mut stages_of = vec![Vec::new(); ranks];
-        for (stage, &rank) in rank_of.iter().enumerate() {
-            stages_of[rank].push(stage);
+        for (stage, rank) in stage_to_rank.iter().enumerate() {
+            stages_of[rank.index()].push(stage);
         }
         let budgets = stages_of.iter().enumerate().map(|(rank, stages)| {
             let fixed = fixed_bytes(costs, stages);
@@ -134,6 +131,13 @@ impl<'a> Problem<'a> {
         let exchange = |(stage, rank): (usize, &RankIndex)| {
             costs.exchange(StageIndex::new(stage), *rank, ranks)
         };
+        let update_waits = (0..stage_to_rank.len()).map(|stage| {
+            let ties = dependencies.ties().iter();
+            let copies = ties.filter(|tie| tie.owner.index() == stage);
+            let copies = copies.map(|tie| tie.copy.index());
+            let together = copies.filter(|&copy| stage_to_rank[copy] == stage_to_rank[stage]);
+            together.chain([stage]).collect()
+        });
         let placed = Schedule::idle(ScheduleMode::Training, stage_to_rank);
         let lowering = Lowering::new(&placed, dependencies);
         let stages = (0..stage_to_rank.len()).map(StageIndex::new);
@@ -149,21 +153,23 @@ impl<'a> Problem<'a> {
             ranks,
             budgets: budgets.collect(),
             times: times.collect(),
-            rank_of,
+            update_waits: update_waits.collect(),
             stages_of,
             reads: Vec::new(),
             made: Vec::new(),
-            updates_after: vec![Vec::new(); stage_to_rank.len()],
-            update_waits: vec![0; stage_to_rank.len()],
         };
         problem.enter_edges();
-        problem.enter_updates();
         problem
     }
 
     /// Returns the number of stages.
     pub fn stages(&self) -> usize {
-        self.rank_of.len()
+        self.stage_to_rank.len()
+    }
+
+    /// Returns the rank of a stage.
+    pub fn rank_of(&self, stage: usize) -> usize {
+        self.stage_to_rank[stage].index()
     }
 
     /// Returns the number of messages between programs, those within a rank included.
@@ -242,16 +248,19 @@ impl<'a> Problem<'a> {
         lists.iter().map(peak).collect()
     }
 
+    /// Returns the values of an edge of the dependencies.
+    pub fn values(&self, edge: Edge) -> Values {
+        let [from, reader] = [edge.from, edge.to].map(|end| self.rank_of(end.stage.index()));
+        let bytes = self.costs.message_bytes.get(&edge).copied().unwrap_or(0);
+        Values {
+            message: self.dependencies.position(edge).unwrap_or(0) * self.micro_batches,
+            sent: (reader != from).then(|| self.sent(from, reader, bytes)),
+            reader,
+        }
+    }
+
     fn enter_edges(&mut self) {
-        let values = |edge: Edge| {
-            let [from, reader] = [edge.from, edge.to].map(|end| self.rank_of[end.stage.index()]);
-            let bytes = self.costs.message_bytes.get(&edge).copied().unwrap_or(0);
-            Values {
-                message: self.dependencies.position(edge).unwrap_or(0) * self.micro_batches,
-                sent: (reader != from).then(|| self.sent(from, reader, bytes)),
-                reader,
-            }
-        };
+        let values = |edge: Edge| self.values(edge);
         let (mut reads, mut made) = (Vec::new(), Vec::new());
         for (stage, compute) in (0..self.stages()).flat_map(|s| Compute::ALL.map(|c| (s, c))) {
             let task = Task::new(StageIndex::new(stage), compute, MicroBatchIndex::new(0));
@@ -259,24 +268,6 @@ impl<'a> Problem<'a> {
             made.push(self.dependencies.made_by(task).map(values).collect());
         }
         (self.reads, self.made) = (reads, made);
-    }
-
-    /// A stage updates after its own last backward, and after the last backwards of the stages of its rank
-    /// that share its parameters.
-    fn enter_updates(&mut self) {
-        for stage in 0..self.stages() {
-            let ties = self.dependencies.ties().iter();
-            let shared = ties.filter(|tie| tie.owner.index() == stage);
-            let shared = shared.map(|tie| tie.copy.index());
-            let together = shared.filter(|&copy| self.rank_of[copy] == self.rank_of[stage]);
-            let mut waits: Vec<usize> = together.chain([stage]).collect();
-            waits.sort_unstable();
-            waits.dedup();
-            self.update_waits[stage] = waits.len();
-            for other in waits {
-                self.updates_after[other].push(stage);
-            }
-        }
     }
 
     /// Returns the lists of a schedule, if it has these stages and micro-batches and every stage runs each
@@ -288,16 +279,14 @@ impl<'a> Problem<'a> {
             for action in actions {
                 let tasks = action.tasks();
                 for (index, task) in tasks.iter().enumerate() {
-                    let stage = task.stage.index();
-                    let turn = Turn {
-                        is_paired: tasks.len() == 2 && index == 0,
-                        ..Turn::new(stage, task.compute)
-                    };
-                    let micro_batch = count(counts.get_mut(stage)?, turn.compute);
-                    if micro_batch != task.micro_batch.index() {
+                    let counts = counts.get_mut(task.stage.index())?;
+                    if count(counts, task.compute) != task.micro_batch.index() {
                         return None;
                     }
-                    list.push(turn);
+                    list.push(Turn {
+                        is_paired: tasks.len() == 2 && index == 0,
+                        ..Turn::new(task.stage, task.compute)
+                    });
                 }
             }
         }
@@ -307,10 +296,9 @@ impl<'a> Problem<'a> {
     /// Returns the schedule of the lists.
     pub fn schedule_of(&self, name: &str, lists: &Lists) -> Schedule {
         let mut counts = vec![[0; 3]; self.stages()];
-        let mut label = |Turn { stage, compute, .. }: Turn| {
-            let micro_batch = count(&mut counts[stage as usize], compute);
-            let stage = StageIndex::new(stage as usize);
-            Task::new(stage, compute, MicroBatchIndex::new(micro_batch))
+        let mut label = |turn: Turn| {
+            let micro_batch = count(&mut counts[turn.stage()], turn.compute);
+            Task::new(turn.stage, turn.compute, MicroBatchIndex::new(micro_batch))
         };
         let mut actions = |list: &Vec<Turn>| {
             let mut actions = Vec::with_capacity(list.len());

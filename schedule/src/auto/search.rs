@@ -42,7 +42,6 @@ pub(super) fn improve(
         lists: start.clone(),
         blocks: Vec::new(),
         backup: Vec::new(),
-        overlaps: problem.costs.overlap_permille < 1000,
         counts: vec![[0; 3]; problem.stages()],
     };
     let mut best = (makespan, start.clone());
@@ -82,8 +81,6 @@ struct Search<'a> {
     blocks: Vec<Block>,
     /// The original of the list that the last change was made to.
     backup: Vec<Turn>,
-    /// Whether a pair takes less time than its two programs one after the other.
-    overlaps: bool,
     /// Per stage, the number of its programs that have run, for checking a list.
     counts: Vec<[usize; 3]>,
 }
@@ -115,7 +112,7 @@ impl Search<'_> {
             }
             let edge = cause / self.problem.micro_batches;
             let from = self.problem.dependencies.edges()[edge].from.stage;
-            rank = self.problem.rank_of[from.index()];
+            rank = self.problem.rank_of(from.index());
             position = evaluator.made_at[cause];
             block_last = position;
         }
@@ -154,7 +151,10 @@ impl Search<'_> {
                 let to = last + self.random.below(beyond + 1);
                 self.shift(rank, inside, to)
             }
-            6 if self.overlaps && self.random.below(2) == 0 => self.pair_or_part(rank, inside),
+            // Only where a pair takes less time than its two programs one after the other.
+            6 if self.problem.costs.overlap_permille < 1000 && self.random.below(2) == 0 => {
+                self.pair_or_part(rank, inside)
+            }
             6 => self.split_or_join(rank, inside),
             _ => {
                 let from = self.random.below(total);
@@ -267,18 +267,13 @@ fn is_second(list: &[Turn], position: usize) -> bool {
 struct Random(u64);
 
 impl Random {
-    /// Returns the next number, of all 64-bit ones.
-    fn next(&mut self) -> u64 {
+    /// Returns the next number below a bound.
+    fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// Returns the next number below a bound.
-    fn below(&mut self, bound: usize) -> usize {
-        let wide = u128::from(self.next()) * bound as u128;
+        let wide = u128::from(z ^ (z >> 31)) * bound as u128;
         (wide >> 64) as usize
     }
 }

@@ -1,7 +1,5 @@
 //! The common model of all pictures: the actions of each rank as boxes, and figures next to them.
 
-use std::array;
-
 use super::palette::{COLORS, Kind};
 use super::units::{count_text, permille_text, share_text, time_text};
 use crate::action::Action;
@@ -166,12 +164,12 @@ impl Row<'_> {
                 is_busy |= is_narrow && (left..right).contains(&f64::midpoint(start, end));
             }
             times[COLORS.len()] = width - times.iter().sum::<f64>();
-            let before = if is_mixed {
-                waiting
-            } else {
-                [0.0; COLORS.len() + 1]
-            };
-            waiting = array::from_fn(|kind| before[kind] + times[kind]);
+            if !is_mixed {
+                waiting.fill(0.0);
+            }
+            for (waiting, time) in waiting.iter_mut().zip(times) {
+                *waiting += time;
+            }
             let kinds = (0..waiting.len()).filter(|kind| times[*kind] > 0.0);
             let kinds = kinds.filter(|kind| *kind < COLORS.len() || !is_busy);
             // The first of the kinds with the same time.

@@ -155,20 +155,20 @@ fn legend(picture: &Picture<'_>) -> Vec<String> {
 
 /// Returns the longest form of an action's name that fits; numbers are never truncated.
 fn label(pieces: &[Piece], width: usize) -> String {
-    let letters = pieces.iter().map(|piece| match piece.chunk % 2 {
-        0 => piece.kind.letter(),
-        _ => piece.kind.letter().to_ascii_lowercase(),
-    });
-    let letters: Vec<String> = letters.map(String::from).collect();
-    let named = pieces.iter().zip(&letters).map(|(piece, letter)| {
-        let number = piece.micro_batch.map_or(String::new(), |k| k.to_string());
-        format!("{letter}{number}")
-    });
-    let named: Vec<String> = named.collect();
+    let named = |has_numbers: bool| {
+        let names = pieces.iter().map(|piece| {
+            let letter = match piece.chunk % 2 {
+                0 => piece.kind.letter(),
+                _ => piece.kind.letter().to_ascii_lowercase(),
+            };
+            let number = piece.micro_batch.filter(|_| has_numbers);
+            number.map_or_else(|| letter.to_string(), |number| format!("{letter}{number}"))
+        });
+        names.collect::<Vec<String>>().join("&")
+    };
     let short = if pieces.len() > 1 { "&" } else { "" };
-    let forms = [named.join("&"), letters.join("&"), short.to_owned()];
-    let mut fitting = forms.into_iter().filter(|form| form.len() <= width);
-    fitting.next().unwrap_or_default()
+    let mut forms = [named(true), named(false), short.to_owned()].into_iter();
+    forms.find(|form| form.len() <= width).unwrap_or_default()
 }
 
 /// Joins parts, truncated to `width` characters, with two spaces between them.

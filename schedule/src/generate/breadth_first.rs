@@ -3,18 +3,18 @@
 
 use crate::action::Action;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::{Schedule, ScheduleMode, world_size_of};
-use crate::task::{Compute, Task};
+use crate::lists::{Schedule, ScheduleMode};
+use crate::task::Compute;
 
-use super::placement::Shape;
+use super::placement::{Lists, Shape};
 
 /// All forwards of the first chunk, of the second, and so on; then all backwards of the last chunk,
 /// of the one before it, and so on.
-pub(super) fn breadth_first(name: &str, shape: Shape) -> Schedule {
+pub(super) fn breadth_first(shape: Shape) -> Lists {
     let pass = |rank, chunk, compute| {
         (0..shape.micro_batches).map(move |k| shape.task((rank, chunk), compute, k))
     };
-    shape.schedule(name, |rank| -> Vec<Task> {
+    shape.lists(|rank| {
         let forwards = (0..shape.chunks).flat_map(|chunk| pass(rank, chunk, Compute::Forward));
         let backwards = (0..shape.chunks).rev();
         let backwards = backwards.flat_map(|chunk| pass(rank, chunk, Compute::Backward));
@@ -29,16 +29,17 @@ pub(super) fn breadth_first(name: &str, shape: Shape) -> Schedule {
 /// list, and [`verify`](crate::verify) rejects the schedule.
 #[must_use]
 pub fn forward_only_on(stage_to_rank: &[RankIndex], micro_batches: usize) -> Schedule {
-    let mut ranks = vec![Vec::new(); world_size_of(stage_to_rank)];
+    let mut schedule = Schedule {
+        name: "forward-only".to_owned(),
+        micro_batches,
+        ..Schedule::idle(ScheduleMode::ForwardOnly, stage_to_rank)
+    };
     for (stage, rank) in stage_to_rank.iter().enumerate() {
         let stage = StageIndex::new(stage);
         let forward = |k| Action::compute(stage, Compute::Forward, MicroBatchIndex::new(k));
-        if let Some(list) = ranks.get_mut(rank.index()) {
+        if let Some(list) = schedule.ranks.get_mut(rank.index()) {
             list.extend((0..micro_batches).map(forward));
         }
     }
-    Schedule {
-        mode: ScheduleMode::ForwardOnly,
-        ..Schedule::training("forward-only", stage_to_rank.to_vec(), micro_batches, ranks)
-    }
+    schedule
 }

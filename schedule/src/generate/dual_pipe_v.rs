@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 
 use crate::action::Action;
-use crate::lists::Schedule;
 use crate::task::Compute::{self, Backward, Forward, InputGradient};
 use crate::task::Task;
 
-use super::placement::Shape;
+use super::placement::{Lists, Shape};
 
 /// DualPipeV for at least 2p micro-batches (DeepSeek-V3, arXiv 2412.19437; cut in half to a V).
 ///
@@ -16,9 +15,8 @@ use super::placement::Shape;
 /// forward of one chunk overlaps a backward of the other. When the first chunk has no more forwards
 /// (5), and then neither has the second (6), only backwards remain, the later ones split; their weight
 /// gradients fill the waits (7) and the end (8).
-pub(super) fn dual_pipe_v(name: &str, shape: Shape) -> Schedule {
-    let lists = (0..shape.ranks).map(|rank| list(shape, rank));
-    shape.schedule_of(name, lists.collect())
+pub(super) fn dual_pipe_v(shape: Shape) -> Lists {
+    (0..shape.ranks).map(|rank| list(shape, rank)).collect()
 }
 
 fn list(shape: Shape, rank: usize) -> Vec<Action> {

@@ -1,19 +1,18 @@
 //! Schedules of loop placement that alternate forwards and backwards: 1F1B, interleaved 1F1B, and
 //! the zero bubble schedules, which differ in the warm-up and in where the weight gradients go.
 
-use crate::lists::Schedule;
 use crate::task::{Compute, Task};
 
-use super::placement::Shape;
+use super::placement::{Lists, Shape};
 
 /// 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503), also with several chunks per rank (Narayanan et
 /// al. 2021, arXiv 2104.04473).
 ///
 /// Rank r begins with as many forwards as it can run until the first gradient can arrive: one round
 /// for each chunk but the last, and two for each rank after it, one down and one up.
-pub(super) fn interleaved(name: &str, shape: Shape) -> Schedule {
+pub(super) fn interleaved(shape: Shape) -> Lists {
     let round = first_round(shape);
-    shape.schedule(name, |rank| {
+    shape.lists(|rank| {
         let behind = shape.ranks - 1 - rank;
         let warm_up = match shape.chunks {
             // With one chunk the way up needs no further forwards: the rank would only wait later.
@@ -34,21 +33,17 @@ pub(super) fn interleaved(name: &str, shape: Shape) -> Schedule {
 ///
 /// The last rank holds as many chunks as the first rank of 1F1B, because it delays weight gradients;
 /// it therefore returns gradients earlier, and has work left at the end.
-pub(super) fn zero_bubble(name: &str, shape: Shape) -> Schedule {
+pub(super) fn zero_bubble(shape: Shape) -> Lists {
     let others = shape.chunks.saturating_sub(1) * first_round(shape);
     let limit = others + shape.ranks;
-    shape.schedule(name, |rank| {
-        split_list(shape, rank, others + shape.ranks - rank, limit)
-    })
+    shape.lists(|rank| split_list(shape, rank, others + shape.ranks - rank, limit))
 }
 
 /// ZB-H2 (ZB2P, Qi et al. 2024, arXiv 2401.10241): with twice the warm-up no rank waits for the
 /// first gradient, at the cost of 2p-1 micro-batches in flight on every rank.
-pub(super) fn zero_bubble_h2(name: &str, shape: Shape) -> Schedule {
+pub(super) fn zero_bubble_h2(shape: Shape) -> Lists {
     let limit = (2 * shape.ranks).saturating_sub(1);
-    shape.schedule(name, |rank| {
-        split_list(shape, rank, limit - 2 * rank, limit)
-    })
+    shape.lists(|rank| split_list(shape, rank, limit - 2 * rank, limit))
 }
 
 /// Returns the list of a rank with split backwards that may have `limit` chunks in flight.

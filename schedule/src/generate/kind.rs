@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::lists::Schedule;
 
-use super::placement::{Placement, Shape};
+use super::placement::{Lists, Placement, Shape};
 use super::{breadth_first, dual_pipe_v, interleaved, v_shape};
 
 /// The maximum number of stages times micro-batches that is generated: a list of some gigabytes,
@@ -138,7 +138,7 @@ pub enum GenerateError {
 }
 
 /// A kind's name, numbers of chunks, whether it splits backwards, and generator.
-type Row = (&'static str, ChunkCounts, bool, fn(&str, Shape) -> Schedule);
+type Row = (&'static str, ChunkCounts, bool, fn(Shape) -> Lists);
 
 /// The rows of all kinds, in their order.
 static ROWS: [Row; ScheduleKind::ALL.len()] = {
@@ -244,12 +244,13 @@ impl ScheduleKind {
             chunks,
             micro_batches,
         };
-        match self {
-            Self::DualPipeV if micro_batches < 2 * ranks => {
-                Ok(v_shape::zbv(Self::Zbv.name(), shape))
-            }
-            _ => Ok(self.row().3(self.name(), shape)),
-        }
+        let kind = match self {
+            Self::DualPipeV if micro_batches < 2 * ranks => Self::Zbv,
+            kind => kind,
+        };
+        let map = shape.placement.stage_to_rank(ranks, chunks);
+        let lists = kind.row().3(shape);
+        Ok(Schedule::training(kind.name(), map, micro_batches, lists))
     }
 }
 

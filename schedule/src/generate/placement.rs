@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::action::Action;
 use crate::index::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::lists::Schedule;
 use crate::task::{Compute, Task};
 
 /// The placement of stages on ranks when a rank runs several: chunk c of a rank is its stage
@@ -42,6 +41,9 @@ impl Placement {
     }
 }
 
+/// The compute actions of each rank.
+pub(super) type Lists = Vec<Vec<Action>>;
+
 /// The size of a training schedule.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
@@ -58,22 +60,10 @@ impl Shape {
         Task::new(stage, compute, MicroBatchIndex::new(k))
     }
 
-    /// Creates a schedule from one list of tasks per rank.
-    pub(super) fn schedule<T>(self, name: &str, list: impl Fn(usize) -> T) -> Schedule
-    where
-        T: IntoIterator<Item = Task>,
-    {
-        let lists = (0..self.ranks).map(|rank| {
-            let tasks = list(rank).into_iter();
-            tasks.map(Action::Compute).collect()
-        });
-        self.schedule_of(name, lists.collect())
-    }
-
-    /// Creates a schedule from complete lists.
-    pub(super) fn schedule_of(self, name: &str, ranks: Vec<Vec<Action>>) -> Schedule {
-        let map = self.placement.stage_to_rank(self.ranks, self.chunks);
-        Schedule::training(name, map, self.micro_batches, ranks)
+    /// Returns a list of tasks per rank, as actions.
+    pub(super) fn lists(self, list: impl Fn(usize) -> Vec<Task>) -> Lists {
+        let actions = |rank| list(rank).into_iter().map(Action::Compute).collect();
+        (0..self.ranks).map(actions).collect()
     }
 }
 

@@ -15,10 +15,9 @@ use std::collections::VecDeque;
 
 use crate::action::Action;
 use crate::index::{MicroBatchIndex, StageIndex};
-use crate::lists::Schedule;
 use crate::task::{Compute, Task};
 
-use super::placement::Shape;
+use super::placement::{Lists, Shape};
 
 /// The ticks between the blocks of two micro-batches: a rank's programs of one micro-batch.
 const PERIOD: usize = 6;
@@ -38,18 +37,18 @@ struct Block {
 }
 
 /// ZBV (Qi et al. 2024, arXiv 2401.10241): the memory of 1F1B, no bubble at F = I = W.
-pub(super) fn zbv(name: &str, shape: Shape) -> Schedule {
+pub(super) fn zbv(shape: Shape) -> Lists {
     let block = Block {
         steps: [3; 4],
         turns: [1; 3],
         limit: 2 * shape.ranks,
         runs_ahead: true,
     };
-    block.schedule(name, shape)
+    block.lists(shape)
 }
 
 /// V-Half (Qi et al. 2024, arXiv 2405.15362): half the memory of 1F1B and half its bubble.
-pub(super) fn v_half(name: &str, shape: Shape) -> Schedule {
+pub(super) fn v_half(shape: Shape) -> Lists {
     let block = Block {
         steps: [1, 2, 1, 2],
         // Of the turns that keep a rank's starts distinct modulo the period, those with the shortest waits if
@@ -61,12 +60,12 @@ pub(super) fn v_half(name: &str, shape: Shape) -> Schedule {
         limit: 2 * ((shape.ranks + 2) / 2),
         runs_ahead: false,
     };
-    block.schedule(name, shape)
+    block.lists(shape)
 }
 
 /// V-Min (Qi et al. 2024, arXiv 2405.15362): a third of the memory of 1F1B, two thirds of its
 /// bubble. If F, I and W differ, every micro-batch waits a little, and the bubble grows with m.
-pub(super) fn v_min(name: &str, shape: Shape) -> Schedule {
+pub(super) fn v_min(shape: Shape) -> Lists {
     let block = Block {
         steps: [1; 4],
         // With turns of one tick a micro-batch returns to its rank after 2p ticks, and if 3 divides p
@@ -78,26 +77,24 @@ pub(super) fn v_min(name: &str, shape: Shape) -> Schedule {
         limit: 2 * ((shape.ranks + 4) / 3),
         runs_ahead: false,
     };
-    block.schedule(name, shape)
+    block.lists(shape)
 }
 
 impl Block {
-    fn schedule(self, name: &str, shape: Shape) -> Schedule {
+    fn lists(self, shape: Shape) -> Lists {
         let ranks = (0..shape.ranks).map(|rank| Rank::new(self, shape, rank));
         let mut clock = Clock {
             shape,
             block: self,
             ranks: ranks.collect(),
             done: vec![[0; 2]; shape.ranks * shape.chunks],
-            ran: Vec::with_capacity(shape.ranks),
         };
         let programs = 4 * shape.micro_batches * shape.ranks;
         let mut ran = 0;
         while ran < programs {
             ran += clock.tick();
         }
-        let lists = clock.ranks.into_iter().map(Rank::finish);
-        shape.schedule_of(name, lists.collect())
+        clock.ranks.into_iter().map(Rank::finish).collect()
     }
 
     /// Returns the ticks at which a rank runs the four ways of the first micro-batch.
@@ -121,9 +118,15 @@ impl Block {
 struct Way {
     stage: StageIndex,
     compute: Compute,
-    /// Its next micro-batch, and the tick of that in the block.
-    next: usize,
+    /// The tick of the first micro-batch.
     start: usize,
+}
+
+impl Way {
+    /// Returns the entry in [`Clock::done`].
+    fn direction(&self) -> usize {
+        usize::from(self.compute != Compute::Forward)
+    }
 }
 
 /// The state of a rank during generation.
@@ -140,7 +143,6 @@ impl Rank {
         let way = |chunk, compute, start| Way {
             stage: shape.placement.stage(rank, chunk, shape.ranks),
             compute,
-            next: 0,
             start,
         };
         Self {
@@ -179,67 +181,68 @@ struct Clock {
     /// Per stage the forwards and the input gradients that have run. Each runs in micro-batch order,
     /// so a count identifies them.
     done: Vec<[usize; 2]>,
-    /// What runs in the current tick; other ranks can read it in the next.
-    ran: Vec<(StageIndex, Compute)>,
 }
 
 impl Clock {
-    /// Lets every rank run one program, and returns the number of forwards and input gradients run.
+    /// Lets every rank run one program, and returns the number of forwards and input gradients run. A rank reads what others
+    /// have run in earlier ticks.
     ///
     /// At least one rank always runs one of these or a weight gradient: among all programs that have not run, the
     /// earliest in the blocks has all its inputs.
     fn tick(&mut self) -> usize {
-        self.ran.clear();
-        for rank in 0..self.ranks.len() {
-            let way = self.choose(&self.ranks[rank]);
-            let state = &mut self.ranks[rank];
+        let chosen = self.ranks.iter().map(|rank| self.choose(rank));
+        let chosen: Vec<Option<Way>> = chosen.collect();
+        let mut ran = 0;
+        for (rank, way) in self.ranks.iter_mut().zip(chosen) {
             let Some(way) = way else {
-                state.run_weight_gradient();
+                rank.run_weight_gradient();
                 continue;
             };
-            let way = &mut state.ways[way];
-            self.ran.push((way.stage, way.compute));
-            let task = Task::new(way.stage, way.compute, MicroBatchIndex::new(way.next));
-            way.next += 1;
-            way.start += PERIOD;
-            state.list.push(Action::Compute(task));
+            let done = &mut self.done[way.stage.index()][way.direction()];
+            let task = Task::new(way.stage, way.compute, MicroBatchIndex::new(*done));
+            *done += 1;
+            ran += 1;
+            rank.list.push(Action::Compute(task));
             if task.compute == Compute::Forward {
-                state.in_flight += 1;
+                rank.in_flight += 1;
             } else {
                 let compute = Compute::WeightGradient;
-                state.weights.push_back(Task { compute, ..task });
+                rank.weights.push_back(Task { compute, ..task });
             }
         }
-        for (stage, compute) in &self.ran {
-            self.done[stage.index()][usize::from(*compute != Compute::Forward)] += 1;
-        }
-        self.ran.len()
+        ran
     }
 
     /// Returns the way on which a rank continues, or `None` if a weight gradient or a wait is next.
-    fn choose(&self, rank: &Rank) -> Option<usize> {
-        let is_left = |way: &usize| rank.ways[*way].next < self.shape.micro_batches;
-        let left = (0..rank.ways.len()).filter(is_left);
-        let first = left.min_by_key(|way| rank.ways[*way].start)?;
+    fn choose(&self, rank: &Rank) -> Option<Way> {
+        let is_left = |way: &&Way| self.next(way) < self.shape.micro_batches;
+        let left = rank.ways.iter().filter(is_left);
+        let first = left.min_by_key(|way| way.start + PERIOD * self.next(way))?;
         let has_room = rank.in_flight < self.block.limit;
-        let is_forward = rank.ways[first].compute == Compute::Forward;
+        let is_forward = first.compute == Compute::Forward;
         // Without a weight gradient to run, a forward exceeds the limit, because waiting would never end.
         let may_run = has_room || !is_forward || rank.weights.is_empty();
-        if may_run && self.is_ready(&rank.ways[first]) {
-            return Some(first);
+        if may_run && self.is_ready(first) {
+            return Some(*first);
         }
         let runs_ahead = self.block.runs_ahead && has_room;
-        (runs_ahead && is_left(&0) && self.is_ready(&rank.ways[0])).then_some(0)
+        let ahead = &rank.ways[0];
+        (runs_ahead && is_left(&ahead) && self.is_ready(ahead)).then_some(*ahead)
+    }
+
+    /// Returns the next micro-batch of a way.
+    fn next(&self, way: &Way) -> usize {
+        self.done[way.stage.index()][way.direction()]
     }
 
     /// Returns whether the inputs of a way's next program exist.
     fn is_ready(&self, way: &Way) -> bool {
-        let stage = way.stage.index();
+        let (stage, next) = (way.stage.index(), self.next(way));
         match way.compute {
-            Compute::Forward => stage == 0 || self.done[stage - 1][0] > way.next,
+            Compute::Forward => stage == 0 || self.done[stage - 1][0] > next,
             _ => {
                 let is_last = stage + 1 == self.done.len();
-                self.done[stage][0] > way.next && (is_last || self.done[stage + 1][1] > way.next)
+                self.done[stage][0] > next && (is_last || self.done[stage + 1][1] > next)
             }
         }
     }

@@ -34,10 +34,10 @@ pub struct StageCosts {
     /// `W`, in ticks.
     pub weight_gradient: u64,
     /// Completing the gradients of a rank's micro-batches, once per step, in ticks: what a tree of sums joins last.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub reduce: u64,
     /// Adding the gradients of all replicas, of the part that a rank updates, once per step, in ticks.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub sum: u64,
     /// The update of the stage's parameters, once per step, in ticks.
     pub update: u64,
@@ -48,10 +48,10 @@ pub struct StageCosts {
     /// Bytes that the stage always holds: parameters, gradients, optimizer state.
     pub resident_bytes: u64,
     /// The maximum bytes that one of its programs holds in addition to what is kept and sent.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub transient_bytes: u64,
     /// The bytes of its gradients, and of the parameters that are updated by them, which replicas exchange.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub exchanged_bytes: u64,
 }
 
@@ -64,9 +64,8 @@ const fn is_one(replicas: &usize) -> bool {
     *replicas == 1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
-const fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl ComputeTimes {
@@ -126,7 +125,7 @@ pub struct LinkCosts {
     /// Ticks that the link is busy per MiB.
     pub ticks_per_mib: u64,
     /// When a send waits.
-    #[serde(default, skip_serializing_if = "LinkModel::is_unbounded")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub model: LinkModel,
 }
 

@@ -64,7 +64,19 @@ pub fn simulate(
             &lowered
         }
     };
-    let mut run = Run::new(schedule, costs);
+    let timeline = |actions: &Vec<Action>| RankTimeline {
+        spans: Vec::with_capacity(actions.len()),
+        ..RankTimeline::default()
+    };
+    let mut run = Run {
+        schedule,
+        costs,
+        ranks: schedule.ranks.iter().map(timeline).collect(),
+        link_free: BTreeMap::new(),
+        sent: BTreeMap::new(),
+        exchange_free: vec![0; schedule.world_size()],
+        exchanged: BTreeMap::new(),
+    };
     let act = |rank, position, need| run.act(rank, position, need);
     visit(schedule, dependencies, &links, act)?;
     Ok(run.finish())
@@ -84,23 +96,7 @@ struct Run<'a> {
     exchanged: BTreeMap<StageIndex, u64>,
 }
 
-impl<'a> Run<'a> {
-    fn new(schedule: &'a Schedule, costs: &'a Costs) -> Self {
-        let timeline = |actions: &Vec<Action>| RankTimeline {
-            spans: Vec::with_capacity(actions.len()),
-            ..RankTimeline::default()
-        };
-        Self {
-            schedule,
-            costs,
-            ranks: schedule.ranks.iter().map(timeline).collect(),
-            link_free: BTreeMap::new(),
-            sent: BTreeMap::new(),
-            exchange_free: vec![0; schedule.world_size()],
-            exchanged: BTreeMap::new(),
-        }
-    }
-
+impl Run<'_> {
     /// Computes the times of an action; of a send, with what it waits for.
     fn act(&mut self, rank: RankIndex, position: usize, need: Option<Need>) {
         let (schedule, costs) = (self.schedule, self.costs);
@@ -114,9 +110,11 @@ impl<'a> Run<'a> {
                 let to = schedule.rank_of(message.receiver()).unwrap_or(rank);
                 let link = link(to);
                 if let Some(need) = need {
-                    // The sender is notified by a message of the receiver.
-                    let notified = time_of(need, &self.ranks).saturating_add(link.latency);
-                    start = start.max(notified);
+                    // When the receiver has run what the sender waits for, or came to it.
+                    let last = need.head().checked_sub(1);
+                    let reached = last.map_or(0, |last| self.ranks[need.rank].spans[last].end);
+                    // The sender is notified by a message.
+                    start = start.max(reached.saturating_add(link.latency));
                 }
                 let mut end = start.saturating_add(costs.overhead);
                 if link.model == LinkModel::Queue {
@@ -182,12 +180,6 @@ impl<'a> Run<'a> {
             ranks: self.ranks,
         }
     }
-}
-
-/// Returns when a rank has run the action that another waits for, or came to it.
-fn time_of(need: Need, ranks: &[RankTimeline]) -> u64 {
-    let last = need.head().checked_sub(1);
-    last.map_or(0, |last| ranks[need.rank].spans[last].end)
 }
 
 #[cfg(test)]

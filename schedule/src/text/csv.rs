@@ -56,7 +56,7 @@ impl Schedule {
                 Ok(Cell::Derived) => None,
                 Ok(Cell::Action(action)) => Some(Ok((at, action))),
                 Ok(Cell::WholeBackward(task)) => {
-                    whole.insert(key(&task));
+                    whole.insert(task);
                     Some(Ok((at, Action::Compute(task))))
                 }
                 Err(error) => Some(Err(error)),
@@ -95,13 +95,10 @@ impl Schedule {
 
 /// Returns an action as a cell, or `None` if it is not a compute action.
 fn written_cell(action: &Action) -> Option<String> {
-    match action.tasks() {
-        [] => None,
-        [task] => Some(task.to_string()),
-        tasks => {
-            let tasks: Vec<String> = tasks.iter().map(Task::to_string).collect();
-            Some(format!("({}{OVERLAP}", tasks.join(";")))
-        }
+    match action {
+        Action::Compute(task) => Some(task.to_string()),
+        Action::Overlap([forward, backward]) => Some(format!("({forward};{backward}{OVERLAP}")),
+        _ => None,
     }
 }
 
@@ -154,32 +151,27 @@ fn explain(cell: &str, fault: WordFault) -> WordFault {
     }
 }
 
-/// Returns the stage and micro-batch of a task.
-fn key(task: &Task) -> (StageIndex, MicroBatchIndex) {
-    (task.stage, task.micro_batch)
-}
-
 /// In a text in PyTorch's older letters, turns each `B` that has a `W` into an `I`.
 ///
 /// A `B` in `whole` was written as `BW`; a `W` in addition to it is an error, reported by the verifier.
-fn split_backwards(ranks: &mut [Vec<Action>], whole: &HashSet<(StageIndex, MicroBatchIndex)>) {
-    let mut weights = HashSet::new();
+fn split_backwards(ranks: &mut [Vec<Action>], whole: &HashSet<Task>) {
+    let mut split = HashSet::new();
     for task in ranks.iter().flatten().flat_map(Action::tasks) {
         match task.compute {
             Compute::InputGradient => return,
-            Compute::WeightGradient if !whole.contains(&key(task)) => {
-                weights.insert(key(task));
+            Compute::WeightGradient => {
+                let compute = Compute::Backward;
+                split.insert(Task { compute, ..*task });
             }
             _ => (),
         }
     }
-    let split = |task: &mut Task| {
-        if task.compute == Compute::Backward && weights.contains(&key(task)) {
+    let actions = ranks.iter_mut().flatten();
+    for task in actions.flat_map(Action::tasks_mut) {
+        if split.contains(&*task) && !whole.contains(&*task) {
             task.compute = Compute::InputGradient;
         }
-    };
-    let actions = ranks.iter_mut().flatten();
-    actions.flat_map(Action::tasks_mut).for_each(split);
+    }
 }
 
 /// Returns the new numbers of the micro-batches of a compute-only schedule: in the order in which the stages end their

@@ -67,46 +67,36 @@ pub(super) fn read_word(word: &str) -> Result<Action, WordFault> {
 /// Parses the action of a word.
 pub(super) fn parse_word(word: &str) -> Result<Action, WordFault> {
     if let Some((forward, backward)) = word.split_once('&') {
-        let (forward, backward) = (parse_side(forward)?, parse_side(backward)?);
-        return match (forward.task(), backward.task()) {
-            (Ok(forward), Ok(backward)) => Ok(Action::Overlap([forward, backward])),
+        return match (parse_side(forward)?, parse_side(backward)?) {
+            (Side::Task(forward), Side::Task(backward)) => Ok(Action::Overlap([forward, backward])),
             _ => Err(WordFault::Pair),
         };
     }
     if let Some((from, to)) = word.split_once('>') {
-        return message(&parse_side(from)?, &parse_side(to)?).map(Action::Send);
+        return message(parse_side(from)?, parse_side(to)?).map(Action::Send);
     }
     if let Some((to, from)) = word.split_once('<') {
-        return message(&parse_side(from)?, &parse_side(to)?).map(Action::Receive);
+        return message(parse_side(from)?, parse_side(to)?).map(Action::Receive);
     }
-    let side = parse_side(word)?;
-    let stage = side.stage;
-    Ok(match side.letter {
-        'S' => Action::Sum { stage },
-        'U' => Action::Update { stage },
-        'G' => Action::Gather { stage },
-        'N' => return Err(WordFault::Norm),
-        'R' if side.number == stage.index() => Action::Reduce { stage },
-        'R' => return Err(WordFault::OtherStage),
-        _ => Action::Compute(side.task()?),
-    })
+    match parse_side(word)? {
+        Side::Task(task) => Ok(Action::Compute(task)),
+        Side::Once(stage, 'S') => Ok(Action::Sum { stage }),
+        Side::Once(stage, 'U') => Ok(Action::Update { stage }),
+        Side::Once(stage, 'G') => Ok(Action::Gather { stage }),
+        Side::Once(..) => Err(WordFault::Norm),
+        Side::Reduce(stage, number) if number == stage.index() => Ok(Action::Reduce { stage }),
+        Side::Reduce(..) => Err(WordFault::OtherStage),
+    }
 }
 
-/// The text on one side of a `>`, `<` or `&`, or the whole word: `2F5`, `2R2`, `2S`, `2U`, `2G`, or in a message `2N`.
-struct Side {
-    stage: StageIndex,
-    letter: char,
-    /// The micro-batch, or the stage again; 0 after a letter without a number.
-    number: usize,
-}
-
-impl Side {
-    /// Returns the program on a micro-batch, if it is one.
-    fn task(&self) -> Result<Task, WordFault> {
-        let compute = program(self.letter)?;
-        let micro_batch = MicroBatchIndex::new(self.number);
-        Ok(Task::new(self.stage, compute, micro_batch))
-    }
+/// The text on one side of a `>`, `<` or `&`, or the whole word.
+enum Side {
+    /// `2F5`.
+    Task(Task),
+    /// `2S`, `2U`, `2G`, or in a message `2N`: the stage and the letter.
+    Once(StageIndex, char),
+    /// `2R2`: the stage, and the number after the letter, which is to be the same.
+    Reduce(StageIndex, usize),
 }
 
 fn parse_side(text: &str) -> Result<Side, WordFault> {
@@ -114,54 +104,41 @@ fn parse_side(text: &str) -> Result<Side, WordFault> {
     let mut rest = rest.chars();
     let letter = rest.next().ok_or(WordFault::Shape)?;
     let number = rest.as_str();
-    let number = match letter {
-        'S' | 'U' | 'G' | 'N' if number.is_empty() => 0,
+    match letter {
+        'S' | 'U' | 'G' | 'N' if number.is_empty() => Ok(Side::Once(stage, letter)),
         'S' | 'U' | 'G' | 'N' => match split_digits(number) {
-            (_, "") => return Err(WordFault::OncePerStep { letter }),
-            _ => return Err(WordFault::Shape),
+            (_, "") => Err(WordFault::OncePerStep { letter }),
+            _ => Err(WordFault::Shape),
         },
-        'R' => last_number(number, || format!("{stage}R{stage}"))?,
-        _ => {
-            program(letter)?;
-            last_number(number, || format!("{stage}{letter}0"))?
+        'R' => {
+            let number = last_number(number, || format!("{stage}R{stage}"))?;
+            Ok(Side::Reduce(stage, number))
         }
-    };
-    Ok(Side {
-        stage,
-        letter,
-        number,
-    })
-}
-
-/// Returns the program of a letter.
-fn program(letter: char) -> Result<Compute, WordFault> {
-    let mut programs = Compute::ALL.into_iter();
-    let found = programs.find(|compute| compute.letter() == letter);
-    found.ok_or(match letter.is_alphabetic() {
-        true => WordFault::Letter { letter },
-        false => WordFault::Shape,
-    })
+        _ => {
+            let mut programs = Compute::ALL.into_iter();
+            let found = programs.find(|compute| compute.letter() == letter);
+            let compute = found.ok_or(match letter.is_alphabetic() {
+                true => WordFault::Letter { letter },
+                false => WordFault::Shape,
+            })?;
+            let number = last_number(number, || format!("{stage}{letter}0"))?;
+            let micro_batch = MicroBatchIndex::new(number);
+            Ok(Side::Task(Task::new(stage, compute, micro_batch)))
+        }
+    }
 }
 
 /// Returns the message between two sides: both of one micro-batch, of two updates or of two norms.
-fn message(from: &Side, to: &Side) -> Result<Message, WordFault> {
-    match (from.letter, to.letter) {
-        ('U', 'U') => Ok(Message::Tie(Tie {
-            owner: from.stage,
-            copy: to.stage,
-        })),
-        ('N', 'N') => Ok(Message::Norm {
-            from: from.stage,
-            to: to.stage,
-        }),
-        _ => match (from.task(), to.task()) {
-            (Ok(from), Ok(to)) if from.micro_batch == to.micro_batch => {
-                let end = |task: Task| Endpoint::new(task.stage, task.compute);
-                let (edge, micro_batch) = (Edge::new(end(from), end(to)), from.micro_batch);
-                Ok(Message::Values { edge, micro_batch })
-            }
-            _ => Err(WordFault::Ends),
-        },
+fn message(from: Side, to: Side) -> Result<Message, WordFault> {
+    match (from, to) {
+        (Side::Task(from), Side::Task(to)) if from.micro_batch == to.micro_batch => {
+            let end = |task: Task| Endpoint::new(task.stage, task.compute);
+            let (edge, micro_batch) = (Edge::new(end(from), end(to)), from.micro_batch);
+            Ok(Message::Values { edge, micro_batch })
+        }
+        (Side::Once(owner, 'U'), Side::Once(copy, 'U')) => Ok(Message::Tie(Tie { owner, copy })),
+        (Side::Once(from, 'N'), Side::Once(to, 'N')) => Ok(Message::Norm { from, to }),
+        _ => Err(WordFault::Ends),
     }
 }
 

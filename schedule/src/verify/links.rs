@@ -76,14 +76,26 @@ impl<'a> Waits<'a> {
             link,
             ..Self::unbounded(table)
         };
-        if schedule.form != Form::Lowered || link.is_unbounded() {
+        if schedule.form != Form::Lowered || link == LinkModel::Unbounded {
             return Ok(waits);
         }
         let mut needs: Needs = vec![Vec::new(); schedule.ranks.len()];
+        let mut directed = Transfers::new();
         for at in schedule.places() {
-            needs[at.rank.index()].push(sent(table, at.action));
+            let rank = at.rank.index();
+            needs[rank].push(sent(table, at.action));
+            // The table has both halves of every message: the checks before found each pair.
+            if let Action::Send(message) = at.action
+                && let Some(receive) = table.position(&Action::Receive(message))
+            {
+                let to = table.rank(message.receiver()).index();
+                directed.entry((rank, to)).or_default().push(Transfer {
+                    bytes: message.bytes(links.message_bytes),
+                    send: at.position,
+                    receive,
+                });
+            }
         }
-        let directed = transfers(table, links.message_bytes);
         if link == LinkModel::Queue {
             check_queues(&directed, schedule)?;
         }
@@ -128,25 +140,6 @@ struct Transfer {
 
 /// The messages from each rank to each other, in the order of the sends.
 type Transfers = BTreeMap<(usize, usize), Vec<Transfer>>;
-
-fn transfers(table: &Table<'_>, message_bytes: &BTreeMap<Edge, u64>) -> Transfers {
-    let mut directed = Transfers::new();
-    for at in table.schedule.places() {
-        let Action::Send(message) = at.action else {
-            continue;
-        };
-        // The table has both halves of every message: the checks before found each pair.
-        if let Some(receive) = table.position(&Action::Receive(message)) {
-            let ranks = (at.rank.index(), table.rank(message.receiver()).index());
-            directed.entry(ranks).or_default().push(Transfer {
-                bytes: message.bytes(message_bytes),
-                send: at.position,
-                receive,
-            });
-        }
-    }
-    directed
-}
 
 /// Checks that the two queues of every pair of ranks have the same messages in the same order.
 fn check_queues(directed: &Transfers, schedule: &Schedule) -> Result<(), VerifyError> {

@@ -215,18 +215,15 @@ impl Table<'_> {
     /// Checks that every rank has the norms of all stages before its first update. There are as many messages as
     /// stages times ranks.
     fn check_norms(&self) -> Result<(), VerifyError> {
-        let schedule = self.schedule;
-        let mut first_updates: BTreeMap<RankIndex, usize> = BTreeMap::new();
-        for stage in self.all_stages() {
-            let update = self.require(Action::Update { stage })?;
-            let first = first_updates.entry(self.rank(stage)).or_insert(update);
-            *first = update.min(*first);
-        }
-        for (rank, to) in self.stages.iter().map(|(rank, own)| (rank, own[0])) {
-            let update = first_updates[rank];
+        for own in self.stages.values() {
+            let to = own[0];
+            let mut update = self.require(Action::Update { stage: to })?;
+            for &stage in own {
+                update = update.min(self.require(Action::Update { stage })?);
+            }
             for from in self.all_stages() {
                 let reduce = self.require(Action::Reduce { stage: from })?;
-                if !schedule.are_apart(from, to) {
+                if !self.schedule.are_apart(from, to) {
                     self.order(to, [reduce, update], Rule::UpdateAfterNorms)?;
                     continue;
                 }
@@ -264,30 +261,27 @@ impl Table<'_> {
             let sums = of(|stage| Action::Sum { stage })?;
             let updates = of(|stage| Action::Update { stage })?;
             let gathers = of(|stage| Action::Gather { stage })?;
-            let found = |is_one: fn(&Action) -> bool| -> Vec<usize> {
-                let actions = schedule.actions(*rank);
-                let positions = 0..actions.len();
-                positions.filter(|at| is_one(&actions[*at])).collect()
-            };
-            let norms = found(|action| {
-                let message = action.message();
-                matches!(message, Some(Message::Norm { .. }))
-            });
-            let ties = found(|action| matches!(action, Action::Receive(Message::Tie(_))));
-            let values = found(|action| matches!(action, Action::Send(Message::Values { .. })));
-            let order = |first, second, rule| self.order(stages[0], [first, second], rule);
-            let before = |first: &[usize], second: &[usize], rule| match (
-                first.iter().max(),
-                second.iter().min(),
-            ) {
-                (Some(first), Some(second)) => order(*first, *second, rule),
-                _ => Ok(()),
+            let (mut values, mut norms, mut ties) = (Vec::new(), Vec::new(), Vec::new());
+            for (position, action) in schedule.actions(*rank).iter().enumerate() {
+                match action {
+                    Action::Send(Message::Values { .. }) => values.push(position),
+                    Action::Send(Message::Norm { .. }) | Action::Receive(Message::Norm { .. }) => {
+                        norms.push(position);
+                    }
+                    Action::Receive(Message::Tie(_)) => ties.push(position),
+                    _ => {}
+                }
+            }
+            let before = |first: &[usize], second: &[usize], rule| {
+                let ends = first.iter().max().zip(second.iter().min());
+                let ends = ends.map(|(first, second)| [*first, *second]);
+                ends.map_or(Ok(()), |ends| self.order(stages[0], ends, rule))
             };
             before(&reduces, &sums, Rule::SumAfterReduces)?;
             before(&values, &sums, Rule::SumAfterReduces)?;
             before(&sums, &norms, Rule::NormsAfterSums)?;
             for (sum, update) in sums.iter().zip(&updates) {
-                order(*sum, *update, Rule::UpdateAfterSum)?;
+                self.order(stages[0], [*sum, *update], Rule::UpdateAfterSum)?;
             }
             before(&updates, &gathers, Rule::GatherAfterUpdates)?;
             before(&updates, &ties, Rule::GatherAfterUpdates)?;

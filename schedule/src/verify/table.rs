@@ -54,12 +54,8 @@ impl<'a> Table<'a> {
         let (stages, micro_batches) = (self.schedule.stages, self.schedule.micro_batches);
         let (mode, form) = (self.schedule.mode, self.schedule.form);
         let within = |stage: StageIndex| stage.index() < stages;
-        let has_stages = match at.action {
-            Action::Send(message) | Action::Receive(message) => {
-                within(message.sender()) && within(message.receiver())
-            }
-            _ => true,
-        };
+        let message = at.action.message();
+        let has_stages = message.is_none_or(|m| within(m.sender()) && within(m.receiver()));
         let micro_batch = at.action.micro_batch();
         let in_range = has_stages && micro_batch.is_none_or(|k| k.index() < micro_batches);
         let expected = self.schedule.rank_of(at.action.stage());
@@ -211,24 +207,17 @@ fn checked_rows(schedule: &Schedule) -> Result<usize, VerifyError> {
         return Ok(rows);
     }
     let present: BTreeSet<Task> = forwards.copied().collect();
-    let ranks = schedule.stage_to_rank.iter().enumerate();
-    let mut all = ranks.flat_map(|(stage, rank)| {
-        let ks = (0..micro_batches).map(MicroBatchIndex::new);
-        ks.map(move |k| {
-            (
-                *rank,
-                Task::new(StageIndex::new(stage), Compute::Forward, k),
-            )
-        })
-    });
-    match all.find(|(_, forward)| !present.contains(forward)) {
-        Some((rank, forward)) => Err(VerifyError::Missing {
-            rank,
-            action: Action::Compute(forward),
-        }),
-        None => Err(VerifyError::Empty {
-            stages,
-            micro_batches,
-        }),
+    for (stage, &rank) in schedule.stage_to_rank.iter().enumerate() {
+        for k in (0..micro_batches).map(MicroBatchIndex::new) {
+            let forward = Task::new(StageIndex::new(stage), Compute::Forward, k);
+            if !present.contains(&forward) {
+                let action = Action::Compute(forward);
+                return Err(VerifyError::Missing { rank, action });
+            }
+        }
     }
+    Err(VerifyError::Empty {
+        stages,
+        micro_batches,
+    })
 }

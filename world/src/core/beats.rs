@@ -7,7 +7,6 @@ use tinderbox_schedule::RankIndex;
 use super::{Core, LEAVE_FAILED};
 use crate::clock::{Instant, locked};
 use crate::message::Kind;
-use crate::options::WorldOptions;
 
 impl Core {
     /// A process of the engine can't be heard of any more.
@@ -40,13 +39,9 @@ impl Core {
 
     /// How long a pause may be before others give this process up.
     fn patience(&self) -> Duration {
-        let WorldOptions {
-            heartbeat,
-            heartbeats_until_lost,
-            ..
-        } = self.options;
         // The last that they heard of may be a heartbeat old; one late heartbeat is no pause.
-        heartbeat.saturating_mul(heartbeats_until_lost.saturating_sub(1).max(2))
+        let beats = self.options.heartbeats_until_lost.saturating_sub(1).max(2);
+        self.options.heartbeat.saturating_mul(beats)
     }
 
     /// How long another process may show no sign of life before it is lost.

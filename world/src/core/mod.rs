@@ -94,23 +94,17 @@ struct Heard {
 struct Channels {
     /// How many were opened.
     opened: u32,
-    handlers: BTreeMap<u32, Arc<dyn Handler>>,
-    /// By the number of the channel. Locked while a frame is given to the handler.
-    receivers: BTreeMap<u32, Arc<Mutex<Receiver>>>,
+    /// By the number of the channel; those that were closed are not in it.
+    receivers: BTreeMap<u32, Arc<Receiver>>,
 }
 
 /// What receives the frames of a channel.
-enum Receiver {
-    /// It was not opened yet: what arrived.
-    Early(Vec<(RankIndex, Vec<u8>, Vec<Buffer>)>),
-    Open(Arc<dyn Handler>),
-}
-
-impl Channels {
-    fn receiver(&mut self, number: u32) -> Arc<Mutex<Receiver>> {
-        let early = || Arc::new(Mutex::new(Receiver::Early(Vec::new())));
-        self.receivers.entry(number).or_insert_with(early).clone()
-    }
+#[derive(Default)]
+struct Receiver {
+    /// None until the channel is opened.
+    handler: OnceLock<Arc<dyn Handler>>,
+    /// What arrived before. Locked while a frame is given to the handler.
+    early: Mutex<Vec<(RankIndex, Vec<u8>, Vec<Buffer>)>>,
 }
 
 impl Core {
@@ -201,8 +195,11 @@ impl Core {
                 true => tracing::warn!(rank, %failure, "a process is lost"),
                 false => tracing::error!(rank, %failure, "the world failed"),
             }
-            let handlers: Vec<_> = locked(&self.channels).handlers.values().cloned().collect();
-            handlers.iter().for_each(|handler| handler.failed(&failure));
+            let receivers: Vec<_> = locked(&self.channels).receivers.values().cloned().collect();
+            let handlers = receivers
+                .iter()
+                .filter_map(|receiver| receiver.handler.get());
+            handlers.for_each(|handler| handler.failed(&failure));
         }
     }
 
@@ -310,18 +307,15 @@ impl Core {
         let mut channels = locked(&self.channels);
         let number = channels.opened;
         channels.opened += 1;
-        channels.handlers.insert(number, handler.clone());
-        let receiver = channels.receiver(number);
+        let receiver = channels.receivers.entry(number).or_default().clone();
         // While it is locked, what arrives waits, so the order of a sender's frames is kept.
-        let mut receiver = locked(&receiver);
+        let mut early = locked(&receiver.early);
+        receiver.handler.get_or_init(|| handler.clone());
         drop(channels);
-        let before = std::mem::replace(&mut *receiver, Receiver::Open(handler.clone()));
-        if let Receiver::Early(frames) = before {
-            for (from, header, pieces) in frames {
-                handler.received(from, &header, pieces);
-            }
+        for (from, header, pieces) in early.drain(..) {
+            handler.received(from, &header, pieces);
         }
-        drop(receiver);
+        drop(early);
         if let Some(failure) = self.failure() {
             handler.failed(&failure);
         }
@@ -330,9 +324,7 @@ impl Core {
 
     /// Closes a channel: what arrives for it later is discarded.
     pub(crate) fn close(&self, number: u32) {
-        let mut channels = locked(&self.channels);
-        channels.handlers.remove(&number);
-        channels.receivers.remove(&number);
+        locked(&self.channels).receivers.remove(&number);
     }
 
     /// Sets what this rank reports of itself with its heartbeats.
@@ -354,56 +346,47 @@ impl Core {
             );
         };
         let mut state = locked(&self.state);
-        match kind {
-            Kind::Beat(doing) => {
+        let roster = state.members.roster().clone();
+        // None if it was given up, or does not know yet that another one was.
+        let from = roster.rank_of(process);
+        let from = from.filter(|_| generation == roster.generation);
+        match (kind, from) {
+            (Kind::Beat(doing), _) => {
                 if doing.is_some() {
                     state.heard[process.index()].doing = doing;
                 }
-                return;
             }
-            Kind::Vote(vote) => {
+            (Kind::Vote(vote), _) => {
                 drop(state);
-                return self.vote(|members| members.hear(process, vote));
+                self.vote(|members| members.hear(process, vote));
             }
-            _ => {}
-        }
-        let roster = state.members.roster().clone();
-        if generation > roster.generation {
-            return state.later.push((process, frame));
-        }
-        drop(state);
-        let from = roster.rank_of(process);
-        let Some(from) = from.filter(|_| generation == roster.generation) else {
-            // It was given up, or does not know yet that another one was.
-            return;
-        };
-        match kind {
-            Kind::Word(word) => self.change(|state| state.peers.hear(from, word)),
-            Kind::Beat(_) | Kind::Vote(_) => {}
-            Kind::Call { sequence, call } => {
+            _ if generation > roster.generation => state.later.push((process, frame)),
+            (_, None) => {}
+            (Kind::Word(word), Some(from)) => {
+                drop(state);
+                self.change(|state| state.peers.hear(from, word));
+            }
+            (Kind::Call { sequence, call }, Some(from)) => {
                 let value = frame.pieces.first().map(Buffer::to_vec);
                 let value = (call, value.unwrap_or_default());
-                let mut state = locked(&self.state);
-                state
-                    .values
-                    .entry(sequence)
-                    .or_default()
-                    .insert(from, value);
+                let arrived = state.values.entry(sequence).or_default();
+                arrived.insert(from, value);
                 drop(state);
                 self.changed.notify_all();
             }
-            Kind::Channel(number) => {
+            (Kind::Channel(number), Some(from)) => {
+                drop(state);
                 let mut channels = locked(&self.channels);
-                let is_open = channels.handlers.contains_key(&number);
-                if !is_open && number < channels.opened {
+                if number < channels.opened && !channels.receivers.contains_key(&number) {
                     // Closed.
                     return;
                 }
-                let receiver = channels.receiver(number);
+                let receiver = channels.receivers.entry(number).or_default().clone();
                 drop(channels);
-                match &mut *locked(&receiver) {
-                    Receiver::Early(frames) => frames.push((from, rest.to_vec(), frame.pieces)),
-                    Receiver::Open(handler) => handler.received(from, rest, frame.pieces),
+                let mut early = locked(&receiver.early);
+                match receiver.handler.get() {
+                    Some(handler) => handler.received(from, rest, frame.pieces),
+                    None => early.push((from, rest.to_vec(), frame.pieces)),
                 }
             }
         }

@@ -32,17 +32,17 @@ pub(super) struct Queue {
     pub(super) has_trailers: bool,
 }
 
-enum Item {
+/// What is put in a [`Queue`].
+pub(super) enum Item {
     Frame(Frame),
+    /// A frame for when there is nothing else to send.
     IdleFrame(Frame),
+    /// Leaves out what was queued so far for when there is nothing else to send.
     ForgetIdle,
 }
 
-/// Puts frames in a [`Queue`]. Does nothing after the queue was closed, as the queue of a rank that is lost.
-pub(super) struct QueueSender(UnboundedSender<Item>);
-
 impl Queue {
-    pub(super) fn new() -> (QueueSender, Self) {
+    pub(super) fn new() -> (UnboundedSender<Item>, Self) {
         let (sender, items) = unbounded_channel();
         let queue = Self {
             items,
@@ -50,7 +50,7 @@ impl Queue {
             slices: VecDeque::new(),
             has_trailers: false,
         };
-        (QueueSender(sender), queue)
+        (sender, queue)
     }
 
     /// The next frame; `None` after the last.
@@ -69,22 +69,6 @@ impl Queue {
                 }
             }
         }
-    }
-}
-
-impl QueueSender {
-    pub(super) fn send(&self, frame: Frame) {
-        let _ = self.0.send(Item::Frame(frame));
-    }
-
-    /// As [`send`](Self::send), for when there is nothing else to send.
-    pub(super) fn send_when_idle(&self, frame: Frame) {
-        let _ = self.0.send(Item::IdleFrame(frame));
-    }
-
-    /// Leaves out what was queued so far for when there is nothing else to send.
-    pub(super) fn forget_idle(&self) {
-        let _ = self.0.send(Item::ForgetIdle);
     }
 }
 
@@ -182,22 +166,23 @@ mod tests {
             header: vec![name],
             pieces: Vec::new(),
         };
-        sender.send_when_idle(frame(1));
-        sender.send_when_idle(frame(2));
-        sender.send(frame(3));
-        sender.send(frame(4));
+        let put = |item: Item| assert!(sender.send(item).is_ok());
+        put(Item::IdleFrame(frame(1)));
+        put(Item::IdleFrame(frame(2)));
+        put(Item::Frame(frame(3)));
+        put(Item::Frame(frame(4)));
         let mut context = Context::from_waker(std::task::Waker::noop());
         let mut next = || match queue.poll_next(&mut context) {
             Poll::Ready(frame) => frame.map(|frame| frame.header[0]),
             Poll::Pending => None,
         };
         assert_eq!([next(), next(), next()], [Some(3), Some(4), Some(1)]);
-        sender.send(frame(5));
+        put(Item::Frame(frame(5)));
         assert_eq!([next(), next(), next()], [Some(5), Some(2), None]);
-        sender.send_when_idle(frame(6));
-        sender.send(frame(7));
-        sender.forget_idle();
-        sender.send_when_idle(frame(8));
+        put(Item::IdleFrame(frame(6)));
+        put(Item::Frame(frame(7)));
+        put(Item::ForgetIdle);
+        put(Item::IdleFrame(frame(8)));
         assert_eq!([next(), next(), next()], [Some(7), Some(8), None]);
         drop(sender);
         assert!(matches!(queue.poll_next(&mut context), Poll::Ready(None)));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tinderbox_schedule::RankIndex;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tonic::body::Body;
@@ -18,7 +18,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tower::service_fn;
 
-use super::body::{Queue, QueueSender};
+use super::body::{Item, Queue};
 use super::call::{self, CARRY, HTTP_FRAME_BYTES, JOIN, RANK, RUN, WINDOW_BYTES};
 use super::join::{Hello, Lobby, Table, VERSION};
 use super::read::{read, read_one};
@@ -328,27 +328,36 @@ impl Engine for Grpc {
 }
 
 /// The queues of all others.
-type Senders = BTreeMap<RankIndex, QueueSender>;
+type Senders = BTreeMap<RankIndex, UnboundedSender<Item>>;
 
 /// The queues, and what sends their frames, until it is closed.
 struct GrpcOutbox(Mutex<Option<(Senders, oneshot::Sender<()>, Runtime)>>);
 
+impl GrpcOutbox {
+    /// Puts something in the queue for a process. Does nothing after the queue was closed, as the queue of a rank that is lost.
+    fn put(&self, to: RankIndex, item: Item) {
+        if let Some((senders, ..)) = &*locked(&self.0)
+            && let Some(sender) = senders.get(&to)
+        {
+            let _ = sender.send(item);
+        }
+    }
+}
+
 impl Outbox for GrpcOutbox {
     fn send(&self, to: RankIndex, frame: Frame) {
-        if let Some(sender) = locked(&self.0).as_ref().and_then(|open| open.0.get(&to)) {
-            sender.send(frame);
-        }
+        self.put(to, Item::Frame(frame));
     }
 
     fn send_when_idle(&self, to: RankIndex, frame: Frame) {
-        if let Some(sender) = locked(&self.0).as_ref().and_then(|open| open.0.get(&to)) {
-            sender.send_when_idle(frame);
-        }
+        self.put(to, Item::IdleFrame(frame));
     }
 
     fn forget_idle(&self) {
         for (senders, ..) in locked(&self.0).iter() {
-            senders.values().for_each(QueueSender::forget_idle);
+            for sender in senders.values() {
+                let _ = sender.send(Item::ForgetIdle);
+            }
         }
     }
 
