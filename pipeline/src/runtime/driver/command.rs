@@ -11,9 +11,10 @@ use super::driver::Driver;
 use super::output::{Evaluation, StepOutput};
 use super::state_digest::StateDigest;
 use crate::error::Result;
+use crate::runtime::execute::RankCall;
 use crate::runtime::learning_rates::{LastRates, LearningRates, StepRates};
 use crate::runtime::optimizer::SavedOptimizer;
-use crate::runtime::ranks::{RankCall, To};
+use crate::runtime::ranks::To;
 
 /// A call of a pipeline.
 #[derive(Clone)]

@@ -11,7 +11,7 @@ use tinderbox_fake::{DynTensor, FakeError, ValueId, is_host};
 use crate::cut::Phase;
 use crate::kept::Location;
 use crate::runtime::caught::{action_error, caught, device_failed};
-use crate::runtime::clip::{Change, Norms, SquareSums, each, scaled};
+use crate::runtime::clip::{Change, Norms, SquareSums};
 use crate::runtime::executor::{Host, Job};
 use crate::runtime::link::{Link, LinkMessage, Tag};
 use crate::runtime::pass::Streaming;
@@ -173,37 +173,15 @@ impl<'a> OnRank<'a> {
     /// Clips the gradients of a stage and runs its optimizer.
     fn update(&mut self, index: StageIndex) -> Result<(), ActionError> {
         let change = self.change()?;
-        let setup = self.rank.setup.clone();
         let stage = self.rank.stage_mut(index);
         // Reading the norms on the driver would make devices other than the CPU wait after each step.
-        if is_host(&setup.device) && self.report.gradient_norm.is_none() {
+        if is_host(stage.device()) && self.report.gradient_norm.is_none() {
             let places = stage.own_pieces().iter().map(|piece| piece.place);
-            let sums = (
-                index,
-                places.collect(),
-                SquareSums::of(&stage.gradients.complete),
-            );
-            self.unread.squares.push(sums);
+            let sums = SquareSums::of(&stage.gradients.complete);
+            self.unread.squares.push((index, places.collect(), sums));
         }
-        let updated = if let Change::Skip = change {
-            stage.drop_gradients();
-            vec![None; stage.own_pieces().len()]
-        } else {
-            stage.update(&self.round.rates, |gradient| {
-                if setup.abort.is_triggered() {
-                    return Err(LinkError::Aborted.into());
-                }
-                let gradient = match change {
-                    Change::Scale(factor) => scaled(gradient, factor),
-                    Change::Keep | Change::Skip => gradient,
-                };
-                match setup.settings.each() {
-                    Some(config) => each(config, gradient),
-                    None => Ok(gradient),
-                }
-            })?
-        };
-        match setup.settings.replicas {
+        let updated = stage.update(&self.round.rates, change)?;
+        match self.rank.setup.settings.replicas {
             1 => self.share_on_rank(index),
             _ => self.send_updated(index, updated),
         }

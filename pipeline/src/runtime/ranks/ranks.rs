@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,6 +10,7 @@ use tinderbox_world::Channel;
 
 use super::notice::Notice;
 use crate::error::Result;
+use crate::runtime::execute::RankCall;
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
@@ -26,10 +26,6 @@ pub(crate) enum To {
 /// A value and tensors that a process gives to others.
 pub(crate) type Payload = (Vec<u8>, Vec<DynTensor>);
 
-/// A call that runs on every rank's thread, with its stages.
-pub(crate) type RankCall =
-    Arc<dyn Fn(RankIndex, &mut [Stage]) -> Box<dyn Any + Send> + Send + Sync>;
-
 /// The ranks of a pipeline.
 ///
 /// # Contract
@@ -43,9 +39,6 @@ pub(crate) trait Ranks: Send {
     fn own(&self) -> Option<RankIndex> {
         None
     }
-
-    /// Returns how long a message may take.
-    fn timeout(&self) -> Duration;
 
     /// Runs a round on every rank of this process and returns the reports in the order of the ranks. It may take any
     /// time as long as some rank finishes an action within two timeouts: a rank that waits for a

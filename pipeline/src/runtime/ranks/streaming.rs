@@ -2,14 +2,14 @@
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use tinderbox_fake::{DynTensor, Mode};
 
-use super::ranks::{Payload, RankCall, Ranks, To};
+use super::ranks::{Payload, Ranks, To};
 use super::threads::Threads;
 use crate::PipelineError;
 use crate::error::Result;
+use crate::runtime::execute::RankCall;
 use crate::runtime::locked::locked;
 use crate::runtime::pass::Passes;
 use crate::runtime::program::CutProgram;
@@ -39,10 +39,6 @@ impl StreamingRank {
 }
 
 impl Ranks for StreamingRank {
-    fn timeout(&self) -> Duration {
-        self.thread.timeout()
-    }
-
     fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
         let part = &round.parts[0];
         let mode = match part.lists.schedule.mode {

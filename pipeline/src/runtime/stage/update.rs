@@ -7,11 +7,11 @@ use tinderbox_fake::{DynTensor, dtype_name};
 
 use super::held::Place;
 use super::stage::{RankSetup, Stage};
-use crate::runtime::clip::each;
+use crate::runtime::clip::{Change, each, scaled};
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::optimizer::SavedOptimizer;
 use crate::runtime::settings::GradientHook;
-use crate::{ActionError, RestoreError};
+use crate::{ActionError, LinkError, RestoreError};
 
 impl Stage {
     /// Adds the gradient of a micro-batch of a group, in the dtype of the parameter.
@@ -61,20 +61,22 @@ impl Stage {
         self.held.updated_states.clear();
     }
 
-    /// Runs the optimizer on every piece that has a gradient, each clipped by `clip`, and replaces the running
-    /// states that forwards have updated. Returns the new value of each piece that it has updated.
+    /// Changes the gradient of every piece that has one, clips it and runs its optimizer, until a rank fails; replaces the running
+    /// states that forwards have updated. Returns the new value of each piece that it has updated. A step that is skipped
+    /// updates nothing.
     pub(crate) fn update(
         &mut self,
         rates: &LearningRates,
-        mut clip: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
+        change: Change,
     ) -> Result<Vec<Option<DynTensor>>, ActionError> {
-        self.recorded = None;
-        let mut updated = Vec::new();
-        for at in 0..self.own_pieces().len() {
-            let gradient = self.gradients.complete[at].take();
-            let gradient = gradient.map(&mut clip).transpose()?;
-            updated.push(self.update_piece(at, rates, gradient)?);
+        let pieces = self.own_pieces().len();
+        if change == Change::Skip {
+            self.drop_gradients();
+            return Ok(vec![None; pieces]);
         }
+        self.recorded = None;
+        let updated = (0..pieces).map(|at| self.update_piece(at, rates, change));
+        let updated = updated.collect::<Result<_, _>>()?;
         let device = &self.setup.device;
         for (position, value) in std::mem::take(&mut self.held.updated_states) {
             self.held.set(position, value, device)?;
@@ -87,22 +89,29 @@ impl Stage {
         &mut self,
         at: usize,
         rates: &LearningRates,
-        gradient: Option<DynTensor>,
+        change: Change,
     ) -> Result<Option<DynTensor>, ActionError> {
         let settings = &self.setup.settings;
         let piece = &self.pieces.of(self.setup.replica)[at];
         let path = self.held.owned.path(piece.place);
         let clipping = self.optimizer.as_ref().and_then(|o| o.clipping(at));
-        let change = |mut gradient| {
-            if let Some(config) = clipping {
+        let changed = |mut gradient| {
+            if self.setup.abort.is_triggered() {
+                return Err(ActionError::from(LinkError::Aborted));
+            }
+            if let Change::Scale(factor) = change {
+                gradient = scaled(gradient, factor);
+            }
+            for config in settings.each().into_iter().chain(clipping) {
                 gradient = each(config, gradient)?;
             }
-            if let Some(hook) = &settings.gradient_hook {
-                gradient = hooked(&**hook, path, gradient)?;
+            match &settings.gradient_hook {
+                Some(hook) => hooked(&**hook, path, gradient),
+                None => Ok(gradient),
             }
-            Ok::<_, ActionError>(gradient)
         };
-        let gradient = gradient.map(change).transpose()?;
+        let gradient = self.gradients.complete[at].take();
+        let gradient = gradient.map(changed).transpose()?;
         if let Some(kept) = &mut self.gradients.kept {
             kept[at].clone_from(&gradient);
         }
