@@ -17,7 +17,7 @@ use crate::runtime::link::{Link, LinkMessage, Tag};
 use crate::runtime::pass::Streaming;
 use crate::runtime::progress::Watch;
 use crate::runtime::round::{MicroInput, Part, RankReport, Reported, Round};
-use crate::runtime::stage::{RankSetup, Stage, check_length};
+use crate::runtime::stage::{RankSetup, Stage, check_length, stage_of};
 use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::Given;
 use crate::{ActionError, LinkError, RankError, StartError};
@@ -226,51 +226,8 @@ impl<'a> OnRank<'a> {
         self.receive_from(from, self.tag(LinkMessage::Schedule(message)))
     }
 
-    /// Sends parameters to a copy, or norms to all.
-    fn send_other(&mut self, message: Message) -> Result<(), ActionError> {
-        let values = match message {
-            Message::Tie(tie) => self.rank.stage_mut(tie.owner).shared_with(tie.copy),
-            Message::Norm { from, .. } => vec![self.norms_of(from)?.to_message()],
-            Message::Values { .. } => unreachable!("the executor takes the values"),
-        };
-        self.send(message, values)
-    }
-
-    /// Receives parameters of an owner, or norms.
-    fn receive_other(&mut self, message: Message) -> Result<(), ActionError> {
-        let values = self.receive_message(message)?;
-        match message {
-            Message::Tie(tie) => {
-                let copy = self.rank.stage_mut(tie.copy);
-                copy.replace_shared(tie.owner, values)?;
-            }
-            Message::Norm { from, .. } => {
-                self.norms.insert(from, read_norms(&values)?);
-            }
-            Message::Values { .. } => unreachable!("the executor keeps the values"),
-        }
-        Ok(())
-    }
-
-    /// Announces to the link the messages for which an action will wait.
-    pub(super) fn announce(&mut self, action: &Action) -> Result<(), ActionError> {
-        let awaited = match *action {
-            Action::Receive(message) => {
-                let from = self.rank_of(message.sender());
-                vec![(from, LinkMessage::Schedule(message))]
-            }
-            Action::Sum { stage } => self.awaited_sums(stage),
-            Action::Gather { stage } => self.awaited_parameters(stage),
-            _ => Vec::new(),
-        };
-        for (from, message) in awaited {
-            self.link.post_receive(from, self.tag(message))?;
-        }
-        Ok(())
-    }
-
     /// The rank that runs a stage in this replica.
-    fn rank_of(&self, stage: StageIndex) -> RankIndex {
+    pub(super) fn rank_of(&self, stage: StageIndex) -> RankIndex {
         let setup = &self.rank.setup;
         setup.layout.rank_in(setup.replica, stage)
     }
@@ -292,7 +249,8 @@ impl Host for OnRank<'_> {
         let loaded = loaded.collect::<Result<Vec<_>, ActionError>>()?;
         let (device, epoch) = (&self.rank.setup.device, self.round.epoch);
         let started = epoch.map(since);
-        let made = flush_device(run_all(loaded, device)?, device, self.round)?;
+        let made = run_all(loaded, device)?;
+        flush_device(device, self.round)?;
         if let (Some(epoch), Some(started)) = (epoch, started) {
             self.program_time += since(epoch) - started;
         }
@@ -334,12 +292,27 @@ impl Host for OnRank<'_> {
 
     fn act(&mut self, action: Action) -> Result<(), ActionError> {
         match action {
-            Action::Send(message) => return self.send_other(message),
-            Action::Receive(message) => return self.receive_other(message),
+            Action::Send(message @ Message::Tie(tie)) => {
+                let values = self.rank.stage_mut(tie.owner).shared_with(tie.copy);
+                return self.send(message, values);
+            }
+            Action::Send(message @ Message::Norm { from, .. }) => {
+                let norms = self.norms_of(from)?.to_message();
+                return self.send(message, vec![norms]);
+            }
+            Action::Receive(message @ Message::Tie(tie)) => {
+                let values = self.receive_message(message)?;
+                let copy = self.rank.stage_mut(tie.copy);
+                return copy.replace_shared(tie.owner, values);
+            }
+            Action::Receive(message @ Message::Norm { from, .. }) => {
+                let norms = read_norms(&self.receive_message(message)?)?;
+                self.norms.insert(from, norms);
+                return Ok(());
+            }
             Action::Reduce { stage, .. } => {
                 self.reduce(stage)?;
-                let setup = &self.rank.setup;
-                if setup.streamed.is_some() && setup.settings.needs_norms(self.round.loss_scale) {
+                if self.rank.setup.streamed.is_some() && self.needs_norms() {
                     // While the stage has its parameters.
                     self.norms_of(stage)?;
                 }
@@ -350,7 +323,7 @@ impl Host for OnRank<'_> {
             Action::Gather { stage } => self.gather(stage)?,
             _ => unreachable!("certified lists have no other actions"),
         }
-        flush_device((), &self.rank.setup.device, self.round)
+        flush_device(&self.rank.setup.device, self.round)
     }
 
     fn kept(&mut self, _: Location, _: ValueId, value: &DynTensor) {
@@ -407,15 +380,12 @@ pub(super) fn since(epoch: Instant) -> u64 {
 
 /// Makes the device start its queue, so that it runs in parallel to this thread; if times are measured,
 /// waits until it is done. The CPU has no queue.
-fn flush_device<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionError> {
+fn flush_device(device: &Device, round: &Round) -> Result<(), ActionError> {
     let flushed = match round.epoch {
         Some(_) => device.sync(),
         None => device.flush(),
     };
-    match flushed {
-        Ok(()) => Ok(made),
-        Err(error) => Err(device_failed(device, error)),
-    }
+    flushed.map_err(|error| device_failed(device, error))
 }
 
 /// The state of a rank.
@@ -462,7 +432,6 @@ impl Rank {
     }
 
     pub(super) fn stage_mut(&mut self, index: StageIndex) -> &mut Stage {
-        let stage = self.stages.iter_mut().find(|stage| stage.index() == index);
-        stage.expect("certified lists of a rank name its own stages")
+        stage_of(&mut self.stages, index)
     }
 }

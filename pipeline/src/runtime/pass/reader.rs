@@ -13,7 +13,7 @@ use super::tier::HostTier;
 use crate::ActionError;
 use crate::runtime::optimizer::SavedOptimizer;
 use crate::runtime::stage::RankSetup;
-use crate::runtime::streamed::{Item, State, Value};
+use crate::runtime::streamed::{Item, State, Value, request_as};
 
 /// Bytes of values that are requested from the source at once, if there is room for them: enough to keep all threads of the
 /// source reading.
@@ -100,7 +100,10 @@ impl Sources {
         let (mut requested, mut states, mut activations) = (Vec::new(), Vec::new(), Vec::new());
         for item in items {
             match *item {
-                Item::Parameter(at) => requested.push((at, pass.request(setup, at))),
+                Item::Parameter(at) => {
+                    let request = request_as(&setup.table, at, pass.dtypes[&at], &setup.device);
+                    requested.push((at, request));
+                }
                 Item::State(at) => states.push((*item, &setup.table.iter().as_slice()[at].path)),
                 Item::Activation(activation) => activations.push(activation),
             }

@@ -243,19 +243,6 @@ impl Stage {
         self.held.set(position, value, &self.setup.device)
     }
 
-    /// Sets whether parameters of the stage train, by position in the table.
-    fn set_trains(&mut self, positions: &[usize], trains: bool) {
-        let frozen = &mut self.gradients.frozen;
-        for position in positions {
-            if let Some(Place::Owned(place)) = self.held.places.get(position).copied() {
-                match trains {
-                    true => frozen.remove(&place),
-                    false => frozen.insert(place),
-                };
-            }
-        }
-    }
-
     /// Returns the averages of owned parameters, by position in the table, and keeps the values of these parameters. As
     /// long as it keeps them, the state of the optimizer is not saved.
     pub(crate) fn averages(&mut self) -> Vec<(usize, DynTensor)> {
@@ -303,6 +290,12 @@ impl Stage {
     }
 }
 
+/// A stage of a rank.
+pub(crate) fn stage_of(stages: &mut [Stage], index: StageIndex) -> &mut Stage {
+    let stage = stages.iter_mut().find(|stage| stage.index == index);
+    stage.expect("certified lists of a rank name its own stages")
+}
+
 /// Replaces the values of parameters by position in the table, on the stages that hold them.
 pub(crate) fn set_all<'a>(
     stages: &mut [Stage],
@@ -317,8 +310,16 @@ pub(crate) fn set_all<'a>(
 
 /// Sets whether parameters train, by position in the table, on the stages that own them.
 pub(crate) fn set_trains(stages: &mut [Stage], positions: &[usize], trains: bool) {
-    let stages = stages.iter_mut();
-    stages.for_each(|stage| stage.set_trains(positions, trains));
+    for stage in stages {
+        for position in positions {
+            if let Some(Place::Owned(place)) = stage.held.places.get(position) {
+                match trains {
+                    true => stage.gradients.frozen.remove(place),
+                    false => stage.gradients.frozen.insert(*place),
+                };
+            }
+        }
+    }
 }
 
 /// Checks the number of tensors of a message.

@@ -4,5 +4,7 @@ mod setup;
 mod values;
 
 pub(crate) use setup::{StreamedOptions, StreamedSetup, Trained};
-pub(crate) use values::{Activation, Item, ParameterRows, State, States, Stored, Value, Values};
+pub(crate) use values::{
+    Activation, Item, ParameterRows, State, States, Stored, Value, request_as,
+};
 pub use values::{StageStore, StreamedTraining, UpdatedStage};

@@ -43,7 +43,7 @@ pub(crate) struct StreamedSetup {
     pub(crate) host_bytes: u64,
     /// Where activations may be written.
     pub(crate) scratch_dir: Option<PathBuf>,
-    device: Device,
+    pub(crate) device: Device,
 }
 
 impl StreamedSetup {
