@@ -204,10 +204,8 @@ fn unread(
     observer: &dyn Observer,
     source: Box<dyn Error + Send + Sync>,
 ) -> RestoreError {
-    let mut errors = paths
-        .iter()
-        .map(|path| Some((*path, saved.read(path, observer).err()?)));
-    let alone = errors.find_map(|error| error);
+    let mut each = paths.iter();
+    let alone = each.find_map(|path| Some((*path, saved.read(path, observer).err()?)));
     let (path, source) = alone.unwrap_or((paths[0], source));
     RestoreError::ReadState {
         path: path.clone(),

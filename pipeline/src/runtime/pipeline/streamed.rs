@@ -238,9 +238,9 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         let (options, passes) = self.ranks.streamed.clone().unwrap_or_default();
         let StreamedOptions { budget, store, .. } = options;
         let table = self.model.parameters().clone();
-        let device = self.ranks.devices[0].clone();
-        if matches!(budget, MemoryBudget::Bytes(_)) && !is_host(&device) {
-            let device = DeviceLabel::of(&device);
+        let device = &self.ranks.devices[0];
+        if matches!(budget, MemoryBudget::Bytes(_)) && !is_host(device) {
+            let device = DeviceLabel::of(device);
             return Err(StreamedError::ProcessBudget { device }.into());
         }
         if let Some(store) = &store {

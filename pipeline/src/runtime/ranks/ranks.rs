@@ -53,10 +53,12 @@ pub(crate) trait Ranks: Send {
     /// one, in the order of the ranks. Without other processes, returns the own ones.
     fn exchange_bytes(
         &mut self,
-        to: To,
+        _: To,
         value: Vec<u8>,
         tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>>;
+    ) -> Result<Vec<Payload>> {
+        Ok(vec![(value, tensors)])
+    }
 
     /// Reports to the other processes what this one is about to do, and stops it if another does something else.
     fn announce(&self, _: Notice) {}

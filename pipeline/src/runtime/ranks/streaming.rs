@@ -3,9 +3,9 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tinderbox_fake::{DynTensor, Mode};
+use tinderbox_fake::Mode;
 
-use super::ranks::{Payload, Ranks, To};
+use super::ranks::Ranks;
 use super::threads::Threads;
 use crate::PipelineError;
 use crate::error::Result;
@@ -56,15 +56,6 @@ impl Ranks for StreamingRank {
 
     fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
         self.thread.call(request, call)
-    }
-
-    fn exchange_bytes(
-        &mut self,
-        to: To,
-        value: Vec<u8>,
-        tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>> {
-        self.thread.exchange_bytes(to, value, tensors)
     }
 
     fn is_aborted(&self) -> bool {

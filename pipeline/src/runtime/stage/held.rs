@@ -62,14 +62,10 @@ impl Held {
         })
     }
 
-    fn place(&self, position: usize) -> Place {
+    /// Where it holds a parameter.
+    pub(super) fn place(&self, position: usize) -> Place {
         let place = self.places.get(&position).copied();
         place.expect("certified programs and lists read parameters that the stage holds")
-    }
-
-    /// Whether it holds a copy of a parameter.
-    pub(super) fn is_copy(&self, position: usize) -> bool {
-        matches!(self.place(position), Place::Copy(_))
     }
 
     fn value(&self, place: Place) -> DynTensor {

@@ -282,7 +282,7 @@ impl Stage {
         let shared: Vec<usize> = setup.layout.shared(owner, self.index).collect();
         check_length(shared.len(), values.len())?;
         for (position, value) in shared.into_iter().zip(values) {
-            if self.held.is_copy(position) {
+            if let Place::Copy(_) = self.held.place(position) {
                 self.set(position, value)?;
             }
         }

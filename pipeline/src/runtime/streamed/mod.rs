@@ -3,7 +3,7 @@
 mod setup;
 mod values;
 
-pub(crate) use setup::{StreamedOptions, StreamedSetup, Trained};
+pub(crate) use setup::{StreamedOptions, StreamedSetup};
 pub(crate) use values::{
     Activation, Item, ParameterRows, State, States, Stored, Value, request_as,
 };
