@@ -16,7 +16,7 @@ use super::visits::{Visit, visits};
 use crate::StreamedError;
 use crate::lists::StepLists;
 use crate::runtime::program::CutProgram;
-use crate::runtime::streamed::{Item, StreamedSetup, request_as};
+use crate::runtime::streamed::{Activation, Item, StreamedSetup, request_as};
 use crate::schedule::StageIndex;
 
 /// Bytes that the process may need in addition to all that is counted: stacks of threads, small allocations, and memory that
@@ -204,9 +204,10 @@ impl Passes {
         let requests =
             requests.map(|(at, dtype)| request_as(table, *at, *dtype, &self.setup.device));
         let requests: Vec<Request> = requests.collect();
+        let activations = visits.iter().flat_map(|visit| visit.activations.clone());
+        let activations: BTreeMap<Activation, u64> = activations.collect();
         // Of any group of them, and of any activation.
-        let activations = visits.iter().flat_map(|visit| visit.activations.values());
-        let largest = activations.max().copied().unwrap_or(0);
+        let largest = activations.values().max().copied().unwrap_or(0);
         let working = self.source.working_bytes(&requests) + spill::working_bytes(largest);
         let parameters = dtypes.keys().zip(&requests);
         let mut items: BTreeMap<Item, u64> = parameters
@@ -217,9 +218,8 @@ impl Passes {
             let states = states.filter_map(|(at, bytes)| Some((Item::State(*at), (*bytes)?)));
             items.extend(states);
         }
-        let activations = visits.iter().flat_map(|visit| &visit.activations);
-        items
-            .extend(activations.map(|(activation, bytes)| (Item::Activation(*activation), *bytes)));
+        let activations = activations.into_iter();
+        items.extend(activations.map(|(activation, bytes)| (Item::Activation(activation), bytes)));
         let index: BTreeMap<Item, usize> = items.keys().copied().zip(0..).collect();
         let stream_items = items.iter().map(|(item, bytes)| StreamItem {
             bytes: *bytes,

@@ -13,7 +13,7 @@ use super::reader::{Reader, Sources};
 use super::spill::Spill;
 use super::tier::HostTier;
 use crate::ActionError;
-use crate::kept::{Holders, Kept};
+use crate::kept::Kept;
 use crate::runtime::caught::device_failed;
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::round::Round;
@@ -154,8 +154,8 @@ impl Streaming {
         while let Some(read) = reader.next()? {
             for (item, value) in read {
                 match (item, value) {
-                    (Item::Activation(activation), Value::Activation(value, holders)) => {
-                        keep(activations, activation, &value, holders);
+                    (Item::Activation((k, id)), Value::Activation(value, holders)) => {
+                        activations.put_all(k, id, &value, holders);
                     }
                     (item, value) => drop(values.insert(item, value)),
                 }
@@ -195,7 +195,7 @@ impl Streaming {
             };
             if stays {
                 let value = compact(value, &self.setup.device)?;
-                keep(activations, (k, id), &value, holders);
+                activations.put_all(k, id, &value, holders);
             } else {
                 let spill = self.spill.as_ref();
                 let spill = spill.expect("activations are values of a pass if they can be written");
@@ -269,18 +269,6 @@ impl Streaming {
             spill.clear();
         }
         reader.finish();
-    }
-}
-
-/// Keeps an activation for the stages that need it.
-fn keep(
-    activations: &mut Kept<DynTensor>,
-    (k, id): Activation,
-    value: &DynTensor,
-    holders: Holders,
-) {
-    for (holder, uses) in holders {
-        activations.put((holder, k), id, value.clone(), uses);
     }
 }
 

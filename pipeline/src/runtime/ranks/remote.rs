@@ -120,9 +120,8 @@ impl Handler for Inbox {
 
 /// The driver's side of the other processes. When it is dropped, they are notified that this process has ended its pipeline.
 #[derive(derive_more::Debug)]
-#[debug("Remote {{ own: {own:?}, size: {}, .. }}", channel.size())]
+#[debug("Remote {{ own: {:?}, size: {}, .. }}", inbox.own, channel.size())]
 struct Remote {
-    own: RankIndex,
     channel: Arc<Channel>,
     inbox: Arc<Inbox>,
     payloads: Mailbox<u64, Payload, System>,
@@ -225,7 +224,6 @@ impl Remote {
             abort: abort.clone(),
         };
         let remote = Self {
-            own,
             channel,
             inbox,
             payloads: own_payloads,
@@ -246,7 +244,7 @@ impl Remote {
     /// Gives a value and tensors to other processes, and returns the values and tensors of all that give to this one, in the
     /// order of the ranks, its own among them. All processes call this in the same order.
     fn exchange(&mut self, to: To, value: Vec<u8>, given: Vec<DynTensor>) -> Result<Vec<Payload>> {
-        let (own, sequence) = (self.own, self.sequence);
+        let (own, sequence) = (self.inbox.own, self.sequence);
         self.sequence += 1;
         let message = "what all ranks need".to_owned();
         let lent = lend(given.clone());
@@ -326,7 +324,7 @@ impl Processes {
         (remote.channel).report(move || progress.as_ref()?.doing());
         let others = Some(Arc::downgrade(&remote.channel));
         Ok(Self {
-            own: Threads::start(remote.own, start, vec![link], others)?,
+            own: Threads::start(world.rank(), start, vec![link], others)?,
             remote: Some(remote),
         })
     }
@@ -339,7 +337,7 @@ impl Processes {
 
 impl Ranks for Processes {
     fn own(&self) -> Option<RankIndex> {
-        self.remote.as_ref().map(|remote| remote.own)
+        self.remote.as_ref().map(|remote| remote.inbox.own)
     }
 
     fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {

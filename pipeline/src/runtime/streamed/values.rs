@@ -76,13 +76,9 @@ impl SavedOptimizer for States {
     }
 
     fn state(&self, path: &ParameterPath) -> Option<DynState> {
-        let mut states = locked(&self.0);
-        match states.remove(path)? {
-            State::Kept(state) => Some(state),
-            other => {
-                states.insert(path.clone(), other);
-                None
-            }
+        match locked(&self.0).get(path) {
+            Some(State::Kept(state)) => Some(state.clone()),
+            _ => None,
         }
     }
 
