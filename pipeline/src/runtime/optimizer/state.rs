@@ -165,12 +165,9 @@ impl OptimizerState {
             let read = read.map_err(|source| unread(&paths, saved, observer, source))?;
             for ((position, path, piece, fields), data) in group.iter().zip(read) {
                 // `check` has refused states of other shapes for all optimizers whose parameters are divided.
-                let cut = |data: TensorData| match piece.is_whole() {
-                    true => data,
-                    false => rows_of(data, piece),
-                };
-                let data = data.into_iter().map(cut).collect();
+                let data = data.into_iter().map(|data| rows_of(data, piece));
                 let rank = piece.shape.len();
+                let data = data.collect();
                 let state = self.rebuilt((*position, path, rank), fields, data, device);
                 let state = state.ok_or_else(|| other_optimizer(path, fields))?;
                 self.states[*position] = Some(state);
@@ -215,8 +212,8 @@ fn unread(
 
 /// The rows of a piece, of a tensor of its parameter's state.
 fn rows_of(data: TensorData, piece: &Piece) -> TensorData {
-    let mut sizes = data.shape().iter().zip(&piece.shape);
-    if data.shape().len() != piece.shape.len() || sizes.any(|(own, of)| *own as u64 != *of) {
+    let sizes = data.shape().iter().map(|size| *size as u64);
+    if piece.is_whole() || !sizes.eq(piece.shape.iter().copied()) {
         return data;
     }
     let (dtype, rows) = (data.dtype(), piece.shape[0].max(1));

@@ -120,10 +120,13 @@ impl Held {
         self.updated_states.insert(position, value);
     }
 
-    /// Replaces an owned parameter.
-    pub(super) fn replace(&mut self, index: usize, value: DynTensor) -> Result<(), ActionError> {
-        self.owned.replace(index, value)?;
-        self.cast.remove(&Place::Owned(index));
+    /// Replaces the value of a parameter that the stage holds.
+    pub(super) fn replace(&mut self, place: Place, value: DynTensor) -> Result<(), ActionError> {
+        match place {
+            Place::Owned(index) => self.owned.replace(index, value)?,
+            Place::Copy(index) => self.copies.replace(index, value)?,
+        }
+        self.cast.remove(&place);
         Ok(())
     }
 
@@ -134,16 +137,10 @@ impl Held {
         value: DynTensor,
         device: &Device,
     ) -> Result<(), ActionError> {
-        let Some(place) = self.places.get(&position).copied() else {
-            return Ok(());
-        };
-        let value = value.to_device(device)?;
-        match place {
-            Place::Owned(index) => self.owned.replace(index, value)?,
-            Place::Copy(index) => self.copies.replace(index, value)?,
+        match self.places.get(&position).copied() {
+            Some(place) => self.replace(place, value.to_device(device)?),
+            None => Ok(()),
         }
-        self.cast.remove(&place);
-        Ok(())
     }
 }
 

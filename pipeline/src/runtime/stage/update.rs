@@ -127,7 +127,9 @@ impl Stage {
         };
         let value = optimizer.step(at, rates.of(path), value, gradient);
         match piece.is_whole() {
-            true => self.held.replace(piece.place, value.clone())?,
+            true => self
+                .held
+                .replace(Place::Owned(piece.place), value.clone())?,
             false => self.gradients.updated_rows[at] = Some(value.clone()),
         }
         // Without replicas nobody else needs the value, and a second handle would prevent work in place.
@@ -152,13 +154,14 @@ impl Stage {
                 };
                 let value = value.to_device(&self.setup.device)?;
                 match piece.is_whole() {
-                    true => self.held.replace(piece.place, value)?,
+                    true => self.held.replace(Place::Owned(piece.place), value)?,
                     false => rows.entry(piece.place).or_default().push(value),
                 }
             }
         }
         for (place, parts) in rows {
-            self.held.replace(place, DynTensor::joined(parts))?;
+            self.held
+                .replace(Place::Owned(place), DynTensor::joined(parts))?;
         }
         Ok(())
     }
