@@ -129,9 +129,8 @@ impl Driver {
             Command::Parameter(path) => self.value_of(path.clone()).map(Reply::Parameter),
             Command::Digest => self.digest().map(Reply::Digest),
             Command::Gather(value) => {
-                let all = self
-                    .ranks
-                    .exchange_bytes(To::All, value.clone(), Vec::new())?;
+                let given = (value.clone(), Vec::new());
+                let all = self.ranks.exchange_bytes(To::All, given)?;
                 let all = all.into_iter().map(|(value, _)| value).collect();
                 Ok(Reply::Gathered(all))
             }

@@ -57,7 +57,7 @@ impl OnRank<'_> {
         pieces: &[Piece],
         message: LinkMessage,
     ) -> Result<Vec<Option<DynTensor>>, ActionError> {
-        let values = self.receive_from(from, self.tag(message))?;
+        let values = self.receive_from(from, message)?;
         check_length(pieces.len(), values.len())?;
         let read = pieces.iter().zip(values);
         read.map(|(piece, value)| from_message(piece, value))
@@ -196,8 +196,8 @@ impl OnRank<'_> {
                 self.own_squares(index)?
             } else {
                 let from = setup.layout.rank_in(replica, index);
-                let tag = self.tag(LinkMessage::Squares { stage: index });
-                read_norms(&self.receive_from(from, tag)?)?
+                let message = LinkMessage::Squares { stage: index };
+                read_norms(&self.receive_from(from, message)?)?
             };
             loss_is_finite &= of_replica.loss_is_finite;
             let pieces = pieces.of(replica);

@@ -206,9 +206,9 @@ impl<'a> OnRank<'a> {
     pub(super) fn receive_from(
         &mut self,
         from: RankIndex,
-        tag: Tag,
+        message: LinkMessage,
     ) -> Result<Vec<DynTensor>, ActionError> {
-        let values = self.link.poll(from, tag);
+        let values = self.link.poll(from, self.tag(message));
         values.map_err(|error| match error {
             LinkError::Timeout { from, key, timeout } => ActionError::Late {
                 from,
@@ -223,7 +223,7 @@ impl<'a> OnRank<'a> {
     /// Waits for a message of the schedule.
     fn receive_message(&mut self, message: Message) -> Result<Vec<DynTensor>, ActionError> {
         let from = self.rank_of(message.sender());
-        self.receive_from(from, self.tag(LinkMessage::Schedule(message)))
+        self.receive_from(from, LinkMessage::Schedule(message))
     }
 
     /// The rank that runs a stage in this replica.

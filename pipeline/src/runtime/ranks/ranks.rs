@@ -51,13 +51,8 @@ pub(crate) trait Ranks: Send {
 
     /// Gives a value and tensors to all processes, or to the first, and returns the values and tensors of all that give to this
     /// one, in the order of the ranks. Without other processes, returns the own ones.
-    fn exchange_bytes(
-        &mut self,
-        _: To,
-        value: Vec<u8>,
-        tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>> {
-        Ok(vec![(value, tensors)])
+    fn exchange_bytes(&mut self, _: To, given: Payload) -> Result<Vec<Payload>> {
+        Ok(vec![given])
     }
 
     /// Reports to the other processes what this one is about to do, and stops it if another does something else.
@@ -122,10 +117,10 @@ impl dyn Ranks {
         tensors: Vec<DynTensor>,
     ) -> Result<Vec<(T, Vec<DynTensor>)>> {
         let Some(rank) = self.own() else {
-            self.exchange_bytes(to, Vec::new(), Vec::new())?;
+            self.exchange_bytes(to, Payload::default())?;
             return Ok(vec![(value, tensors)]);
         };
-        let all = self.exchange_bytes(to, written(rank, &value)?, tensors)?;
+        let all = self.exchange_bytes(to, (written(rank, &value)?, tensors))?;
         let all = all.into_iter().enumerate();
         let read = all.map(|(rank, (value, tensors))| Ok((read(rank, &value)?, tensors)));
         read.collect()
@@ -144,8 +139,8 @@ impl dyn Ranks {
 
     /// Waits until all processes have made this call.
     pub(crate) fn wait_for_all(&mut self) -> Result<()> {
-        self.exchange_bytes(To::All, Vec::new(), Vec::new())
-            .map(drop)
+        let all = self.exchange_bytes(To::All, Payload::default());
+        all.map(drop)
     }
 
     /// Returns the first rank of another process that can't continue, and why.

@@ -243,15 +243,16 @@ impl Remote {
 
     /// Gives a value and tensors to other processes, and returns the values and tensors of all that give to this one, in the
     /// order of the ranks, its own among them. All processes call this in the same order.
-    fn exchange(&mut self, to: To, value: Vec<u8>, given: Vec<DynTensor>) -> Result<Vec<Payload>> {
+    fn exchange(&mut self, to: To, given: Payload) -> Result<Vec<Payload>> {
         let (own, sequence) = (self.inbox.own, self.sequence);
         self.sequence += 1;
         let message = "what all ranks need".to_owned();
-        let lent = lend(given.clone());
+        let (value, tensors) = given.clone();
+        let lent = lend(tensors);
         let (types, pieces) = lent.map_err(|source| unsent(own, message, source))?;
         let header = Header::Payload {
             sequence,
-            value: value.clone(),
+            value,
             types,
         };
         self.send(to, &header, &pieces);
@@ -263,7 +264,7 @@ impl Remote {
             all.push(read.map_err(|error| self.stopped(error))?);
         }
         self.wait_for(None);
-        all.insert(own.index().min(all.len()), (value, given));
+        all.insert(own.index().min(all.len()), given);
         Ok(all)
     }
 
@@ -350,14 +351,9 @@ impl Ranks for Processes {
         self.notify(results)
     }
 
-    fn exchange_bytes(
-        &mut self,
-        to: To,
-        value: Vec<u8>,
-        tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>> {
+    fn exchange_bytes(&mut self, to: To, given: Payload) -> Result<Vec<Payload>> {
         let remote = self.remote.as_mut().ok_or(PipelineError::Stopped)?;
-        let exchanged = remote.exchange(to, value, tensors);
+        let exchanged = remote.exchange(to, given);
         self.notify(exchanged)
     }
 

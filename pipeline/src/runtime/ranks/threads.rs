@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use tinderbox_deferred::Source;
-use tinderbox_fake::DynTensor;
 use tinderbox_link::{Crew, CrewError, Member};
 use tinderbox_world::Channel;
 use tinderbox_world::clock::is_simulated;
@@ -158,14 +157,9 @@ impl Ranks for Threads {
         })
     }
 
-    fn exchange_bytes(
-        &mut self,
-        _: To,
-        value: Vec<u8>,
-        tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>> {
+    fn exchange_bytes(&mut self, _: To, given: Payload) -> Result<Vec<Payload>> {
         match self.crew {
-            Some(_) => Ok(vec![(value, tensors)]),
+            Some(_) => Ok(vec![given]),
             None => Err(PipelineError::Stopped),
         }
     }
