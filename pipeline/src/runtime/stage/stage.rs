@@ -15,7 +15,7 @@ use super::held::{Gradients, Held, Place, Recorded};
 use crate::ActionError;
 use crate::cut::Layout;
 use crate::runtime::link::Abort;
-use crate::runtime::optimizer::{OptimizerSnapshot, OptimizerState, works_by_row};
+use crate::runtime::optimizer::{OptimizerSnapshot, PieceOptimizer, works_by_row};
 use crate::runtime::pieces::{Owned, Piece, Pieces};
 use crate::runtime::program::{CarriedValues, CutProgram};
 use crate::runtime::progress::RankProgress;
@@ -33,7 +33,8 @@ pub struct Stage {
     pub(crate) held: Held,
     /// Which replica updates what.
     pub(crate) pieces: Arc<Pieces>,
-    pub(super) optimizer: Option<OptimizerState>,
+    /// The optimizers of the pieces that it updates; none in a pipeline that can't train.
+    pub(super) optimizers: Vec<PieceOptimizer>,
     pub(crate) gradients: Gradients,
     /// The values of parameters that are replaced by their averages, by position in the table.
     pub(super) averaged: Option<Vec<(usize, DynTensor)>>,
@@ -79,18 +80,23 @@ impl Stage {
         let settings = &setup.settings;
         let pieces = Arc::new(Pieces::new(&owned_by(setup, &owned), settings.replicas));
         let own = pieces.of(setup.replica);
-        let optimizer = settings.optimizers.as_ref().map(|optimizers| {
-            let rules = own.iter();
-            let rules = rules.map(|piece| optimizers.of(owned.path(piece.place)).clone());
-            OptimizerState::new(rules.collect())
+        let optimizers = own.iter().filter_map(|piece| {
+            let path = owned.path(piece.place);
+            Some(PieceOptimizer {
+                path: path.clone(),
+                piece: piece.clone(),
+                rule: settings.optimizers.as_ref()?.of(path).clone(),
+                state: None,
+            })
         });
+        let optimizers = optimizers.collect();
         Self {
             index,
             setup: setup.clone(),
             gradients: Gradients::new(owned.len(), own.len(), settings.keep_gradients),
             held: Held::new(&setup.table, owned, copies),
             pieces,
-            optimizer,
+            optimizers,
             averaged: None,
             recorded: None,
             carried: CarriedValues::default(),
@@ -157,12 +163,10 @@ impl Stage {
     /// Returns the current state of its optimizer without a copy: later steps do not change it. It is empty
     /// [with averages](crate::Pipeline::with_averages).
     pub fn optimizer_snapshot(&self) -> OptimizerSnapshot {
-        let pieces = self.own_pieces().iter();
-        let pieces = pieces.map(|piece| (self.held.owned.path(piece.place).clone(), piece.clone()));
-        OptimizerSnapshot::new(
-            self.optimizer.clone().filter(|_| self.averaged.is_none()),
-            pieces.collect(),
-        )
+        OptimizerSnapshot(match self.averaged {
+            Some(_) => Vec::new(),
+            None => self.optimizers.clone(),
+        })
     }
 
     /// Returns an observer for progress reports of calls on the ranks: a call that reports may take any
@@ -248,9 +252,8 @@ impl Stage {
     pub(crate) fn averages(&mut self) -> Vec<(usize, DynTensor)> {
         let owned = self.held.owned_places();
         let positions: HashMap<usize, usize> = owned.map(|(at, place)| (place, at)).collect();
-        let pieces = self.own_pieces().iter().enumerate();
-        let with_average = pieces.filter_map(|(at, piece)| {
-            let average = self.optimizer.as_ref()?.average(at)?;
+        let with_average = self.optimizers.iter().filter_map(|optimizer| {
+            let (average, piece) = (optimizer.average()?, &optimizer.piece);
             let position = positions[&piece.place];
             let value = self.held.owned.value(piece.place);
             let average = average.cast_float(value.dtype());

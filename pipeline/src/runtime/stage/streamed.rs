@@ -87,9 +87,9 @@ impl Stage {
         for (position, index) in self.held.owned_places().filter(|_| !owned.is_empty()) {
             let value = Value::Parameter(owned.value(index));
             items.insert(Item::Parameter(position), value);
-            let mut pieces = self.pieces.of(self.setup.replica).iter();
-            let piece = pieces.position(|piece| piece.place == index);
-            let state = piece.and_then(|piece| self.optimizer.as_mut()?.take(piece));
+            let mut optimizers = self.optimizers.iter_mut();
+            let optimizer = optimizers.find(|of| of.piece.place == index);
+            let state = optimizer.and_then(|of| of.state.take());
             let state = state.map_or(State::None, State::Kept);
             items.insert(Item::State(position), Value::State(state));
         }

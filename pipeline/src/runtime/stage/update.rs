@@ -9,7 +9,7 @@ use super::held::Place;
 use super::stage::{RankSetup, Stage};
 use crate::runtime::clip::{Change, each, scaled};
 use crate::runtime::learning_rates::LearningRates;
-use crate::runtime::optimizer::SavedOptimizer;
+use crate::runtime::optimizer::{SavedOptimizer, restore_states};
 use crate::runtime::settings::GradientHook;
 use crate::{ActionError, LinkError, RestoreError};
 
@@ -94,7 +94,8 @@ impl Stage {
         let settings = &self.setup.settings;
         let piece = &self.pieces.of(self.setup.replica)[at];
         let path = self.held.owned.path(piece.place);
-        let clipping = self.optimizer.as_ref().and_then(|o| o.clipping(at));
+        let optimizer = self.optimizers.get(at);
+        let clipping = optimizer.and_then(|of| of.rule.clipping.as_ref());
         let changed = |mut gradient| {
             if self.setup.abort.is_triggered() {
                 return Err(ActionError::from(LinkError::Aborted));
@@ -115,17 +116,17 @@ impl Stage {
         if let Some(kept) = &mut self.gradients.kept {
             kept[at].clone_from(&gradient);
         }
-        let Some(optimizer) = &mut self.optimizer else {
+        let Some(optimizer) = self.optimizers.get_mut(at) else {
             return Ok(None);
         };
         let value = piece.of(self.held.owned.value(piece.place));
         let Some(gradient) = gradient else {
             if let Some(decay) = settings.average_decay {
-                optimizer.average_unchanged(at, value, decay);
+                optimizer.average_unchanged(value, decay);
             }
             return Ok(None);
         };
-        let value = optimizer.step(at, rates.of(path), value, gradient);
+        let value = optimizer.step(rates.of(path), value, gradient);
         match piece.is_whole() {
             true => self
                 .held
@@ -212,16 +213,13 @@ impl Stage {
             let reload = Reload::new(table, module, device);
             reload.check(table, source, self.setup.settings.memory)?;
         }
-        if let Some(optimizer) = &self.optimizer {
-            for (position, piece) in self.own_pieces().iter().enumerate() {
-                let path = self.held.owned.path(piece.place);
-                let parameter = (position, path, &*piece.shape);
-                let fields = state.fields(path);
-                optimizer.check(parameter, &fields, device)?;
-                match fields.is_empty() && state.state(path).is_none() {
-                    true => found.without.push(path.clone()),
-                    false => found.is_any = true,
-                }
+        for optimizer in &self.optimizers {
+            let (path, shape) = (&optimizer.path, &optimizer.piece.shape);
+            let fields = state.fields(path);
+            optimizer.rule.check(path, shape, &fields, device)?;
+            match fields.is_empty() && state.state(path).is_none() {
+                true => found.without.push(path.clone()),
+                false => found.is_any = true,
             }
         }
         Ok(found)
@@ -250,13 +248,12 @@ impl Stage {
         &mut self,
         state: &dyn SavedOptimizer,
     ) -> Result<(), RestoreError> {
-        let setup = &*self.setup;
-        let Some(optimizer) = &mut self.optimizer else {
-            return Ok(());
-        };
-        let pieces = self.pieces.of(setup.replica).iter();
-        let parameters = pieces.map(|piece| (self.held.owned.path(piece.place), piece));
-        let parameters: Vec<_> = parameters.collect();
-        optimizer.restore(&parameters, state, &setup.device, &*setup.progress)
+        let RankSetup {
+            device, progress, ..
+        } = &*self.setup;
+        match self.optimizers.is_empty() {
+            true => Ok(()),
+            false => restore_states(&mut self.optimizers, state, device, &**progress),
+        }
     }
 }

@@ -12,7 +12,7 @@ use tinderbox_planner::MemoryBudget;
 use super::values::StageStore;
 use crate::RestoreError;
 use crate::cut::Layout;
-use crate::runtime::optimizer::{OptimizerState, bytes_per_element};
+use crate::runtime::optimizer::bytes_per_element;
 use crate::runtime::settings::Settings;
 use crate::schedule::StageIndex;
 use crate::trace::JointGraph;
@@ -103,10 +103,11 @@ impl StreamedSetup {
             .filter(|(_, state)| state.is_some())
         {
             let parameter = &table.iter().as_slice()[*position];
-            let rule = optimizers.of(&parameter.path).clone();
-            let place = (0, &parameter.path, &*parameter.shape);
-            let fields = states.fields(&parameter.path);
-            OptimizerState::new(vec![rule]).check(place, &fields, &self.device)?;
+            let (path, shape) = (&parameter.path, &parameter.shape);
+            let fields = states.fields(path);
+            optimizers
+                .of(path)
+                .check(path, shape, &fields, &self.device)?;
         }
         Ok(())
     }
