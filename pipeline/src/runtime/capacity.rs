@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::Device;
+use tinderbox_deferred::too_few_bytes;
 use tinderbox_fake::DeviceLabel;
 
 use super::settings::Settings;
@@ -30,8 +31,7 @@ pub(crate) fn check_capacity(
     let needed = needed(layout, joint, devices, only, settings.replicas, trains);
     for (device, (ranks, needed_bytes)) in needed {
         let device = &devices[device];
-        let short = settings.memory.short_of(device, needed_bytes);
-        if let Some(available_bytes) = short {
+        if let Some(available_bytes) = too_few_bytes(settings.memory, device, needed_bytes) {
             return Err(StartError::Memory {
                 device: DeviceLabel::of(device),
                 ranks,

@@ -123,7 +123,8 @@ impl Passes {
         // Of the stage that was updated before, while it is written.
         let mut written = 0;
         for visit in &mut visits {
-            let rows = std::mem::take(&mut visit.rows);
+            let mut rows = std::mem::take(&mut visit.rows);
+            rows.retain(|position, _| !visit.parameters.contains_key(position));
             match is_training {
                 // It holds them whole, to update them.
                 true => {

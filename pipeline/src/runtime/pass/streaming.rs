@@ -50,7 +50,7 @@ impl Streaming {
                 true => source,
                 false => Arc::new(Uncached(source)),
             },
-            tier: Arc::new(HostTier::new(streamed.host_bytes)),
+            tier: Arc::new(HostTier::new(streamed.options.host_bytes)),
             spill: dir.map(|dir| Arc::new(Spill::new(dir))),
             streamed: streamed.clone(),
             setup: setup.clone(),
@@ -89,7 +89,7 @@ impl Streaming {
             pass.is_training && states.any(Option::is_some)
         };
         self.tier.choose(pass, is_changed);
-        let store = self.streamed.store.as_ref();
+        let store = self.streamed.options.store.as_ref();
         let sources = Sources {
             parameters: self.source.clone(),
             states: store.and_then(|store| store.optimizer()),
@@ -179,7 +179,7 @@ impl Streaming {
         let stage = stage_of(stages, index);
         let is_update = self.current().0.visits[self.visit].is_update;
         if is_update
-            && let Some(store) = &self.streamed.store
+            && let Some(store) = &self.streamed.options.store
             && let Some(updated) = self.updated(stage, &round.rates)?
         {
             // The number of completed steps.

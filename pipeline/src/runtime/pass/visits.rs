@@ -70,13 +70,7 @@ fn run(lists: &StepLists, sizes: Sizes<'_>) -> (Vec<Visit>, BTreeSet<Activation>
         let ran = executor.act(action);
         ran.expect("sizes are added without errors");
     }
-    let mut sizes = executor.host;
-    for visit in &mut sizes.visits {
-        let whole = &visit.parameters;
-        visit
-            .rows
-            .retain(|position, _| !whole.contains_key(position));
-    }
+    let sizes = executor.host;
     let idle = sizes.idle();
     (sizes.visits, idle)
 }
