@@ -20,11 +20,11 @@ use crate::sum::TreeSum;
 
 impl OnRank<'_> {
     /// The other replicas, with their ranks of a stage.
-    fn others(&self, stage: StageIndex) -> impl Iterator<Item = (usize, RankIndex)> + use<> {
-        let setup = self.rank.setup.clone();
-        let replicas = (0..setup.settings.replicas).filter(move |other| *other != setup.replica);
-        let layout = self.rank.setup.layout.clone();
-        replicas.map(move |replica| (replica, layout.rank_in(replica, stage)))
+    fn others(&self, stage: StageIndex) -> Vec<(usize, RankIndex)> {
+        let setup = &self.rank.setup;
+        let others = (0..setup.settings.replicas).filter(|other| *other != setup.replica);
+        let others = others.map(|replica| (replica, setup.layout.rank_in(replica, stage)));
+        others.collect()
     }
 
     fn pieces(&mut self, stage: StageIndex) -> Arc<Pieces> {
@@ -223,7 +223,8 @@ impl OnRank<'_> {
     ) -> Result<(), ActionError> {
         let pieces = self.pieces(stage);
         let buckets = pieces.buckets(self.rank.setup.replica);
-        let to: Vec<RankIndex> = self.others(stage).map(|(_, to)| to).collect();
+        let to = self.others(stage).into_iter().map(|(_, to)| to);
+        let to: Vec<RankIndex> = to.collect();
         let message = |bucket| LinkMessage::Parameters { stage, bucket };
         self.send_pieces(&to, buckets, updated, message)
     }

@@ -71,18 +71,17 @@ impl<'a> OnRank<'a> {
     /// Reads the report from the device of the rank; the tensors of outputs stay there.
     pub(super) fn read_report(mut self) -> Result<Reported, RankError> {
         let rank = self.rank.setup.rank;
-        let failed = |stage, micro_batch: Option<usize>, action: &'static str| {
-            let place = (stage, micro_batch.map(MicroBatchIndex::new));
+        let failed = |place, action: &'static str| {
             move |source: FakeError| action_error(rank, place, action, source.into())
         };
         for (number, loss) in self.unread.losses {
-            let data = loss.to_data();
-            let data = data.map_err(failed(None, Some(number), "READ LOSS"))?;
+            let place = (None, Some(MicroBatchIndex::new(number)));
+            let data = loss.to_data().map_err(failed(place, "READ LOSS"))?;
             self.report.losses.push((number, data.iter::<f64>().next()));
         }
         for (stage, places, sums) in self.unread.squares {
             let sums = sums.read(|sums| sums.to_data());
-            let sums = sums.map_err(failed(Some(stage), None, "READ NORMS"))?;
+            let sums = sums.map_err(failed((Some(stage), None), "READ NORMS"))?;
             let pieces = places.into_iter().zip(sums);
             let pieces = pieces.map(|(place, sums)| (stage, place, sums));
             self.report.squares.extend(pieces);
