@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use burn::tensor::Device;
 use tinderbox_deferred::{Source, Uncached};
 use tinderbox_fake::DynTensor;
 use tinderbox_planner::StreamState;
@@ -19,7 +18,7 @@ use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::round::Round;
 use crate::runtime::stage::{RankSetup, Stage, stage_of};
 use crate::runtime::streamed::{Activation, Item, StreamedSetup, UpdatedStage, Value};
-use crate::runtime::wire;
+use crate::runtime::wire::compact;
 use crate::schedule::StageIndex;
 
 /// What a rank has whose stages are read when they are needed.
@@ -194,7 +193,9 @@ impl Streaming {
                 continue;
             };
             if stays {
-                let value = compact(value, &self.setup.device)?;
+                // The memory of activations that were written is free then.
+                let value = compact(value);
+                let value = value.map_err(|error| device_failed(&self.setup.device, error))?;
                 activations.put_all(k, id, &value, holders);
             } else {
                 let spill = self.spill.as_ref();
@@ -269,15 +270,5 @@ impl Streaming {
             spill.clear();
         }
         reader.finish();
-    }
-}
-
-/// Returns a tensor in its own memory, if it is a view of more. The memory of activations that were written is free then.
-fn compact(value: DynTensor, device: &Device) -> Result<DynTensor, ActionError> {
-    match value.host_memory() {
-        Some((_, memory)) if memory.len() as u64 > value.bytes() => {
-            wire::copied(value).map_err(|error| device_failed(device, error))
-        }
-        _ => Ok(value),
     }
 }
