@@ -134,11 +134,11 @@ impl<'a> OnRank<'a> {
             (Given::Input(position), Some(carry))
                 if let Some(index) = micro.cut.carried.index_of(position) =>
             {
-                let at = (task.micro_batch.index(), index);
-                let value = stage.carried.take(carry.number, at);
-                Ok(value
-                    .expect("the driver has checked that the stage has the value")
-                    .into())
+                let at = (carry.number, task.micro_batch.index(), index);
+                // The program that gets it has the only handle and may work in place.
+                let value = stage.carried.remove(&at);
+                let value = value.expect("the driver has checked that the stage has the value");
+                Ok(value.into())
             }
             (given, _) => Ok(stage.given(given, dtype, micro)?.into()),
         }
@@ -164,7 +164,8 @@ impl<'a> OnRank<'a> {
             for (position, value) in phase.carried.iter().zip(outputs) {
                 let index = micro.cut.carried.index_of(*position);
                 let index = index.expect("a program replaces carried tensors only");
-                stage.carried.put(carry.number, (k.index(), index), value);
+                let at = (carry.number, k.index(), index);
+                stage.carried.insert(at, value);
             }
         }
     }

@@ -108,7 +108,10 @@ pub(super) fn run_list(
     for stage in &mut rank.stages {
         stage.clear_gradients();
         stage.keep_loaded(&round.kept);
-        stage.carried.retain(&round.carries.existing);
+        let existing = &round.carries.existing;
+        stage
+            .carried
+            .retain(|(carry, ..), _| existing.contains(carry));
     }
     let setup = rank.setup.clone();
     let part = &round.parts[setup.replica];

@@ -132,7 +132,7 @@ impl Stage {
 
     /// Returns the bytes of the values that it holds for the next evaluations with a [`Carry`](crate::Carry).
     pub fn carried_bytes(&self) -> u64 {
-        self.carried.bytes()
+        self.carried.values().map(DynTensor::bytes).sum()
     }
 
     /// Returns the gradients of the last training step as passed to the optimizer, by path: summed over
