@@ -106,12 +106,7 @@ pub(super) fn run_list(
     link: &mut dyn Link,
 ) -> Result<Reported, RankError> {
     for stage in &mut rank.stages {
-        stage.clear_gradients();
-        stage.keep_loaded(&round.kept);
-        let existing = &round.carries.existing;
-        stage
-            .carried
-            .retain(|(carry, ..), _| existing.contains(carry));
+        stage.begin_round(&round.kept, &round.carries.existing);
     }
     let setup = rank.setup.clone();
     let part = &round.parts[setup.replica];

@@ -116,19 +116,15 @@ impl<'a> Sizes<'a> {
         self.just_used = 0;
         if self.visits.last().is_none_or(|visit| visit.stage != stage) {
             self.visits.push(Visit::new(stage));
-            self.constants = self.constants_of(stage);
+            // For each kind of micro-batches.
+            let kinds = self.cuts.iter().map(|cut| (cut.number, *cut));
+            let kinds: BTreeMap<u64, &CutProgram> = kinds.collect();
+            self.constants = kinds.values().map(|cut| cut.bytes.constants(stage)).sum();
         }
     }
 
     fn visit(&mut self) -> &mut Visit {
         self.visits.last_mut().expect("an action has begun")
-    }
-
-    /// Bytes of the constants of a stage, for each kind of micro-batches.
-    fn constants_of(&self, stage: StageIndex) -> u64 {
-        let kinds = self.cuts.iter().map(|cut| (cut.number, *cut));
-        let kinds: BTreeMap<u64, &CutProgram> = kinds.collect();
-        kinds.values().map(|cut| cut.bytes.constants(stage)).sum()
     }
 
     /// The activations that are not needed in one of the visits between those that need them.

@@ -180,9 +180,13 @@ impl Stage {
         &self.setup.device
     }
 
-    /// Drops the programs of cuts that are no longer kept.
-    pub(crate) fn keep_loaded(&mut self, cuts: &BTreeSet<u64>) {
+    /// Drops what an unfinished step has left, the programs of cuts that are no longer kept, and the values of carries that no
+    /// longer exist.
+    pub(crate) fn begin_round(&mut self, cuts: &BTreeSet<u64>, carries: &BTreeSet<u64>) {
+        self.clear_gradients();
         self.loaded.retain(|number, _| cuts.contains(number));
+        self.carried
+            .retain(|(carry, ..), _| carries.contains(carry));
     }
 
     /// Returns a program of this stage on its device, and its inputs that are the same in every run.

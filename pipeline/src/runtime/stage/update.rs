@@ -49,14 +49,14 @@ impl Stage {
     }
 
     /// Ends a step without an update: running states keep their values from before it.
-    pub(crate) fn drop_gradients(&mut self) {
+    fn drop_gradients(&mut self) {
         self.clear_gradients();
         let kept = self.gradients.kept.iter_mut();
         kept.for_each(|kept| kept.fill(None));
     }
 
     /// Drops gradients and values of running states of an unfinished step.
-    pub(crate) fn clear_gradients(&mut self) {
+    pub(super) fn clear_gradients(&mut self) {
         self.gradients.clear();
         self.held.updated_states.clear();
     }
