@@ -23,7 +23,7 @@ pub(crate) struct Held {
     pub(super) owned: PartialModule,
     pub(super) copies: PartialModule,
     /// By position in the table.
-    pub(super) places: HashMap<usize, Place>,
+    pub(super) places: BTreeMap<usize, Place>,
     /// Parameters in the dtype in which programs read them, if it is not their own, from the first
     /// program that reads one to the next update.
     pub(super) cast: HashMap<Place, DynTensor>,
@@ -82,9 +82,8 @@ impl Held {
 
     /// All values by position in the table, in its order.
     pub(crate) fn values(&self) -> impl Iterator<Item = (usize, DynTensor)> {
-        let places: BTreeMap<usize, Place> = self.places.clone().into_iter().collect();
-        let values = places.into_iter();
-        values.map(|(position, place)| (position, self.value(place)))
+        let places = self.places.iter();
+        places.map(|(position, place)| (*position, self.value(*place)))
     }
 
     /// The value of the parameter at a position of the table, in the dtype in which programs read it.
