@@ -31,19 +31,6 @@ pub(super) struct Visit {
     pub(super) other_bytes: u64,
 }
 
-impl Visit {
-    const fn new(stage: StageIndex) -> Self {
-        Self {
-            stage,
-            parameters: BTreeMap::new(),
-            rows: BTreeMap::new(),
-            activations: BTreeMap::new(),
-            is_update: false,
-            other_bytes: 0,
-        }
-    }
-}
-
 /// The visits of a round: the longest runs of actions of one stage, in the list of the only rank. Activations that are not
 /// needed all the time may be written, or they stay.
 ///
@@ -115,7 +102,14 @@ impl<'a> Sizes<'a> {
     fn begin(&mut self, stage: StageIndex) {
         self.just_used = 0;
         if self.visits.last().is_none_or(|visit| visit.stage != stage) {
-            self.visits.push(Visit::new(stage));
+            self.visits.push(Visit {
+                stage,
+                parameters: BTreeMap::new(),
+                rows: BTreeMap::new(),
+                activations: BTreeMap::new(),
+                is_update: false,
+                other_bytes: 0,
+            });
             // For each kind of micro-batches.
             let kinds = self.cuts.iter().map(|cut| (cut.number, *cut));
             let kinds: BTreeMap<u64, &CutProgram> = kinds.collect();
