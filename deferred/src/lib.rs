@@ -101,7 +101,9 @@ pub use error::{
     SourceError,
 };
 pub use materialize::{materialize_parameters, read_values};
-pub use memory::{available_bytes, available_for, peak_process_bytes, process_bytes};
+pub use memory::{
+    available_bytes, available_for, peak_process_bytes, process_bytes, too_few_bytes,
+};
 pub use module::{
     PartialModule, Placeholders, PlainStates, TrainingLayer, check_materialized, independent_copy,
     parameter_values, pending_states, skipped_parameters, tensor_fields, training_layers,

@@ -45,6 +45,13 @@ impl<V: Clone> Kept<V> {
         Some((value, true))
     }
 
+    /// Keeps a value of a micro-batch for the stages that use it.
+    pub fn put_all(&mut self, k: MicroBatchIndex, id: ValueId, value: &V, holders: Holders) {
+        for (stage, uses) in holders {
+            self.put((stage, k), id, value.clone(), uses);
+        }
+    }
+
     /// Takes a value of a micro-batch from each of some stages that keeps it, if any does.
     pub fn take_all(
         &mut self,

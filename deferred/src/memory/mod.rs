@@ -25,23 +25,25 @@ pub(crate) fn check(
     check_device(&first.device)?;
     let values: u64 = requests.iter().map(Request::bytes).sum();
     let needed_bytes = before.max(values.saturating_add(source.working_bytes(requests)));
-    let available_bytes = match options.memory {
-        MemoryCheck::Off => return Ok(()),
-        MemoryCheck::Bytes(bytes) => bytes,
-        MemoryCheck::Available => match available_for(&first.device, needed_bytes) {
-            Some(bytes) => bytes,
-            None => return Ok(()),
-        },
-    };
-    if needed_bytes > available_bytes {
-        return Err(MaterializeError::Memory {
+    match too_few_bytes(options.memory, &first.device, needed_bytes) {
+        None => Ok(()),
+        Some(available_bytes) => Err(MaterializeError::Memory {
             device: DeviceLabel::of(&first.device).to_string(),
             parameters: requests.len(),
             needed_bytes,
             available_bytes,
-        });
+        }),
     }
-    Ok(())
+}
+
+/// Returns the bytes that are available on a device, if a check compares them and they are fewer than needed.
+pub fn too_few_bytes(check: MemoryCheck, device: &Device, needed_bytes: u64) -> Option<u64> {
+    let available_bytes = match check {
+        MemoryCheck::Off => None,
+        MemoryCheck::Bytes(bytes) => Some(bytes),
+        MemoryCheck::Available => available_for(device, needed_bytes),
+    };
+    available_bytes.filter(|available| needed_bytes > *available)
 }
 
 /// Returns [`available_bytes`]. If they are fewer than needed on the host, frees the memory that the process keeps for

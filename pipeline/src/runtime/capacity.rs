@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::Device;
-use tinderbox_deferred::{MemoryCheck, available_for};
+use tinderbox_deferred::too_few_bytes;
 use tinderbox_fake::DeviceLabel;
 
 use super::settings::Settings;
@@ -31,15 +31,7 @@ pub(crate) fn check_capacity(
     let needed = needed(layout, joint, devices, only, settings.replicas, trains);
     for (device, (ranks, needed_bytes)) in needed {
         let device = &devices[device];
-        let available_bytes = match settings.memory {
-            MemoryCheck::Available => available_for(device, needed_bytes),
-            MemoryCheck::Bytes(bytes) => Some(bytes),
-            MemoryCheck::Off => None,
-        };
-        let Some(available_bytes) = available_bytes else {
-            continue;
-        };
-        if needed_bytes > available_bytes {
+        if let Some(available_bytes) = too_few_bytes(settings.memory, device, needed_bytes) {
             return Err(StartError::Memory {
                 device: DeviceLabel::of(device),
                 ranks,

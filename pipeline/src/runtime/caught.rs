@@ -4,7 +4,7 @@ use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::Device;
-use tinderbox_fake::DeviceLabel;
+use tinderbox_fake::{DeviceLabel, panic_message};
 
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
 use crate::{ActionError, RankError};
@@ -43,9 +43,5 @@ pub(super) fn caught<T>(run: impl FnOnce() -> Result<T, ActionError>) -> Result<
 
 /// Runs code that may panic, and returns the text of the panic.
 pub(super) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        text.or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "a panic without a message".into())
-    })
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panic_message(&*panic))
 }

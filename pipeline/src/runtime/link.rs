@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 use tinderbox_link::{Mailbox, mailboxes};
@@ -12,17 +13,7 @@ use crate::{LinkError, PipelineError};
 
 /// The name of a message, unique between its two ranks.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    derive_more::Display,
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
 )]
 #[display("{message} of round {round}")]
 pub struct Tag {
@@ -34,17 +25,7 @@ pub struct Tag {
 
 /// What a message between two ranks contains.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Serialize,
-    Deserialize,
-    derive_more::Display,
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
 )]
 pub enum LinkMessage {
     /// A message of the schedule, between two ranks of one replica.

@@ -18,12 +18,6 @@ pub(crate) struct Awaited<T> {
 }
 
 impl<T> Awaited<T> {
-    pub(crate) fn of(value: T) -> Self {
-        Self {
-            value: Mutex::new(value),
-            changed: Condvar::new(),
-        }
-    }
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         locked(&self.value)
     }

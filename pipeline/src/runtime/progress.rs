@@ -79,6 +79,18 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// Returns the number of reports of the ranks of this process, which changes with every report.
+    pub(crate) fn reports(&self) -> u64 {
+        let (_, progress) = &self.own;
+        progress.iter().map(|rank| rank.reports()).sum()
+    }
+
+    /// Returns what a rank of this process has counted of its request.
+    pub(crate) fn counted(&self, rank: RankIndex) -> Counted {
+        let (first, progress) = &self.own;
+        progress[rank.index() - first.index()].counted()
+    }
+
     /// Returns what every rank but one was last in.
     pub(crate) fn all_but(&self, rank: RankIndex) -> Vec<(RankIndex, String)> {
         let (first, progress) = &self.own;

@@ -102,14 +102,19 @@ pub(crate) fn lend_compact(tensor: DynTensor) -> Result<(TensorType, Bytes), Fak
     lend_one(tensor, 1)
 }
 
-/// Copies a tensor of the CPU to memory of its own, as the same kind of view.
+/// Copies a tensor of the CPU to memory of its own, as the same kind of view, if it is a view of more.
 ///
 /// # Errors
 ///
 /// When it can't be read.
-pub(crate) fn copied(tensor: DynTensor) -> Result<DynTensor, FakeError> {
-    let (kind, piece) = lend_compact(tensor.clone())?;
-    Ok(kind.tensor(Buffer::from(&piece[..])).unwrap_or(tensor))
+pub(crate) fn compact(tensor: DynTensor) -> Result<DynTensor, FakeError> {
+    match tensor.host_memory() {
+        Some((_, memory)) if memory.len() as u64 > tensor.bytes() => {
+            let (kind, piece) = lend_compact(tensor.clone())?;
+            Ok(kind.tensor(Buffer::from(&piece[..])).unwrap_or(tensor))
+        }
+        _ => Ok(tensor),
+    }
 }
 
 /// Returns the bytes of tensors in row-major order. The bytes of a tensor on the CPU that is not a view are not copied.

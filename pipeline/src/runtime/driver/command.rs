@@ -11,9 +11,10 @@ use super::driver::Driver;
 use super::output::{Evaluation, StepOutput};
 use super::state_digest::StateDigest;
 use crate::error::Result;
+use crate::runtime::execute::RankCall;
 use crate::runtime::learning_rates::{LastRates, LearningRates, StepRates};
 use crate::runtime::optimizer::SavedOptimizer;
-use crate::runtime::ranks::{RankCall, To};
+use crate::runtime::ranks::To;
 
 /// A call of a pipeline.
 #[derive(Clone)]
@@ -128,9 +129,8 @@ impl Driver {
             Command::Parameter(path) => self.value_of(path.clone()).map(Reply::Parameter),
             Command::Digest => self.digest().map(Reply::Digest),
             Command::Gather(value) => {
-                let all = self
-                    .ranks
-                    .exchange_bytes(To::All, value.clone(), Vec::new())?;
+                let given = (value.clone(), Vec::new());
+                let all = self.ranks.exchange_bytes(To::All, given)?;
                 let all = all.into_iter().map(|(value, _)| value).collect();
                 Ok(Reply::Gathered(all))
             }

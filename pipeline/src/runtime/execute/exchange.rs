@@ -15,16 +15,16 @@ use crate::runtime::clip::{Change, Norms, SquareSums, sums_of};
 use crate::runtime::link::LinkMessage;
 use crate::runtime::pieces::{Piece, Pieces, from_message, to_message};
 use crate::runtime::stage::check_length;
-use crate::schedule::{RankIndex, StageIndex};
+use crate::schedule::{Action, RankIndex, StageIndex};
 use crate::sum::TreeSum;
 
 impl OnRank<'_> {
     /// The other replicas, with their ranks of a stage.
-    fn others(&self, stage: StageIndex) -> impl Iterator<Item = (usize, RankIndex)> + use<> {
-        let setup = self.rank.setup.clone();
-        let replicas = (0..setup.settings.replicas).filter(move |other| *other != setup.replica);
-        let layout = self.rank.setup.layout.clone();
-        replicas.map(move |replica| (replica, layout.rank_in(replica, stage)))
+    fn others(&self, stage: StageIndex) -> Vec<(usize, RankIndex)> {
+        let setup = &self.rank.setup;
+        let others = (0..setup.settings.replicas).filter(|other| *other != setup.replica);
+        let others = others.map(|replica| (replica, setup.layout.rank_in(replica, stage)));
+        others.collect()
     }
 
     fn pieces(&mut self, stage: StageIndex) -> Arc<Pieces> {
@@ -57,41 +57,54 @@ impl OnRank<'_> {
         pieces: &[Piece],
         message: LinkMessage,
     ) -> Result<Vec<Option<DynTensor>>, ActionError> {
-        let values = self.receive_from(from, self.tag(message))?;
+        let values = self.receive_from(from, message)?;
         check_length(pieces.len(), values.len())?;
         let read = pieces.iter().zip(values);
         read.map(|(piece, value)| from_message(piece, value))
             .collect()
     }
 
-    /// The messages of gradients that a stage waits for, with their senders; the messages of norms, if an update needs them.
-    pub(super) fn awaited_sums(&mut self, stage: StageIndex) -> Vec<(RankIndex, LinkMessage)> {
-        let own = self.rank.setup.replica;
-        let buckets = self.pieces(stage).buckets(own).len();
-        let has_norms = self.needs_norms();
-        let awaited = self.others(stage).flat_map(|(_, from)| {
-            let gradients = (0..buckets).map(|bucket| LinkMessage::Gradients { stage, bucket });
-            let squares = has_norms.then_some(LinkMessage::Squares { stage });
-            let messages = gradients.chain(squares);
-            messages.map(move |message| (from, message))
-        });
-        awaited.collect()
+    /// The messages for which an action will wait, with their senders.
+    fn awaited(&mut self, action: &Action) -> Vec<(RankIndex, LinkMessage)> {
+        let mut awaited = Vec::new();
+        match *action {
+            Action::Receive(message) => {
+                let from = self.rank_of(message.sender());
+                awaited.push((from, LinkMessage::Schedule(message)));
+            }
+            Action::Sum { stage } => {
+                let buckets = self.pieces(stage).buckets(self.rank.setup.replica).len();
+                let squares = self.needs_norms().then_some(LinkMessage::Squares { stage });
+                for (_, from) in self.others(stage) {
+                    let gradients =
+                        (0..buckets).map(|bucket| LinkMessage::Gradients { stage, bucket });
+                    awaited.extend(gradients.chain(squares).map(|message| (from, message)));
+                }
+            }
+            Action::Gather { stage } => {
+                let pieces = self.pieces(stage);
+                for (replica, from) in self.others(stage) {
+                    let buckets = 0..pieces.buckets(replica).len();
+                    let parameters =
+                        buckets.map(|bucket| LinkMessage::Parameters { stage, bucket });
+                    awaited.extend(parameters.map(|message| (from, message)));
+                }
+            }
+            _ => {}
+        }
+        awaited
     }
 
-    /// The messages of parameters that a stage waits for, with their senders.
-    pub(super) fn awaited_parameters(
-        &mut self,
-        stage: StageIndex,
-    ) -> Vec<(RankIndex, LinkMessage)> {
-        let pieces = self.pieces(stage);
-        let awaited = self.others(stage).flat_map(|(replica, from)| {
-            let buckets = 0..pieces.buckets(replica).len();
-            buckets.map(move |bucket| (from, LinkMessage::Parameters { stage, bucket }))
-        });
-        awaited.collect()
+    /// Announces to the link the messages for which an action will wait.
+    pub(super) fn announce(&mut self, action: &Action) -> Result<(), ActionError> {
+        for (from, message) in self.awaited(action) {
+            self.link.post_receive(from, self.tag(message))?;
+        }
+        Ok(())
     }
 
-    fn needs_norms(&self) -> bool {
+    /// Whether the update needs the norms of the gradients of all stages.
+    pub(super) fn needs_norms(&self) -> bool {
         let settings = &self.rank.setup.settings;
         settings.needs_norms(self.round.loss_scale)
     }
@@ -150,8 +163,12 @@ impl OnRank<'_> {
         Ok(())
     }
 
-    /// The sums of squares of the pieces that this replica updates, 0 for missing gradients.
+    /// The sums of squares of the pieces that this replica updates, 0 for missing gradients; computed once, until they are part
+    /// of the norms of all replicas.
     fn own_squares(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
+        if let Some(squares) = self.own_squares.remove(&index) {
+            return Ok(squares);
+        }
         let loss_is_finite = self.loss_is_finite()?;
         let stage = self.rank.stage_mut(index);
         let sums = SquareSums::of(&stage.gradients.complete);
@@ -168,27 +185,21 @@ impl OnRank<'_> {
     }
 
     /// The squared norms of the gradients of a stage over all replicas, by parameter.
-    pub(super) fn norms_of_all(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
-        let own = self.rank.setup.replica;
-        let parameters = self.rank.stage_mut(index).parameters().len();
-        let mut norms = Norms {
-            squares: vec![0.0; parameters],
-            loss_is_finite: true,
-        };
-        let mut parts: Vec<Vec<f64>> = vec![Vec::new(); parameters];
-        let mut kept = self.own_squares.remove(&index);
+    fn norms_of_all(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
+        let setup = self.rank.setup.clone();
         let pieces = self.pieces(index);
-        for replica in 0..self.rank.setup.settings.replicas {
-            let of_replica = match kept.take_if(|_| replica == own) {
-                Some(squares) => squares,
-                None if replica == own => self.own_squares(index)?,
-                None => {
-                    let from = self.rank.setup.layout.rank_in(replica, index);
-                    let tag = self.tag(LinkMessage::Squares { stage: index });
-                    read_norms(&self.receive_from(from, tag)?)?
-                }
+        let parameters = self.rank.stage_mut(index).parameters().len();
+        let mut parts: Vec<Vec<f64>> = vec![Vec::new(); parameters];
+        let mut loss_is_finite = true;
+        for replica in 0..setup.settings.replicas {
+            let of_replica = if replica == setup.replica {
+                self.own_squares(index)?
+            } else {
+                let from = setup.layout.rank_in(replica, index);
+                let message = LinkMessage::Squares { stage: index };
+                read_norms(&self.receive_from(from, message)?)?
             };
-            norms.loss_is_finite &= of_replica.loss_is_finite;
+            loss_is_finite &= of_replica.loss_is_finite;
             let pieces = pieces.of(replica);
             let counts = pieces.iter().map(|piece| sums_of(&piece.size()));
             check_length(counts.clone().sum(), of_replica.squares.len())?;
@@ -197,10 +208,11 @@ impl OnRank<'_> {
                 parts[piece.place].extend(sums.by_ref().take(count));
             }
         }
-        for (square, parts) in norms.squares.iter_mut().zip(parts) {
-            *square = parts.iter().sum();
-        }
-        Ok(norms)
+        let squares = parts.iter().map(|parts| parts.iter().sum::<f64>());
+        Ok(Norms {
+            squares: squares.collect(),
+            loss_is_finite,
+        })
     }
 
     /// Sends what this replica has updated of a stage to the others.
@@ -211,7 +223,8 @@ impl OnRank<'_> {
     ) -> Result<(), ActionError> {
         let pieces = self.pieces(stage);
         let buckets = pieces.buckets(self.rank.setup.replica);
-        let to: Vec<RankIndex> = self.others(stage).map(|(_, to)| to).collect();
+        let to = self.others(stage).into_iter().map(|(_, to)| to);
+        let to: Vec<RankIndex> = to.collect();
         let message = |bucket| LinkMessage::Parameters { stage, bucket };
         self.send_pieces(&to, buckets, updated, message)
     }
@@ -230,9 +243,7 @@ impl OnRank<'_> {
         self.rank.stage_mut(stage).gather(given)?;
         self.share_on_rank(stage)
     }
-}
 
-impl OnRank<'_> {
     /// Returns the change of the gradients of all stages before the update; computed once per round.
     pub(super) fn change(&mut self) -> Result<Change, ActionError> {
         if let Some(change) = self.change {
@@ -241,7 +252,7 @@ impl OnRank<'_> {
         let settings = &self.rank.setup.settings;
         let stops = settings.stop_on_non_finite;
         let (max, scale) = (settings.max_norm(), self.round.loss_scale);
-        if !settings.needs_norms(scale) {
+        if !self.needs_norms() {
             return Ok(*self.change.insert(Change::Keep));
         }
         let squares = self.squared_norms()?;
@@ -286,7 +297,7 @@ impl OnRank<'_> {
 
     /// Whether the losses that this rank has computed are finite, if that is checked. The stage that computes a loss has
     /// finished it before the gradients of its parameters are complete.
-    pub(super) fn loss_is_finite(&self) -> Result<bool, ActionError> {
+    fn loss_is_finite(&self) -> Result<bool, ActionError> {
         let stops = self.rank.setup.settings.stop_on_non_finite;
         let weighs = |k: usize| self.round.micro_batch(k).weight != 0.0;
         let losses = self.unread.losses.iter();

@@ -9,4 +9,4 @@ mod on_rank;
 
 mod serve;
 
-pub(crate) use serve::{RankRequest, Reply, run_rank};
+pub(crate) use serve::{RankCall, RankRequest, run_rank};

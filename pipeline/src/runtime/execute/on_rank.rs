@@ -11,13 +11,13 @@ use tinderbox_fake::{DynTensor, FakeError, ValueId, is_host};
 use crate::cut::Phase;
 use crate::kept::Location;
 use crate::runtime::caught::{action_error, caught, device_failed};
-use crate::runtime::clip::{Change, Norms, SquareSums, each, scaled};
+use crate::runtime::clip::{Change, Norms, SquareSums};
 use crate::runtime::executor::{Host, Job};
 use crate::runtime::link::{Link, LinkMessage, Tag};
 use crate::runtime::pass::Streaming;
 use crate::runtime::progress::Watch;
 use crate::runtime::round::{MicroInput, Part, RankReport, Reported, Round};
-use crate::runtime::stage::{RankSetup, Stage, check_length};
+use crate::runtime::stage::{RankSetup, Stage, check_length, stage_of};
 use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::Given;
 use crate::{ActionError, LinkError, RankError, StartError};
@@ -71,18 +71,17 @@ impl<'a> OnRank<'a> {
     /// Reads the report from the device of the rank; the tensors of outputs stay there.
     pub(super) fn read_report(mut self) -> Result<Reported, RankError> {
         let rank = self.rank.setup.rank;
-        let failed = |stage, micro_batch: Option<usize>, action: &'static str| {
-            let place = (stage, micro_batch.map(MicroBatchIndex::new));
+        let failed = |place, action: &'static str| {
             move |source: FakeError| action_error(rank, place, action, source.into())
         };
         for (number, loss) in self.unread.losses {
-            let data = loss.to_data();
-            let data = data.map_err(failed(None, Some(number), "READ LOSS"))?;
+            let place = (None, Some(MicroBatchIndex::new(number)));
+            let data = loss.to_data().map_err(failed(place, "READ LOSS"))?;
             self.report.losses.push((number, data.iter::<f64>().next()));
         }
         for (stage, places, sums) in self.unread.squares {
             let sums = sums.read(|sums| sums.to_data());
-            let sums = sums.map_err(failed(Some(stage), None, "READ NORMS"))?;
+            let sums = sums.map_err(failed((Some(stage), None), "READ NORMS"))?;
             let pieces = places.into_iter().zip(sums);
             let pieces = pieces.map(|(place, sums)| (stage, place, sums));
             self.report.squares.extend(pieces);
@@ -135,11 +134,11 @@ impl<'a> OnRank<'a> {
             (Given::Input(position), Some(carry))
                 if let Some(index) = micro.cut.carried.index_of(position) =>
             {
-                let at = (task.micro_batch.index(), index);
-                let value = stage.carried.take(carry.number, at);
-                Ok(value
-                    .expect("the driver has checked that the stage has the value")
-                    .into())
+                let at = (carry.number, task.micro_batch.index(), index);
+                // The program that gets it has the only handle and may work in place.
+                let value = stage.carried.remove(&at);
+                let value = value.expect("the driver has checked that the stage has the value");
+                Ok(value.into())
             }
             (given, _) => Ok(stage.given(given, dtype, micro)?.into()),
         }
@@ -165,7 +164,8 @@ impl<'a> OnRank<'a> {
             for (position, value) in phase.carried.iter().zip(outputs) {
                 let index = micro.cut.carried.index_of(*position);
                 let index = index.expect("a program replaces carried tensors only");
-                stage.carried.put(carry.number, (k.index(), index), value);
+                let at = (carry.number, k.index(), index);
+                stage.carried.insert(at, value);
             }
         }
     }
@@ -173,37 +173,15 @@ impl<'a> OnRank<'a> {
     /// Clips the gradients of a stage and runs its optimizer.
     fn update(&mut self, index: StageIndex) -> Result<(), ActionError> {
         let change = self.change()?;
-        let setup = self.rank.setup.clone();
         let stage = self.rank.stage_mut(index);
         // Reading the norms on the driver would make devices other than the CPU wait after each step.
-        if is_host(&setup.device) && self.report.gradient_norm.is_none() {
+        if is_host(stage.device()) && self.report.gradient_norm.is_none() {
             let places = stage.own_pieces().iter().map(|piece| piece.place);
-            let sums = (
-                index,
-                places.collect(),
-                SquareSums::of(&stage.gradients.complete),
-            );
-            self.unread.squares.push(sums);
+            let sums = SquareSums::of(&stage.gradients.complete);
+            self.unread.squares.push((index, places.collect(), sums));
         }
-        let updated = if let Change::Skip = change {
-            stage.drop_gradients();
-            vec![None; stage.own_pieces().len()]
-        } else {
-            stage.update(&self.round.rates, |gradient| {
-                if setup.abort.is_triggered() {
-                    return Err(LinkError::Aborted.into());
-                }
-                let gradient = match change {
-                    Change::Scale(factor) => scaled(gradient, factor),
-                    Change::Keep | Change::Skip => gradient,
-                };
-                match setup.settings.each() {
-                    Some(config) => each(config, gradient),
-                    None => Ok(gradient),
-                }
-            })?
-        };
-        match setup.settings.replicas {
+        let updated = stage.update(&self.round.rates, change)?;
+        match self.rank.setup.settings.replicas {
             1 => self.share_on_rank(index),
             _ => self.send_updated(index, updated),
         }
@@ -228,9 +206,9 @@ impl<'a> OnRank<'a> {
     pub(super) fn receive_from(
         &mut self,
         from: RankIndex,
-        tag: Tag,
+        message: LinkMessage,
     ) -> Result<Vec<DynTensor>, ActionError> {
-        let values = self.link.poll(from, tag);
+        let values = self.link.poll(from, self.tag(message));
         values.map_err(|error| match error {
             LinkError::Timeout { from, key, timeout } => ActionError::Late {
                 from,
@@ -245,54 +223,11 @@ impl<'a> OnRank<'a> {
     /// Waits for a message of the schedule.
     fn receive_message(&mut self, message: Message) -> Result<Vec<DynTensor>, ActionError> {
         let from = self.rank_of(message.sender());
-        self.receive_from(from, self.tag(LinkMessage::Schedule(message)))
-    }
-
-    /// Sends parameters to a copy, or norms to all.
-    fn send_other(&mut self, message: Message) -> Result<(), ActionError> {
-        let values = match message {
-            Message::Tie(tie) => self.rank.stage_mut(tie.owner).shared_with(tie.copy),
-            Message::Norm { from, .. } => vec![self.norms_of(from)?.to_message()],
-            Message::Values { .. } => unreachable!("the executor takes the values"),
-        };
-        self.send(message, values)
-    }
-
-    /// Receives parameters of an owner, or norms.
-    fn receive_other(&mut self, message: Message) -> Result<(), ActionError> {
-        let values = self.receive_message(message)?;
-        match message {
-            Message::Tie(tie) => {
-                let copy = self.rank.stage_mut(tie.copy);
-                copy.replace_shared(tie.owner, values)?;
-            }
-            Message::Norm { from, .. } => {
-                self.norms.insert(from, read_norms(&values)?);
-            }
-            Message::Values { .. } => unreachable!("the executor keeps the values"),
-        }
-        Ok(())
-    }
-
-    /// Announces to the link the messages for which an action will wait.
-    pub(super) fn announce(&mut self, action: &Action) -> Result<(), ActionError> {
-        let awaited = match *action {
-            Action::Receive(message) => {
-                let from = self.rank_of(message.sender());
-                vec![(from, LinkMessage::Schedule(message))]
-            }
-            Action::Sum { stage } => self.awaited_sums(stage),
-            Action::Gather { stage } => self.awaited_parameters(stage),
-            _ => Vec::new(),
-        };
-        for (from, message) in awaited {
-            self.link.post_receive(from, self.tag(message))?;
-        }
-        Ok(())
+        self.receive_from(from, LinkMessage::Schedule(message))
     }
 
     /// The rank that runs a stage in this replica.
-    fn rank_of(&self, stage: StageIndex) -> RankIndex {
+    pub(super) fn rank_of(&self, stage: StageIndex) -> RankIndex {
         let setup = &self.rank.setup;
         setup.layout.rank_in(setup.replica, stage)
     }
@@ -314,7 +249,8 @@ impl Host for OnRank<'_> {
         let loaded = loaded.collect::<Result<Vec<_>, ActionError>>()?;
         let (device, epoch) = (&self.rank.setup.device, self.round.epoch);
         let started = epoch.map(since);
-        let made = flush_device(run_all(loaded, device)?, device, self.round)?;
+        let made = run_all(loaded, device)?;
+        flush_device(device, self.round)?;
         if let (Some(epoch), Some(started)) = (epoch, started) {
             self.program_time += since(epoch) - started;
         }
@@ -356,12 +292,27 @@ impl Host for OnRank<'_> {
 
     fn act(&mut self, action: Action) -> Result<(), ActionError> {
         match action {
-            Action::Send(message) => return self.send_other(message),
-            Action::Receive(message) => return self.receive_other(message),
+            Action::Send(message @ Message::Tie(tie)) => {
+                let values = self.rank.stage_mut(tie.owner).shared_with(tie.copy);
+                return self.send(message, values);
+            }
+            Action::Send(message @ Message::Norm { from, .. }) => {
+                let norms = self.norms_of(from)?.to_message();
+                return self.send(message, vec![norms]);
+            }
+            Action::Receive(message @ Message::Tie(tie)) => {
+                let values = self.receive_message(message)?;
+                let copy = self.rank.stage_mut(tie.copy);
+                return copy.replace_shared(tie.owner, values);
+            }
+            Action::Receive(message @ Message::Norm { from, .. }) => {
+                let norms = read_norms(&self.receive_message(message)?)?;
+                self.norms.insert(from, norms);
+                return Ok(());
+            }
             Action::Reduce { stage, .. } => {
                 self.reduce(stage)?;
-                let setup = &self.rank.setup;
-                if setup.streamed.is_some() && setup.settings.needs_norms(self.round.loss_scale) {
+                if self.rank.setup.streamed.is_some() && self.needs_norms() {
                     // While the stage has its parameters.
                     self.norms_of(stage)?;
                 }
@@ -372,7 +323,7 @@ impl Host for OnRank<'_> {
             Action::Gather { stage } => self.gather(stage)?,
             _ => unreachable!("certified lists have no other actions"),
         }
-        flush_device((), &self.rank.setup.device, self.round)
+        flush_device(&self.rank.setup.device, self.round)
     }
 
     fn kept(&mut self, _: Location, _: ValueId, value: &DynTensor) {
@@ -429,15 +380,12 @@ pub(super) fn since(epoch: Instant) -> u64 {
 
 /// Makes the device start its queue, so that it runs in parallel to this thread; if times are measured,
 /// waits until it is done. The CPU has no queue.
-fn flush_device<T>(made: T, device: &Device, round: &Round) -> Result<T, ActionError> {
+fn flush_device(device: &Device, round: &Round) -> Result<(), ActionError> {
     let flushed = match round.epoch {
         Some(_) => device.sync(),
         None => device.flush(),
     };
-    match flushed {
-        Ok(()) => Ok(made),
-        Err(error) => Err(device_failed(device, error)),
-    }
+    flushed.map_err(|error| device_failed(device, error))
 }
 
 /// The state of a rank.
@@ -484,7 +432,6 @@ impl Rank {
     }
 
     pub(super) fn stage_mut(&mut self, index: StageIndex) -> &mut Stage {
-        let stage = self.stages.iter_mut().find(|stage| stage.index() == index);
-        stage.expect("certified lists of a rank name its own stages")
+        stage_of(&mut self.stages, index)
     }
 }

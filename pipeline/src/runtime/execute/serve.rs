@@ -1,5 +1,6 @@
 //! The thread of a rank: it serves the requests of the driver, and runs its lists of actions.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,18 +19,19 @@ use crate::runtime::stage::{RankSetup, Stage};
 use crate::schedule::{Action, MicroBatchIndex, RankIndex, RankTimeline, Span};
 use crate::{ActionError, PipelineError, RankError};
 
-/// A call that runs on a rank's thread, with its stages.
-type Call = Box<dyn FnOnce(RankIndex, &mut [Stage]) + Send>;
+/// A call that runs on every rank's thread, with its stages.
+pub(crate) type RankCall =
+    Arc<dyn Fn(RankIndex, &mut [Stage]) -> Box<dyn Any + Send> + Send + Sync>;
 
 /// Where a rank sends what it returns.
-pub(crate) type Reply<T> = Sender<(RankIndex, T)>;
+type Reply<T> = Sender<(RankIndex, T)>;
 
 /// A request of the driver to a rank.
 pub(crate) enum RankRequest {
     /// Runs a list of actions and reports; a pass is for streamed stages.
     Round(Arc<Round>, Option<Arc<Pass>>, Reply<Reported>),
     /// Runs code of the driver.
-    Call(Call),
+    Call(RankCall, Reply<Box<dyn Any + Send>>),
 }
 
 /// Creates the stages of a rank, then serves requests until their sender is dropped. If the parameters
@@ -73,13 +75,10 @@ impl Rank {
                     // The driver may have stopped waiting.
                     let _ = channels.send(&report, (rank, done));
                 }
-                RankRequest::Call(call) => {
+                RankRequest::Call(call, reply) => {
                     self.setup.progress.restart();
-                    let call = || {
-                        call(rank, &mut self.stages);
-                        Ok(())
-                    };
-                    attempt(rank, "CALL", call)?;
+                    let result = attempt(rank, "CALL", || Ok(call(rank, &mut self.stages)))?;
+                    let _ = channels.send(&reply, (rank, result));
                 }
             }
         }
@@ -107,9 +106,7 @@ pub(super) fn run_list(
     link: &mut dyn Link,
 ) -> Result<Reported, RankError> {
     for stage in &mut rank.stages {
-        stage.clear_gradients();
-        stage.keep_loaded(&round.kept);
-        stage.carried.retain(&round.carries.existing);
+        stage.begin_round(&round.kept, &round.carries.existing);
     }
     let setup = rank.setup.clone();
     let part = &round.parts[setup.replica];

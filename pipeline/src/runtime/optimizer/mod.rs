@@ -15,4 +15,4 @@ pub(super) use groups::{Optimizers, Rule, check_group, contains};
 pub(super) use probe::{bytes_per_element, keeps_state, works_by_row};
 pub use saved::{SavedOptimizer, SavedState, StateFields, StatePart, StateTensor};
 pub use state::OptimizerSnapshot;
-pub(super) use state::OptimizerState;
+pub(super) use state::{PieceOptimizer, restore_states};

@@ -143,28 +143,27 @@ pub(super) fn flattened(
 /// The prefix of every name of a saved state.
 pub(super) const PREFIX: &str = "optimizer.";
 
-impl SavedState {
-    /// The parameter's tensors. Cost: a pass over all names.
-    fn tensors_of(&self, path: &ParameterPath) -> impl Iterator<Item = &(String, TensorData)> {
-        let prefix = format!("{PREFIX}{path}.");
-        let tensors = self.tensors.iter();
-        tensors.filter(move |(name, _)| name.starts_with(&prefix))
-    }
+/// The values of a parameter. Cost: a pass over all names.
+fn of_path<'a, T>(
+    values: &'a [(String, T)],
+    path: &ParameterPath,
+) -> impl Iterator<Item = &'a (String, T)> + use<'a, T> {
+    let prefix = format!("{PREFIX}{path}.");
+    let values = values.iter();
+    values.filter(move |(name, _)| name.starts_with(&prefix))
 }
 
 impl SavedOptimizer for SavedState {
     fn fields(&self, path: &ParameterPath) -> StateFields {
-        let prefix = format!("{PREFIX}{path}.");
-        let tensors = self.tensors_of(path).map(|(name, data)| StateTensor {
+        let tensors = of_path(&self.tensors, path);
+        let tensors = tensors.map(|(name, data)| StateTensor {
             name: name.clone(),
             shape: data.shape().iter().map(|d| *d as u64).collect(),
             dtype: data.dtype(),
         });
-        let scalars = self.scalars.iter();
-        let scalars = scalars.filter(|(name, _)| name.starts_with(&prefix));
         StateFields {
             tensors: tensors.collect(),
-            scalars: scalars.cloned().collect(),
+            scalars: of_path(&self.scalars, path).cloned().collect(),
         }
     }
 
@@ -173,9 +172,7 @@ impl SavedOptimizer for SavedState {
         path: &ParameterPath,
         _: &dyn Observer,
     ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
-        Ok(self
-            .tensors_of(path)
-            .map(|(_, data)| data.clone())
-            .collect())
+        let tensors = of_path(&self.tensors, path);
+        Ok(tensors.map(|(_, data)| data.clone()).collect())
     }
 }

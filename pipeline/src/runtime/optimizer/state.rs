@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::optim::{DynState, StateSource};
 use burn::tensor::{DType, Device, TensorData};
 use burn_pack::Scalar;
@@ -20,79 +19,60 @@ use crate::runtime::caught::guarded;
 use crate::runtime::clip::any_rank;
 use crate::runtime::pieces::Piece;
 
-/// The optimizers and their states for the parameters of one stage, by position.
+/// The optimizer of a piece that a stage updates, and its state.
 #[derive(Clone, derive_more::Debug)]
-#[debug("OptimizerState {{ parameters: {}, stepped: {}, .. }}", states.len(), states.iter().flatten().count())]
-pub(crate) struct OptimizerState {
-    rules: Vec<Rule>,
-    states: Vec<Option<DynState>>,
+pub(crate) struct PieceOptimizer {
+    pub(crate) path: ParameterPath,
+    pub(crate) piece: Piece,
+    pub(crate) rule: Rule,
+    /// `None` until it has stepped.
+    #[debug("{}", state.is_some())]
+    pub(crate) state: Option<DynState>,
 }
 
-impl OptimizerState {
-    /// Creates a state that has not stepped yet, with the rule of each parameter.
-    pub(crate) fn new(rules: Vec<Rule>) -> Self {
-        Self {
-            states: vec![None; rules.len()],
-            rules,
-        }
-    }
-
-    /// Takes the state of a parameter.
-    pub(crate) fn take(&mut self, position: usize) -> Option<DynState> {
-        self.states[position].take()
-    }
-
-    /// Returns how the gradient of a parameter is clipped by its optimizer's configuration.
-    pub(crate) fn clipping(&self, position: usize) -> Option<&GradientClippingConfig> {
-        self.rules[position].clipping.as_ref()
-    }
-
-    /// Returns the parameter's next value.
-    pub(crate) fn step(
-        &mut self,
-        position: usize,
-        lr: f64,
-        value: DynTensor,
-        gradient: DynTensor,
-    ) -> DynTensor {
+impl PieceOptimizer {
+    /// Returns the next value of the piece.
+    pub(crate) fn step(&mut self, lr: f64, value: DynTensor, gradient: DynTensor) -> DynTensor {
         let (rank, elements) = (value.shape().num_dims(), value.shape().num_elements());
         let device = value.device();
-        let state = self.states[position].take();
+        let state = self.state.take();
         // The bridge type does not contain the rank, which is passed separately.
         let [value, gradient] = [value, gradient].map(|tensor| any_rank(tensor).into_bridge());
-        let rule = &self.rules[position];
         // Such as the norm of a parameter.
-        let summed = if rule.is_by_element { 0 } else { elements };
+        let summed = if self.rule.is_by_element { 0 } else { elements };
+        let optimizer = &self.rule.optimizer;
         let (value, state) = with_ordered_sums(&device, summed, || {
-            rule.optimizer.step_dyn(rank, lr, value, gradient, state)
+            optimizer.step_dyn(rank, lr, value, gradient, state)
         });
-        self.states[position] = state;
+        self.state = state;
         value.into()
     }
 
-    /// Returns the average of a parameter's values, if the optimizers keep averages and it has stepped.
-    pub(crate) fn average(&self, position: usize) -> Option<DynTensor> {
-        Some(average_of(self.states[position].as_ref()?).clone())
+    /// Returns the average of the values, if the optimizers keep averages and this one has stepped.
+    pub(crate) fn average(&self) -> Option<DynTensor> {
+        Some(average_of(self.state.as_ref()?).clone())
     }
 
-    /// Advances the average of a parameter, if it has one, by a step that did not update it.
-    pub(crate) fn average_unchanged(&mut self, position: usize, value: DynTensor, decay: f64) {
-        let state = self.states[position].take();
-        self.states[position] = state.map(|state| with_value(state, value, decay));
+    /// Advances the average, if there is one, by a step that did not update the piece.
+    pub(crate) fn average_unchanged(&mut self, value: DynTensor, decay: f64) {
+        let state = self.state.take();
+        self.state = state.map(|state| with_value(state, value, decay));
     }
+}
 
+impl Rule {
     /// Fails if the saved state of a parameter is of another optimizer or of another shape. Reads no values: it rebuilds a
     /// state with one element per tensor.
     pub(crate) fn check(
         &self,
-        (position, path, shape): (usize, &ParameterPath, &[u64]),
+        path: &ParameterPath,
+        shape: &[u64],
         fields: &StateFields,
         device: &Device,
     ) -> Result<(), RestoreError> {
         if fields.is_empty() {
             return Ok(());
         }
-        let rank = shape.len();
         let one = |tensor: &StateTensor| {
             let shape = vec![1; tensor.shape.len()];
             TensorData::zeros::<f32, _>(shape).convert_dtype(tensor.dtype)
@@ -101,9 +81,8 @@ impl OptimizerState {
         let prefix = format!("{PREFIX}{path}");
         // Burn panics on a tensor of another rank.
         let rebuilt = guarded(|| {
-            let state = self.rebuilt((position, path, rank), fields, data, device)?;
-            let optimizer = &*self.rules[position].optimizer;
-            Some(flattened(optimizer, &prefix, Some(&state)))
+            let state = self.rebuilt(path, shape.len(), fields, data, device)?;
+            Some(flattened(&*self.optimizer, &prefix, Some(&state)))
         });
         let sink = rebuilt.ok().flatten().unwrap_or_default();
         let tensors = sink.tensors.into_iter();
@@ -117,7 +96,7 @@ impl OptimizerState {
             return Err(other_optimizer(path, fields));
         }
         for tensor in &fields.tensors {
-            if self.rules[position].is_by_element && tensor.shape != shape {
+            if self.is_by_element && tensor.shape != shape {
                 return Err(RestoreError::StateShape {
                     tensor: tensor.name.clone(),
                     saved: tensor.shape.clone(),
@@ -137,53 +116,10 @@ impl OptimizerState {
         Ok(())
     }
 
-    /// Replaces the state of each parameter by the saved one, or by no state if none was saved. The old
-    /// states are dropped before the new ones are read, small ones together.
-    pub(crate) fn restore(
-        &mut self,
-        parameters: &[(&ParameterPath, &Piece)],
-        saved: &dyn SavedOptimizer,
-        device: &Device,
-        observer: &dyn Observer,
-    ) -> Result<(), RestoreError> {
-        let mut wanted = Vec::new();
-        for (position, (path, piece)) in parameters.iter().enumerate() {
-            self.states[position] = saved.state(path);
-            if self.states[position].is_some() {
-                continue;
-            }
-            let fields = saved.fields(path);
-            if !fields.is_empty() {
-                wanted.push((position, *path, *piece, fields));
-            }
-        }
-        let bytes = wanted.iter().map(|(.., fields)| fields.bytes());
-        for group in groups_by_bytes(bytes) {
-            let group = &wanted[group];
-            let paths: Vec<&ParameterPath> = group.iter().map(|(_, path, ..)| *path).collect();
-            let read = saved.read_all(&paths, observer);
-            let read = read.map_err(|source| unread(&paths, saved, observer, source))?;
-            for ((position, path, piece, fields), data) in group.iter().zip(read) {
-                // `check` has refused states of other shapes for all optimizers whose parameters are divided.
-                let cut = |data: TensorData| match piece.is_whole() {
-                    true => data,
-                    false => rows_of(data, piece),
-                };
-                let data = data.into_iter().map(cut).collect();
-                let rank = piece.shape.len();
-                let state = self.rebuilt((*position, path, rank), fields, data, device);
-                let state = state.ok_or_else(|| other_optimizer(path, fields))?;
-                self.states[*position] = Some(state);
-            }
-            // Reports progress even for a small state.
-            observer.advanced(0);
-        }
-        Ok(())
-    }
-
     fn rebuilt(
         &self,
-        (position, path, rank): (usize, &ParameterPath, usize),
+        path: &ParameterPath,
+        rank: usize,
         fields: &StateFields,
         data: Vec<TensorData>,
         device: &Device,
@@ -192,9 +128,50 @@ impl OptimizerState {
         for (tensor, data) in fields.tensors.iter().zip(data) {
             source.insert_tensor(tensor.name.clone(), data);
         }
-        let (prefix, optimizer) = (format!("{PREFIX}{path}"), &self.rules[position].optimizer);
+        let prefix = format!("{PREFIX}{path}");
+        let optimizer = &self.optimizer;
         optimizer.state_unflatten(rank, &prefix, &mut source, device)
     }
+}
+
+/// Replaces the state of each piece by the saved one, or by no state if none was saved. The old
+/// states are dropped before the new ones are read, small ones together.
+pub(crate) fn restore_states(
+    optimizers: &mut [PieceOptimizer],
+    saved: &dyn SavedOptimizer,
+    device: &Device,
+    observer: &dyn Observer,
+) -> Result<(), RestoreError> {
+    let mut wanted = Vec::new();
+    for optimizer in optimizers {
+        optimizer.state = saved.state(&optimizer.path);
+        if optimizer.state.is_some() {
+            continue;
+        }
+        let fields = saved.fields(&optimizer.path);
+        if !fields.is_empty() {
+            wanted.push((optimizer, fields));
+        }
+    }
+    let bytes = wanted.iter().map(|(_, fields)| fields.bytes());
+    for group in groups_by_bytes(bytes) {
+        let group = &mut wanted[group];
+        let paths: Vec<&ParameterPath> = group.iter().map(|(of, _)| &of.path).collect();
+        let read = saved.read_all(&paths, observer);
+        let read = read.map_err(|source| unread(&paths, saved, observer, source))?;
+        for ((optimizer, fields), data) in group.iter_mut().zip(read) {
+            let (path, piece) = (&optimizer.path, &optimizer.piece);
+            // `check` has refused states of other shapes for all optimizers whose parameters are divided.
+            let data = data.into_iter().map(|data| rows_of(data, piece));
+            let (rank, data) = (piece.shape.len(), data.collect());
+            let state = optimizer.rule.rebuilt(path, rank, fields, data, device);
+            let state = state.ok_or_else(|| other_optimizer(path, fields))?;
+            optimizer.state = Some(state);
+        }
+        // Reports progress even for a small state.
+        observer.advanced(0);
+    }
+    Ok(())
 }
 
 /// The error of states that could not be read together, with the first that can't be read alone.
@@ -204,10 +181,8 @@ fn unread(
     observer: &dyn Observer,
     source: Box<dyn Error + Send + Sync>,
 ) -> RestoreError {
-    let mut errors = paths
-        .iter()
-        .map(|path| Some((*path, saved.read(path, observer).err()?)));
-    let alone = errors.find_map(|error| error);
+    let mut each = paths.iter();
+    let alone = each.find_map(|path| Some((*path, saved.read(path, observer).err()?)));
     let (path, source) = alone.unwrap_or((paths[0], source));
     RestoreError::ReadState {
         path: path.clone(),
@@ -217,8 +192,8 @@ fn unread(
 
 /// The rows of a piece, of a tensor of its parameter's state.
 fn rows_of(data: TensorData, piece: &Piece) -> TensorData {
-    let mut sizes = data.shape().iter().zip(&piece.shape);
-    if data.shape().len() != piece.shape.len() || sizes.any(|(own, of)| *own as u64 != *of) {
+    let sizes = data.shape().iter().map(|size| *size as u64);
+    if piece.is_whole() || !sizes.eq(piece.shape.iter().copied()) {
         return data;
     }
     let (dtype, rows) = (data.dtype(), piece.shape[0].max(1));
@@ -245,19 +220,9 @@ pub(crate) struct PieceState<'a> {
 
 /// The state of a stage's optimizer at one point in time.
 #[derive(Clone, Debug)]
-pub struct OptimizerSnapshot {
-    optimizer: Option<OptimizerState>,
-    pieces: Vec<(ParameterPath, Piece)>,
-}
+pub struct OptimizerSnapshot(pub(crate) Vec<PieceOptimizer>);
 
 impl OptimizerSnapshot {
-    pub(crate) fn new(
-        optimizer: Option<OptimizerState>,
-        pieces: Vec<(ParameterPath, Piece)>,
-    ) -> Self {
-        Self { optimizer, pieces }
-    }
-
     /// Returns the state, copied to the host; empty without an optimizer.
     ///
     /// # Errors
@@ -285,15 +250,16 @@ impl OptimizerSnapshot {
         &self,
         is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
     ) -> Result<Vec<PieceState<'_>>, ExecutionError> {
-        let stepped = self.stepped();
-        let selected = stepped.filter(|(path, piece, ..)| is_selected(path, piece));
-        let saved = selected.map(|(path, piece, state, rule)| {
-            let sink = flattened(&*rule.optimizer, &format!("{PREFIX}{path}"), Some(state));
+        let selected = self.0.iter();
+        let selected = selected.filter(|of| of.state.is_some() && is_selected(&of.path, &of.piece));
+        let saved = selected.map(|of| {
+            let prefix = format!("{PREFIX}{}", of.path);
+            let sink = flattened(&*of.rule.optimizer, &prefix, of.state.as_ref());
             let tensors = sink.tensors.into_iter();
             let tensors = tensors.map(|(name, data)| Ok((name, read_now(data)?)));
             Ok(PieceState {
-                path,
-                piece,
+                path: &of.path,
+                piece: &of.piece,
                 tensors: tensors.collect::<Result<_, ExecutionError>>()?,
                 scalars: sink.scalars,
             })
@@ -303,16 +269,7 @@ impl OptimizerSnapshot {
 
     /// Returns the state of each piece that has one, as it is.
     pub(crate) fn states(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
-        let stepped = self.stepped();
-        stepped.map(|(path, piece, state, _)| (path, piece, state))
-    }
-
-    /// The pieces that have a state, with the rule of each.
-    fn stepped(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState, &Rule)> {
-        let optimizer = self.optimizer.iter();
-        let states = optimizer.flat_map(|of| of.states.iter().zip(&of.rules));
-        let pieces = self.pieces.iter().zip(states);
-        pieces
-            .filter_map(|((path, piece), (state, rule))| Some((path, piece, state.as_ref()?, rule)))
+        let pieces = self.0.iter();
+        pieces.filter_map(|of| Some((&of.path, &of.piece, of.state.as_ref()?)))
     }
 }

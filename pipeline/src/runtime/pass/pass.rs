@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device};
+use burn::tensor::DType;
 use tinderbox_deferred::{ParameterTable, Request, Source, available_bytes, process_bytes};
 use tinderbox_fake::Mode;
 use tinderbox_planner::{
@@ -16,8 +16,7 @@ use super::visits::{Visit, visits};
 use crate::StreamedError;
 use crate::lists::StepLists;
 use crate::runtime::program::CutProgram;
-use crate::runtime::stage::RankSetup;
-use crate::runtime::streamed::{Item, Trained};
+use crate::runtime::streamed::{Activation, Item, StreamedSetup, request_as};
 use crate::schedule::StageIndex;
 
 /// Bytes that the process may need in addition to all that is counted: stacks of threads, small allocations, and memory that
@@ -41,12 +40,6 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// The request for a parameter.
-    pub(crate) fn request(&self, setup: &RankSetup, position: usize) -> Request {
-        let dtype = self.dtypes[&position];
-        request(&setup.table, &setup.device, (position, dtype))
-    }
-
     /// Whether a pass of these visits may be run with its plan, and would not leave much memory unused.
     fn serves(&self, visits: &[Visit], is_training: bool, budget_bytes: u64) -> bool {
         let is_same = |planned: &Visit, visit: &Visit| {
@@ -64,28 +57,19 @@ impl Pass {
     }
 }
 
-fn request(table: &ParameterTable, device: &Device, (position, dtype): (usize, DType)) -> Request {
-    let parameter = &table.iter().as_slice()[position];
-    let request = Request::of(table, parameter, device);
-    Request { dtype, ..request }
-}
-
 /// Plans passes within a memory limit.
 pub(crate) struct Passes {
     budget: MemoryBudget,
     table: Arc<ParameterTable>,
-    device: Device,
     source: Arc<dyn Source>,
+    /// What a step may change, and where it may write activations.
+    setup: Arc<StreamedSetup>,
     /// The limit in bytes.
     limit_bytes: u64,
     /// The bytes of it that are allowed for values.
     values_bytes: u64,
     /// Bytes that are not for values.
     besides_bytes: u64,
-    /// What a step may change.
-    trained: Trained,
-    /// Whether a step may write activations.
-    may_write: bool,
     last: Option<Arc<Pass>>,
 }
 
@@ -93,9 +77,9 @@ impl Passes {
     /// Measures what the process holds. Called when everything but parameters and activations is there.
     pub(crate) fn new(
         budget: MemoryBudget,
-        (table, device): (Arc<ParameterTable>, Device),
+        table: Arc<ParameterTable>,
         source: Arc<dyn Source>,
-        (trained, may_write): (Trained, bool),
+        setup: Arc<StreamedSetup>,
     ) -> Self {
         if let MemoryBudget::Bytes(_) = budget {
             // What an allocator keeps for later is memory of the process too.
@@ -109,20 +93,18 @@ impl Passes {
                 (bytes, process_bytes().unwrap_or(0) + spare)
             }
             MemoryBudget::Available => {
-                let available = available_bytes(&device).unwrap_or(u64::MAX);
+                let available = available_bytes(&setup.device).unwrap_or(u64::MAX);
                 (available, SPARE_BYTES + available / 10)
             }
         };
         Self {
             budget,
             table,
-            device,
             source,
+            setup,
             limit_bytes,
             values_bytes: limit_bytes.saturating_sub(besides_bytes),
             besides_bytes,
-            trained,
-            may_write,
             last: None,
         }
     }
@@ -136,12 +118,13 @@ impl Passes {
         carried_bytes: u64,
     ) -> Result<Arc<Pass>, StreamedError> {
         let is_training = mode == Mode::Training;
-        let mut visits = visits(lists, cuts, is_training && self.may_write);
+        let mut visits = visits(lists, cuts, is_training && self.setup.scratch_dir.is_some());
         let parameters = self.table.iter().as_slice();
         // Of the stage that was updated before, while it is written.
         let mut written = 0;
         for visit in &mut visits {
-            let rows = std::mem::take(&mut visit.rows);
+            let mut rows = std::mem::take(&mut visit.rows);
+            rows.retain(|position, _| !visit.parameters.contains_key(position));
             match is_training {
                 // It holds them whole, to update them.
                 true => {
@@ -151,7 +134,7 @@ impl Passes {
                 false => visit.other_bytes += self.bytes_of_rows(&rows),
             }
             visit.other_bytes += carried_bytes + written;
-            let trained = self.trained.get(visit.stage.index());
+            let trained = self.setup.trained.get(visit.stage.index());
             let (mut updated, mut largest) = (0, 0);
             for (position, state) in trained.into_iter().flatten().filter(|_| is_training) {
                 let parameter = &parameters[*position];
@@ -187,7 +170,7 @@ impl Passes {
     /// What reading rows of parameters takes.
     fn bytes_of_rows(&self, rows: &BTreeMap<usize, (DType, u64)>) -> u64 {
         let requests = rows.iter().map(|(position, (dtype, count))| {
-            request(&self.table, &self.device, (*position, *dtype)).rows(0, *count)
+            request_as(&self.table, *position, *dtype, &self.setup.device).rows(0, *count)
         });
         let requests: Vec<Request> = requests.collect();
         let bytes: u64 = requests.iter().map(Request::bytes).sum();
@@ -219,24 +202,25 @@ impl Passes {
             }
         }
         let requests = dtypes.iter();
-        let requests = requests.map(|(at, dtype)| request(table, &self.device, (*at, *dtype)));
+        let requests =
+            requests.map(|(at, dtype)| request_as(table, *at, *dtype, &self.setup.device));
         let requests: Vec<Request> = requests.collect();
+        let activations = visits.iter().flat_map(|visit| visit.activations.clone());
+        let activations: BTreeMap<Activation, u64> = activations.collect();
         // Of any group of them, and of any activation.
-        let activations = visits.iter().flat_map(|visit| visit.activations.values());
-        let largest = activations.max().copied().unwrap_or(0);
+        let largest = activations.values().max().copied().unwrap_or(0);
         let working = self.source.working_bytes(&requests) + spill::working_bytes(largest);
         let parameters = dtypes.keys().zip(&requests);
         let mut items: BTreeMap<Item, u64> = parameters
             .map(|(position, request)| (Item::Parameter(*position), request.bytes()))
             .collect();
         if is_training {
-            let states = self.trained.iter().flatten();
+            let states = self.setup.trained.iter().flatten();
             let states = states.filter_map(|(at, bytes)| Some((Item::State(*at), (*bytes)?)));
             items.extend(states);
         }
-        let activations = visits.iter().flat_map(|visit| &visit.activations);
-        items
-            .extend(activations.map(|(activation, bytes)| (Item::Activation(*activation), *bytes)));
+        let activations = activations.into_iter();
+        items.extend(activations.map(|(activation, bytes)| (Item::Activation(activation), bytes)));
         let index: BTreeMap<Item, usize> = items.keys().copied().zip(0..).collect();
         let stream_items = items.iter().map(|(item, bytes)| StreamItem {
             bytes: *bytes,
@@ -245,7 +229,7 @@ impl Passes {
         });
         let streamed = visits.iter().map(|visit| {
             let parameters = visit.parameters.keys().copied().map(Item::Parameter);
-            let updated = self.trained.get(visit.stage.index());
+            let updated = self.setup.trained.get(visit.stage.index());
             let updated = updated.filter(|_| is_training && visit.is_update);
             let states = updated.into_iter().flatten();
             let states = states.filter_map(|(at, bytes)| bytes.map(|_| Item::State(*at)));

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use tinderbox_deferred::{Observer, ParameterPath, Source, SourceError};
@@ -12,10 +11,9 @@ use super::pass::Pass;
 use super::spill::Spill;
 use super::tier::HostTier;
 use crate::ActionError;
-use crate::runtime::locked::Awaited;
 use crate::runtime::optimizer::SavedOptimizer;
 use crate::runtime::stage::RankSetup;
-use crate::runtime::streamed::{Item, State, Value};
+use crate::runtime::streamed::{Item, State, Value, request_as};
 
 /// Bytes of values that are requested from the source at once, if there is room for them: enough to keep all threads of the
 /// source reading.
@@ -24,14 +22,25 @@ const GROUP_BYTES: u64 = 64 << 20;
 /// What the thread gives to the rank: values of the next visit, by item; `None` when that has all its values.
 type Loaded = Option<Vec<(Item, Value)>>;
 
-/// What the rank and the thread share: the state of reading, until the thread has to end.
-type Shared = Awaited<Option<StreamState>>;
-
-/// The thread that reads for one pass after the other.
+/// The thread that reads for one pass after the other. Dropping it waits for what is being read.
 pub(super) struct Reader {
-    shared: Arc<Shared>,
+    /// Gets a message for each visit that has ended.
+    ended: Sender<()>,
     loaded: Receiver<Result<Loaded, SourceError>>,
-    thread: Option<JoinHandle<()>>,
+    /// Dropped last: the thread ends when the channels are closed.
+    _thread: Joined,
+}
+
+/// A thread that is joined when this is dropped.
+struct Joined(Option<JoinHandle<()>>);
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // Its panic would be reported by the next value that it does not send.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Reader {
@@ -42,17 +51,16 @@ impl Reader {
         setup: &Arc<RankSetup>,
         sources: Sources,
     ) -> Result<Self, ActionError> {
-        let shared = Arc::new(Shared::of(Some(state)));
-        let (sender, loaded) = unbounded();
-        let (own, pass, setup) = (shared.clone(), pass.clone(), setup.clone());
+        let ((ended, visits), (sender, loaded)) = (unbounded(), unbounded());
+        let (pass, setup) = (pass.clone(), setup.clone());
         let thread = std::thread::Builder::new().name("reader".into());
         let thread = thread
-            .spawn(move || run(&own, &pass, &setup, &sources, &sender))
+            .spawn(move || run(state, &pass, &setup, &sources, (&visits, &sender)))
             .map_err(|source| ActionError::Spawn { source })?;
         Ok(Self {
-            shared,
+            ended,
             loaded,
-            thread: Some(thread),
+            _thread: Joined(Some(thread)),
         })
     }
 
@@ -65,19 +73,8 @@ impl Reader {
 
     /// A visit has ended: its memory is free.
     pub(super) fn finish(&self) {
-        self.shared
-            .change(|state| state.as_mut().map(StreamState::finish));
-    }
-}
-
-impl Drop for Reader {
-    /// Waits for what is being read.
-    fn drop(&mut self) {
-        self.shared.change(|state| *state = None);
-        if let Some(thread) = self.thread.take() {
-            // Its panic would be reported by the next value that it does not send.
-            let _ = thread.join();
-        }
+        // A thread that has ended is reported by the next value that it does not send.
+        let _ = self.ended.send(());
     }
 }
 
@@ -103,7 +100,10 @@ impl Sources {
         let (mut requested, mut states, mut activations) = (Vec::new(), Vec::new(), Vec::new());
         for item in items {
             match *item {
-                Item::Parameter(at) => requested.push((at, pass.request(setup, at))),
+                Item::Parameter(at) => {
+                    let request = request_as(&setup.table, at, pass.dtypes[&at], &setup.device);
+                    requested.push((at, request));
+                }
                 Item::State(at) => states.push((*item, &setup.table.iter().as_slice()[at].path)),
                 Item::Activation(activation) => activations.push(activation),
             }
@@ -175,19 +175,23 @@ fn next_group(state: &mut StreamState, pass: &Pass) -> Option<(Vec<Item>, bool)>
     Some((items, false))
 }
 
-/// Reads what the state asks for, until it has to end or a read fails.
+/// Reads what the state asks for, until the rank drops its channels or a read fails.
 fn run(
-    shared: &Shared,
+    mut state: StreamState,
     pass: &Pass,
     setup: &RankSetup,
     sources: &Sources,
-    sender: &Sender<Result<Loaded, SourceError>>,
+    (ended, sender): (&Receiver<()>, &Sender<Result<Loaded, SourceError>>),
 ) {
-    let next = |state: &mut Option<StreamState>| match state {
-        None => Some(None),
-        Some(state) => next_group(state, pass).map(Some),
-    };
-    while let Some((items, is_ready)) = shared.wait_for(Duration::MAX, next).flatten() {
+    loop {
+        ended.try_iter().for_each(|()| state.finish());
+        let Some((items, is_ready)) = next_group(&mut state, pass) else {
+            match ended.recv() {
+                Ok(()) => state.finish(),
+                Err(_) => return,
+            }
+            continue;
+        };
         if !items.is_empty() {
             let read = sources.read(pass, setup, &items).map(Some);
             let failed = read.is_err();

@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use burn::tensor::Device;
 use tinderbox_deferred::{Source, Uncached};
 use tinderbox_fake::DynTensor;
 use tinderbox_planner::StreamState;
@@ -13,13 +12,13 @@ use super::reader::{Reader, Sources};
 use super::spill::Spill;
 use super::tier::HostTier;
 use crate::ActionError;
-use crate::kept::{Holders, Kept};
+use crate::kept::Kept;
 use crate::runtime::caught::device_failed;
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::round::Round;
-use crate::runtime::stage::{RankSetup, Stage};
-use crate::runtime::streamed::{Activation, Item, StreamedSetup, UpdatedStage, Value, Values};
-use crate::runtime::wire;
+use crate::runtime::stage::{RankSetup, Stage, stage_of};
+use crate::runtime::streamed::{Activation, Item, StreamedSetup, UpdatedStage, Value};
+use crate::runtime::wire::compact;
 use crate::schedule::StageIndex;
 
 /// What a rank has whose stages are read when they are needed.
@@ -50,7 +49,7 @@ impl Streaming {
                 true => source,
                 false => Arc::new(Uncached(source)),
             },
-            tier: Arc::new(HostTier::new(streamed.host_bytes)),
+            tier: Arc::new(HostTier::new(streamed.options.host_bytes)),
             spill: dir.map(|dir| Arc::new(Spill::new(dir))),
             streamed: streamed.clone(),
             setup: setup.clone(),
@@ -89,7 +88,7 @@ impl Streaming {
             pass.is_training && states.any(Option::is_some)
         };
         self.tier.choose(pass, is_changed);
-        let store = self.streamed.store.as_ref();
+        let store = self.streamed.options.store.as_ref();
         let sources = Sources {
             parameters: self.source.clone(),
             states: store.and_then(|store| store.optimizer()),
@@ -131,7 +130,8 @@ impl Streaming {
         self.leave(stages, round, activations)?;
         let values = self.wait_for(stage, activations)?;
         let is_training = self.current().0.is_training;
-        stage_of(stages, stage).attach(values, is_training)?;
+        let rows = (!is_training).then(|| self.source.clone());
+        stage_of(stages, stage).attach(values, rows)?;
         self.entered = Some(stage);
         Ok(())
     }
@@ -141,27 +141,26 @@ impl Streaming {
         &mut self,
         stage: StageIndex,
         activations: &mut Kept<DynTensor>,
-    ) -> Result<Values, ActionError> {
+    ) -> Result<HashMap<Item, Value>, ActionError> {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
         debug_assert_eq!(
             pass.visits[self.visit].stage, stage,
             "stages run in the order of the pass"
         );
-        let rows = (!pass.is_training).then(|| self.source.clone());
         let items = pass.plan.items_of(self.visit).iter();
-        let items = items.filter_map(|item| self.kept.remove_entry(&pass.items[*item]));
-        let mut items: HashMap<Item, Value> = items.collect();
+        let kept = items.filter_map(|item| self.kept.remove_entry(&pass.items[*item]));
+        let mut values: HashMap<Item, Value> = kept.collect();
         while let Some(read) = reader.next()? {
             for (item, value) in read {
                 match (item, value) {
-                    (Item::Activation(activation), Value::Activation(value, holders)) => {
-                        keep(activations, activation, &value, holders);
+                    (Item::Activation((k, id)), Value::Activation(value, holders)) => {
+                        activations.put_all(k, id, &value, holders);
                     }
-                    (item, value) => drop(items.insert(item, value)),
+                    (item, value) => drop(values.insert(item, value)),
                 }
             }
         }
-        Ok(Values { items, rows })
+        Ok(values)
     }
 
     /// Takes the parameters of the stage that has run, after those that it has updated are written, and activations that
@@ -179,7 +178,7 @@ impl Streaming {
         let stage = stage_of(stages, index);
         let is_update = self.current().0.visits[self.visit].is_update;
         if is_update
-            && let Some(store) = &self.streamed.store
+            && let Some(store) = &self.streamed.options.store
             && let Some(updated) = self.updated(stage, &round.rates)?
         {
             // The number of completed steps.
@@ -187,19 +186,21 @@ impl Streaming {
             written.map_err(|source| ActionError::Write { source })?;
         }
         let values = stage.detach();
-        let (spilled, staying) = self.activations();
-        for (k, id) in spilled {
+        for ((k, id), stays) in self.activations() {
             // After its last use, nobody keeps it.
-            if let Some((value, holders)) = activations.take_all(k, id, all.iter().copied()) {
+            let taken = activations.take_all(k, id, all.iter().copied());
+            let Some((value, holders)) = taken else {
+                continue;
+            };
+            if stays {
+                // The memory of activations that were written is free then.
+                let value = compact(value);
+                let value = value.map_err(|error| device_failed(&self.setup.device, error))?;
+                activations.put_all(k, id, &value, holders);
+            } else {
                 let spill = self.spill.as_ref();
                 let spill = spill.expect("activations are values of a pass if they can be written");
                 spill.put((k, id), value, holders)?;
-            }
-        }
-        for (k, id) in staying {
-            if let Some((value, holders)) = activations.take_all(k, id, all.iter().copied()) {
-                let value = compact(value, &self.setup.device)?;
-                keep(activations, (k, id), &value, holders);
             }
         }
         self.take_back(values);
@@ -232,9 +233,9 @@ impl Streaming {
         }))
     }
 
-    /// The activations of the stage that has run: those that do not stay, and if there are any, those that do, which may be views of
-    /// the same memory.
-    fn activations(&self) -> (Vec<Activation>, Vec<Activation>) {
+    /// The activations of the stage that has run, and whether each stays: first those that do not, and only if there are any,
+    /// those that do, which may be views of the same memory.
+    fn activations(&self) -> Vec<(Activation, bool)> {
         let (pass, _) = self.current();
         let items = pass.plan.items_of(self.visit).iter();
         let items = items.zip(pass.plan.stays(self.visit));
@@ -242,12 +243,12 @@ impl Streaming {
             Item::Activation(activation) => Some((activation, *stays)),
             _ => None,
         });
-        let (staying, spilled): (Vec<_>, Vec<_>) = activations.partition(|(_, stays)| *stays);
-        let names = |of: Vec<(Activation, bool)>| of.into_iter().map(|(of, _)| of).collect();
-        match spilled.is_empty() {
-            true => (Vec::new(), Vec::new()),
-            false => (names(spilled), names(staying)),
+        let mut activations: Vec<(Activation, bool)> = activations.collect();
+        activations.sort_by_key(|(_, stays)| *stays);
+        if activations.first().is_some_and(|(_, stays)| *stays) {
+            activations.clear();
         }
+        activations
     }
 
     /// Takes back the values of the stage that has run, and keeps those that stay.
@@ -269,32 +270,5 @@ impl Streaming {
             spill.clear();
         }
         reader.finish();
-    }
-}
-
-/// Keeps an activation for the stages that need it.
-fn keep(
-    activations: &mut Kept<DynTensor>,
-    (k, id): Activation,
-    value: &DynTensor,
-    holders: Holders,
-) {
-    for (holder, uses) in holders {
-        activations.put((holder, k), id, value.clone(), uses);
-    }
-}
-
-fn stage_of(stages: &mut [Stage], index: StageIndex) -> &mut Stage {
-    let stage = stages.iter_mut().find(|stage| stage.index() == index);
-    stage.expect("certified lists of a rank name its own stages")
-}
-
-/// Returns a tensor in its own memory, if it is a view of more. The memory of activations that were written is free then.
-fn compact(value: DynTensor, device: &Device) -> Result<DynTensor, ActionError> {
-    match value.host_memory() {
-        Some((_, memory)) if memory.len() as u64 > value.bytes() => {
-            wire::copied(value).map_err(|error| device_failed(device, error))
-        }
-        _ => Ok(value),
     }
 }

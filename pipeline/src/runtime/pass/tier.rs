@@ -47,13 +47,10 @@ impl HostTier {
         let chosen = pass
             .plan
             .behind(self.limit_bytes, |item| position(item).is_some());
-        let Held {
-            chosen: positions,
-            values,
-        } = &mut *locked(&self.held);
-        *positions = chosen.into_iter().filter_map(position).collect();
-        values.retain(|at, value| {
-            positions.contains(at) && pass.dtypes.get(at) == Some(&value.dtype())
+        let held = &mut *locked(&self.held);
+        held.chosen = chosen.into_iter().filter_map(position).collect();
+        held.values.retain(|at, value| {
+            held.chosen.contains(at) && pass.dtypes.get(at) == Some(&value.dtype())
         });
     }
 

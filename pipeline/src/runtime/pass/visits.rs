@@ -31,19 +31,6 @@ pub(super) struct Visit {
     pub(super) other_bytes: u64,
 }
 
-impl Visit {
-    const fn new(stage: StageIndex) -> Self {
-        Self {
-            stage,
-            parameters: BTreeMap::new(),
-            rows: BTreeMap::new(),
-            activations: BTreeMap::new(),
-            is_update: false,
-            other_bytes: 0,
-        }
-    }
-}
-
 /// The visits of a round: the longest runs of actions of one stage, in the list of the only rank. Activations that are not
 /// needed all the time may be written, or they stay.
 ///
@@ -70,13 +57,7 @@ fn run(lists: &StepLists, sizes: Sizes<'_>) -> (Vec<Visit>, BTreeSet<Activation>
         let ran = executor.act(action);
         ran.expect("sizes are added without errors");
     }
-    let mut sizes = executor.host;
-    for visit in &mut sizes.visits {
-        let whole = &visit.parameters;
-        visit
-            .rows
-            .retain(|position, _| !whole.contains_key(position));
-    }
+    let sizes = executor.host;
     let idle = sizes.idle();
     (sizes.visits, idle)
 }
@@ -121,20 +102,23 @@ impl<'a> Sizes<'a> {
     fn begin(&mut self, stage: StageIndex) {
         self.just_used = 0;
         if self.visits.last().is_none_or(|visit| visit.stage != stage) {
-            self.visits.push(Visit::new(stage));
-            self.constants = self.constants_of(stage);
+            self.visits.push(Visit {
+                stage,
+                parameters: BTreeMap::new(),
+                rows: BTreeMap::new(),
+                activations: BTreeMap::new(),
+                is_update: false,
+                other_bytes: 0,
+            });
+            // For each kind of micro-batches.
+            let kinds = self.cuts.iter().map(|cut| (cut.number, *cut));
+            let kinds: BTreeMap<u64, &CutProgram> = kinds.collect();
+            self.constants = kinds.values().map(|cut| cut.bytes.constants(stage)).sum();
         }
     }
 
     fn visit(&mut self) -> &mut Visit {
         self.visits.last_mut().expect("an action has begun")
-    }
-
-    /// Bytes of the constants of a stage, for each kind of micro-batches.
-    fn constants_of(&self, stage: StageIndex) -> u64 {
-        let kinds = self.cuts.iter().map(|cut| (cut.number, *cut));
-        let kinds: BTreeMap<u64, &CutProgram> = kinds.collect();
-        kinds.values().map(|cut| cut.bytes.constants(stage)).sum()
     }
 
     /// The activations that are not needed in one of the visits between those that need them.

@@ -238,9 +238,9 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         let (options, passes) = self.ranks.streamed.clone().unwrap_or_default();
         let StreamedOptions { budget, store, .. } = options;
         let table = self.model.parameters().clone();
-        let device = self.ranks.devices[0].clone();
-        if matches!(budget, MemoryBudget::Bytes(_)) && !is_host(&device) {
-            let device = DeviceLabel::of(&device);
+        let device = &self.ranks.devices[0];
+        if matches!(budget, MemoryBudget::Bytes(_)) && !is_host(device) {
+            let device = DeviceLabel::of(device);
             return Err(StreamedError::ProcessBudget { device }.into());
         }
         if let Some(store) = &store {
@@ -266,8 +266,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         // Before the memory of the process is measured.
         let parts = mode.map(|mode| driver.programs.parts(mode, &cuts));
         let parts = parts.transpose()?;
-        let trained = (setup.trained.clone(), setup.scratch_dir.is_some());
-        let mut planned = Passes::new(budget, (table, device), launch.source, trained);
+        let mut planned = Passes::new(budget, table, launch.source, setup);
         if let (Some(mode), Some(parts)) = (mode, parts) {
             planned.pass(mode, &parts[0].lists, &cuts, 0)?;
         }

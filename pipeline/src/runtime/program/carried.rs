@@ -1,6 +1,6 @@
 //! The carried tensors of programs, and their values on a stage.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use tinderbox_fake::DynTensor;
 
@@ -66,30 +66,5 @@ impl CarriedTensors {
     }
 }
 
-/// The micro-batch and the index of a carried tensor.
-type Place = (usize, usize);
-
-/// The carried values that a stage holds, by carry.
-#[derive(Debug, Default)]
-pub(crate) struct CarriedValues(pub(crate) BTreeMap<u64, HashMap<Place, DynTensor>>);
-
-impl CarriedValues {
-    /// Drops the values of carries that no longer exist.
-    pub(crate) fn retain(&mut self, existing: &BTreeSet<u64>) {
-        self.0.retain(|carry, _| existing.contains(carry));
-    }
-
-    pub(crate) fn put(&mut self, carry: u64, at: Place, value: DynTensor) {
-        self.0.entry(carry).or_default().insert(at, value);
-    }
-
-    /// Removes a value, so that the program that gets it has the only handle and may work in place.
-    pub(crate) fn take(&mut self, carry: u64, at: Place) -> Option<DynTensor> {
-        self.0.get_mut(&carry)?.remove(&at)
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        let values = self.0.values().flat_map(HashMap::values);
-        values.map(DynTensor::bytes).sum()
-    }
-}
+/// The carried values that a stage holds, by their carry, micro-batch and index among the carried tensors.
+pub(crate) type CarriedValues = HashMap<(u64, usize, usize), DynTensor>;

@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use tinderbox_deferred::{Executable, Executor, Program, ProgramError, RunContext};
-use tinderbox_fake::{DynTensor, ValueId};
+use tinderbox_fake::DynTensor;
 
 use super::bytes::CutBytes;
 use super::carried::CarriedTensors;
@@ -21,25 +21,6 @@ pub(crate) struct CountProgram {
 }
 
 impl CountProgram {
-    fn new(joint: &JointGraph, count: ValueId, check_indices: bool) -> Result<Self, ProgramError> {
-        let graph = joint.graph();
-        let position = |value| match joint.given(value)? {
-            Given::Input(position) => Some(position),
-            _ => None,
-        };
-        let slice = graph.backward_slice([count], |value| position(value).is_some());
-        let read = slice.leaves.iter().filter_map(|value| position(*value));
-        let inputs: Vec<usize> = read.collect();
-        let values: Vec<_> = inputs.iter().map(|at| joint.inputs()[*at].value).collect();
-        let program = Program::new(graph, slice.nodes, &values, &[count], joint.keys())?;
-        Ok(Self {
-            program: Executor::new(&Device::flex())?
-                .checking_indices(check_indices)
-                .load(program),
-            inputs,
-        })
-    }
-
     pub(crate) fn of(&self, batch: &[DynTensor], context: &RunContext) -> Result<f64, ActionError> {
         let inputs = self.inputs.iter();
         let inputs = inputs.map(|at| batch[*at].clone().to_device(&Device::flex()));
@@ -56,8 +37,23 @@ pub(crate) fn count_of(
     joint: &JointGraph,
     check_indices: bool,
 ) -> Result<LossOver<CountProgram>, ProgramError> {
-    let new = |count| CountProgram::new(joint, count, check_indices);
-    joint.loss_over().try_map(new)
+    let graph = joint.graph();
+    let position = |value| match joint.given(value)? {
+        Given::Input(position) => Some(position),
+        _ => None,
+    };
+    joint.loss_over().try_map(|count| {
+        let slice = graph.backward_slice([count], |value| position(value).is_some());
+        let read = slice.leaves.iter().filter_map(|value| position(*value));
+        let inputs: Vec<usize> = read.collect();
+        let values: Vec<_> = inputs.iter().map(|at| joint.inputs()[*at].value).collect();
+        let program = Program::new(graph, slice.nodes, &values, &[count], joint.keys())?;
+        let executor = Executor::new(&Device::flex())?.checking_indices(check_indices);
+        Ok(CountProgram {
+            program: executor.load(program),
+            inputs,
+        })
+    })
 }
 
 /// A joint graph cut into the programs of every stage, shared by all ranks.

@@ -12,7 +12,7 @@ mod threads;
 
 pub(crate) use notice::{Notice, digest_of};
 
-pub(crate) use ranks::{RankCall, Ranks, To, read, typed, untyped, written};
+pub(crate) use ranks::{Ranks, To, read, typed, untyped, written};
 pub(crate) use remote::{Processes, header_of};
 pub(crate) use streaming::{SharedPasses, StreamingRank};
 pub(crate) use threads::{Start, Threads, Wrap};

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,6 +10,7 @@ use tinderbox_world::Channel;
 
 use super::notice::Notice;
 use crate::error::Result;
+use crate::runtime::execute::RankCall;
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
@@ -26,10 +26,6 @@ pub(crate) enum To {
 /// A value and tensors that a process gives to others.
 pub(crate) type Payload = (Vec<u8>, Vec<DynTensor>);
 
-/// A call that runs on every rank's thread, with its stages.
-pub(crate) type RankCall =
-    Arc<dyn Fn(RankIndex, &mut [Stage]) -> Box<dyn Any + Send> + Send + Sync>;
-
 /// The ranks of a pipeline.
 ///
 /// # Contract
@@ -44,9 +40,6 @@ pub(crate) trait Ranks: Send {
         None
     }
 
-    /// Returns how long a message may take.
-    fn timeout(&self) -> Duration;
-
     /// Runs a round on every rank of this process and returns the reports in the order of the ranks. It may take any
     /// time as long as some rank finishes an action within two timeouts: a rank that waits for a
     /// message aborts earlier and names the message.
@@ -58,12 +51,9 @@ pub(crate) trait Ranks: Send {
 
     /// Gives a value and tensors to all processes, or to the first, and returns the values and tensors of all that give to this
     /// one, in the order of the ranks. Without other processes, returns the own ones.
-    fn exchange_bytes(
-        &mut self,
-        to: To,
-        value: Vec<u8>,
-        tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>>;
+    fn exchange_bytes(&mut self, _: To, given: Payload) -> Result<Vec<Payload>> {
+        Ok(vec![given])
+    }
 
     /// Reports to the other processes what this one is about to do, and stops it if another does something else.
     fn announce(&self, _: Notice) {}
@@ -127,10 +117,10 @@ impl dyn Ranks {
         tensors: Vec<DynTensor>,
     ) -> Result<Vec<(T, Vec<DynTensor>)>> {
         let Some(rank) = self.own() else {
-            self.exchange_bytes(to, Vec::new(), Vec::new())?;
+            self.exchange_bytes(to, Payload::default())?;
             return Ok(vec![(value, tensors)]);
         };
-        let all = self.exchange_bytes(to, written(rank, &value)?, tensors)?;
+        let all = self.exchange_bytes(to, (written(rank, &value)?, tensors))?;
         let all = all.into_iter().enumerate();
         let read = all.map(|(rank, (value, tensors))| Ok((read(rank, &value)?, tensors)));
         read.collect()
@@ -149,8 +139,8 @@ impl dyn Ranks {
 
     /// Waits until all processes have made this call.
     pub(crate) fn wait_for_all(&mut self) -> Result<()> {
-        self.exchange_bytes(To::All, Vec::new(), Vec::new())
-            .map(drop)
+        let all = self.exchange_bytes(To::All, Payload::default());
+        all.map(drop)
     }
 
     /// Returns the first rank of another process that can't continue, and why.

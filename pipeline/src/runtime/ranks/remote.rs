@@ -8,15 +8,17 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_link::{Mailbox, MailboxError, mailboxes};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with_causes};
 
 use super::notice::{Notice, Notices};
-use super::ranks::{Payload, RankCall, Ranks, To};
+use super::ranks::{Payload, Ranks, To};
 use super::threads::{Start, Threads};
 use crate::error::Result;
+use crate::runtime::execute::RankCall;
 use crate::runtime::link::{Abort, Link, Tag};
 use crate::runtime::locked::locked;
 use crate::runtime::points::System;
@@ -116,12 +118,11 @@ impl Handler for Inbox {
     }
 }
 
-/// The driver's side of the other processes.
+/// The driver's side of the other processes. When it is dropped, they are notified that this process has ended its pipeline.
 #[derive(derive_more::Debug)]
-#[debug("Remote {{ own: {own:?}, size: {}, .. }}", channel.size())]
-pub(super) struct Remote {
-    own: RankIndex,
-    pub(super) channel: Arc<Channel>,
+#[debug("Remote {{ own: {:?}, size: {}, .. }}", inbox.own, channel.size())]
+struct Remote {
+    channel: Arc<Channel>,
     inbox: Arc<Inbox>,
     payloads: Mailbox<u64, Payload, System>,
     sequence: u64,
@@ -139,46 +140,6 @@ struct ProcessLink {
 /// first, and name it better.
 const CALL_TIMEOUTS: u32 = 3;
 
-/// Connects the rank of this process with the ranks of all others.
-pub(super) fn join(
-    world: &World,
-    abort: &Abort,
-    timeout: Duration,
-    backups: Option<Arc<Backups>>,
-) -> (Box<dyn Link>, Remote) {
-    let (own, size) = (world.rank(), world.size());
-    // All mailboxes have the senders of all, so the mailbox of this rank can be taken out and replaced by one that is
-    // not used.
-    let take = own.index();
-    let mut messages = mailboxes(size, abort, timeout);
-    let mut payloads = mailboxes(size, abort, timeout.saturating_mul(CALL_TIMEOUTS));
-    let mut spare = (mailboxes(1, abort, timeout), mailboxes(1, abort, timeout));
-    let mailbox = std::mem::replace(&mut messages[take], spare.0.remove(0));
-    let own_payloads = std::mem::replace(&mut payloads[take], spare.1.remove(0));
-    let inbox = Arc::new(Inbox {
-        own,
-        messages: Mutex::new(messages),
-        payloads: Mutex::new(payloads),
-        notices: Mutex::default(),
-        abort: abort.clone(),
-        backups,
-    });
-    let channel = Arc::new(world.open(inbox.clone()));
-    let link = ProcessLink {
-        mailbox,
-        channel: Arc::downgrade(&channel),
-        abort: abort.clone(),
-    };
-    let remote = Remote {
-        own,
-        channel,
-        inbox,
-        payloads: own_payloads,
-        sequence: 0,
-    };
-    (Box::new(link), remote)
-}
-
 fn unsent(rank: RankIndex, message: String, source: FakeError) -> ProcessError {
     ProcessError::Unsent {
         rank,
@@ -189,14 +150,14 @@ fn unsent(rank: RankIndex, message: String, source: FakeError) -> ProcessError {
 
 /// The header of a frame with a part of a state.
 pub(crate) fn header_of(part: Part) -> Vec<u8> {
-    // Numbers and names are always written.
-    postcard::to_stdvec(&Header::State(part)).unwrap_or_default()
+    Header::State(part).written()
 }
 
-fn send(channel: &Channel, to: RankIndex, header: &Header, pieces: Vec<bytes::Bytes>) {
-    // Numbers, names and bytes are always written.
-    let header = postcard::to_stdvec(header).unwrap_or_default();
-    channel.send(to, &header, pieces);
+impl Header {
+    fn written(&self) -> Vec<u8> {
+        // Numbers, names and bytes are always written.
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
 }
 
 impl Link for ProcessLink {
@@ -213,7 +174,7 @@ impl Link for ProcessLink {
         })?;
         let header = Header::Message { tag, types };
         let channel = self.channel.upgrade().ok_or(LinkError::Aborted)?;
-        send(&channel, to, &header, pieces);
+        channel.send(to, &header.written(), pieces);
         Ok(())
     }
 
@@ -233,55 +194,77 @@ impl Link for ProcessLink {
 }
 
 impl Remote {
-    /// Notifies the others that this process failed. A failure that came from them is not sent again.
-    pub(super) fn fail(&self, error: &PipelineError) {
-        self.channel.fail(&with_causes(error));
+    /// Connects the rank of this process with the ranks of all others.
+    fn join(
+        world: &World,
+        abort: &Abort,
+        timeout: Duration,
+        backups: Option<Arc<Backups>>,
+    ) -> (Box<dyn Link>, Self) {
+        let own = world.rank();
+        // All mailboxes have the senders of all, so the mailbox of this rank can be taken out and replaced by one more, which is
+        // not used.
+        let (count, place) = (world.size() + 1, own.index());
+        let mut messages = mailboxes(count, abort, timeout);
+        let mut payloads = mailboxes(count, abort, timeout.saturating_mul(CALL_TIMEOUTS));
+        let mailbox = messages.swap_remove(place);
+        let own_payloads = payloads.swap_remove(place);
+        let inbox = Arc::new(Inbox {
+            own,
+            messages: Mutex::new(messages),
+            payloads: Mutex::new(payloads),
+            notices: Mutex::default(),
+            abort: abort.clone(),
+            backups,
+        });
+        let channel = Arc::new(world.open(inbox.clone()));
+        let link = ProcessLink {
+            mailbox,
+            channel: Arc::downgrade(&channel),
+            abort: abort.clone(),
+        };
+        let remote = Self {
+            channel,
+            inbox,
+            payloads: own_payloads,
+            sequence: 0,
+        };
+        (Box::new(link), remote)
     }
 
-    /// Reports to the others what this process is about to do, and stops it if another does something else.
-    pub(super) fn announce(&self, notice: Notice) {
-        let header = Header::Notice(notice.clone());
-        for to in self.channel.others() {
-            send(&self.channel, to, &header, Vec::new());
+    /// Sends a frame to all other processes, or to the first.
+    fn send(&self, to: To, header: &Header, pieces: &[Bytes]) {
+        let header = header.written();
+        let receivers = self.channel.others();
+        for other in receivers.filter(|other| to == To::All || other.index() == 0) {
+            self.channel.send(other, &header, pieces.to_vec());
         }
-        let mut notices = locked(&self.inbox.notices);
-        notices.begin(notice);
-        self.inbox.refuse(&notices);
     }
 
     /// Gives a value and tensors to other processes, and returns the values and tensors of all that give to this one, in the
     /// order of the ranks, its own among them. All processes call this in the same order.
-    pub(super) fn exchange(
-        &mut self,
-        to: To,
-        value: Vec<u8>,
-        given: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>> {
-        let sequence = self.sequence;
+    fn exchange(&mut self, to: To, given: Payload) -> Result<Vec<Payload>> {
+        let (own, sequence) = (self.inbox.own, self.sequence);
         self.sequence += 1;
-        let is_first = |rank: RankIndex| rank.index() == 0;
         let message = "what all ranks need".to_owned();
-        let lent = lend(given.clone());
-        let (types, pieces) = lent.map_err(|source| unsent(self.own, message, source))?;
+        let (value, tensors) = given.clone();
+        let lent = lend(tensors);
+        let (types, pieces) = lent.map_err(|source| unsent(own, message, source))?;
         let header = Header::Payload {
             sequence,
-            value: value.clone(),
+            value,
             types,
         };
-        let receivers = self.channel.others();
-        for other in receivers.filter(|other| to == To::All || is_first(*other)) {
-            send(&self.channel, other, &header, pieces.clone());
-        }
+        self.send(to, &header, &pieces);
         self.wait_for(Some(sequence));
-        let own = self.own;
         let mut all = Vec::new();
         let senders = self.channel.others();
-        for other in senders.filter(|_| to == To::All || is_first(own)) {
+        for other in senders.filter(|_| to == To::All || own.index() == 0) {
             let read = self.payloads.poll(other, sequence);
             all.push(read.map_err(|error| self.stopped(error))?);
         }
         self.wait_for(None);
-        all.insert(own.index().min(all.len()), (value, given));
+        all.insert(own.index().min(all.len()), given);
         Ok(all)
     }
 
@@ -316,13 +299,8 @@ impl Drop for Remote {
             return;
         }
         let call = locked(&self.inbox.notices).call();
-        let header = Header::Ended {
-            call,
-            payloads: self.sequence,
-        };
-        for to in self.channel.others() {
-            send(&self.channel, to, &header, Vec::new());
-        }
+        let payloads = self.sequence;
+        self.send(To::All, &Header::Ended { call, payloads }, &[]);
     }
 }
 
@@ -332,7 +310,6 @@ pub(crate) struct Processes {
     own: Threads,
     /// None after it has ended.
     remote: Option<Remote>,
-    rank: RankIndex,
 }
 
 impl Processes {
@@ -342,16 +319,14 @@ impl Processes {
         world: &World,
         backups: Option<Arc<Backups>>,
     ) -> Result<Self> {
-        let (link, remote) = join(world, &start.abort, start.timeout, backups);
+        let (link, remote) = Remote::join(world, &start.abort, start.timeout, backups);
         let first = start.setups.first();
         let progress = first.map(|setup| setup.progress.clone());
         (remote.channel).report(move || progress.as_ref()?.doing());
-        let rank = world.rank();
         let others = Some(Arc::downgrade(&remote.channel));
         Ok(Self {
-            own: Threads::start(rank, start, vec![link], others)?,
+            own: Threads::start(world.rank(), start, vec![link], others)?,
             remote: Some(remote),
-            rank,
         })
     }
 
@@ -363,11 +338,7 @@ impl Processes {
 
 impl Ranks for Processes {
     fn own(&self) -> Option<RankIndex> {
-        self.remote.as_ref().map(|_| self.rank)
-    }
-
-    fn timeout(&self) -> Duration {
-        self.own.timeout()
+        self.remote.as_ref().map(|remote| remote.inbox.own)
     }
 
     fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
@@ -380,26 +351,25 @@ impl Ranks for Processes {
         self.notify(results)
     }
 
-    fn exchange_bytes(
-        &mut self,
-        to: To,
-        value: Vec<u8>,
-        tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>> {
+    fn exchange_bytes(&mut self, to: To, given: Payload) -> Result<Vec<Payload>> {
         let remote = self.remote.as_mut().ok_or(PipelineError::Stopped)?;
-        let exchanged = remote.exchange(to, value, tensors);
+        let exchanged = remote.exchange(to, given);
         self.notify(exchanged)
     }
 
     fn announce(&self, notice: Notice) {
         if let Some(remote) = &self.remote {
-            remote.announce(notice);
+            remote.send(To::All, &Header::Notice(notice.clone()), &[]);
+            let mut notices = locked(&remote.inbox.notices);
+            notices.begin(notice);
+            remote.inbox.refuse(&notices);
         }
     }
 
     fn fail(&self, error: &PipelineError) {
+        // A failure that came from the others is not sent again.
         if let Some(remote) = &self.remote {
-            remote.fail(error);
+            remote.channel.fail(&with_causes(error));
         }
     }
 

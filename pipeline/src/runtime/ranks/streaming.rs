@@ -2,14 +2,14 @@
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
-use tinderbox_fake::{DynTensor, Mode};
+use tinderbox_fake::Mode;
 
-use super::ranks::{Payload, RankCall, Ranks, To};
+use super::ranks::Ranks;
 use super::threads::Threads;
 use crate::PipelineError;
 use crate::error::Result;
+use crate::runtime::execute::RankCall;
 use crate::runtime::locked::locked;
 use crate::runtime::pass::Passes;
 use crate::runtime::program::CutProgram;
@@ -39,10 +39,6 @@ impl StreamingRank {
 }
 
 impl Ranks for StreamingRank {
-    fn timeout(&self) -> Duration {
-        self.thread.timeout()
-    }
-
     fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
         let part = &round.parts[0];
         let mode = match part.lists.schedule.mode {
@@ -60,15 +56,6 @@ impl Ranks for StreamingRank {
 
     fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
         self.thread.call(request, call)
-    }
-
-    fn exchange_bytes(
-        &mut self,
-        to: To,
-        value: Vec<u8>,
-        tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>> {
-        self.thread.exchange_bytes(to, value, tensors)
     }
 
     fn is_aborted(&self) -> bool {

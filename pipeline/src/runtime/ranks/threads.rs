@@ -6,18 +6,17 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use tinderbox_deferred::Source;
-use tinderbox_fake::DynTensor;
-use tinderbox_link::{Channels, Crew, CrewError, Member};
+use tinderbox_link::{Crew, CrewError, Member};
 use tinderbox_world::Channel;
 use tinderbox_world::clock::is_simulated;
 
-use super::ranks::{Payload, RankCall, Ranks, To};
+use super::ranks::{Payload, Ranks, To};
 use crate::error::Result;
-use crate::runtime::execute::{RankRequest, Reply, run_rank};
+use crate::runtime::execute::{RankCall, RankRequest, run_rank};
 use crate::runtime::link::{Abort, Link, LocalLink, local_links};
 use crate::runtime::pass::Pass;
 use crate::runtime::points::{Receiver, System};
-use crate::runtime::progress::{Counted, RankProgress, Watch};
+use crate::runtime::progress::{Counted, Watch};
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::RankSetup;
 use crate::schedule::RankIndex;
@@ -29,10 +28,8 @@ use crate::{PipelineError, RankError, StartError};
 pub(crate) struct Threads {
     /// None after it has ended.
     crew: Option<Crew<RankRequest, PipelineError, System>>,
-    /// The lowest rank.
-    first: RankIndex,
     /// The progress of each rank with the current call.
-    progress: Vec<Arc<RankProgress>>,
+    watch: Arc<Watch>,
     abort: Abort,
     timeout: Duration,
 }
@@ -75,17 +72,12 @@ impl Threads {
         links: Vec<Box<dyn Link>>,
         others: Option<Weak<Channel>>,
     ) -> Result<Self> {
-        let setups = start.setups.into_iter();
-        let progress: Vec<_> = setups
-            .as_slice()
-            .iter()
-            .map(|of| of.progress.clone())
-            .collect();
+        let progress = start.setups.iter().map(|setup| setup.progress.clone());
         let watch = Arc::new(Watch {
-            own: (first, progress.clone()),
+            own: (first, progress.collect()),
             others,
         });
-        let members = setups.zip(links).map(|(setup, link)| {
+        let members = start.setups.into_iter().zip(links).map(|(setup, link)| {
             let rank = setup.rank;
             let (source, watch) = (start.source.clone(), watch.clone());
             let pool = pool(rank, start.threads_per_rank)?;
@@ -104,8 +96,7 @@ impl Threads {
         let crew = Crew::start_at(first, &start.abort, members, lost);
         Ok(Self {
             crew: Some(crew.map_err(|error| stopped(error, "start"))?),
-            first,
-            progress,
+            watch,
             abort: start.abort,
             timeout: start.timeout,
         })
@@ -119,7 +110,7 @@ impl Threads {
         request: &'static str,
     ) -> Result<Vec<Reported>> {
         let make = |_, reply| RankRequest::Round(round.clone(), pass.cloned(), reply);
-        let mut progressed = progressed(&self.progress);
+        let mut progressed = progressed(&self.watch);
         let mut is_idle = false;
         let continues = || {
             let was_idle = std::mem::replace(&mut is_idle, !progressed());
@@ -140,53 +131,35 @@ impl Threads {
 }
 
 impl Ranks for Threads {
-    fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
         self.run_pass(round, None, request)
     }
 
     fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
-        let make = |_, reply: Reply<Box<dyn Any + Send>>| {
-            let (call, channels) = (call.clone(), self.abort.channels().clone());
-            RankRequest::Call(Box::new(move |rank, stages| {
-                // The driver may have stopped waiting.
-                let _ = channels.send(&reply, (rank, call(rank, stages)));
-            }))
-        };
+        let make = |_, reply| RankRequest::Call(call.clone(), reply);
         let crew = self.crew.as_mut().ok_or(PipelineError::Stopped)?;
-        let results = crew.ask_while(self.timeout, progressed(&self.progress), make);
+        let results = crew.ask_while(self.timeout, progressed(&self.watch), make);
         results.map_err(|error| match error {
-            CrewError::Timeout { rank, timeout } => {
-                let position = rank.index() - self.first.index();
-                match self.progress[position].counted() {
-                    // It has never reported any progress.
-                    counted if counted == Counted::default() => stopped(error, request),
-                    Counted { made, begun, bytes } => RankError::Stalled {
-                        rank,
-                        request,
-                        timeout,
-                        parameters: made,
-                        of: begun,
-                        bytes,
-                    }
-                    .into(),
+            CrewError::Timeout { rank, timeout } => match self.watch.counted(rank) {
+                // It has never reported any progress.
+                counted if counted == Counted::default() => stopped(error, request),
+                Counted { made, begun, bytes } => RankError::Stalled {
+                    rank,
+                    request,
+                    timeout,
+                    parameters: made,
+                    of: begun,
+                    bytes,
                 }
-            }
+                .into(),
+            },
             error => stopped(error, request),
         })
     }
 
-    fn exchange_bytes(
-        &mut self,
-        _: To,
-        value: Vec<u8>,
-        tensors: Vec<DynTensor>,
-    ) -> Result<Vec<Payload>> {
+    fn exchange_bytes(&mut self, _: To, given: Payload) -> Result<Vec<Payload>> {
         match self.crew {
-            Some(_) => Ok(vec![(value, tensors)]),
+            Some(_) => Ok(vec![given]),
             None => Err(PipelineError::Stopped),
         }
     }
@@ -216,11 +189,10 @@ fn pool(rank: RankIndex, threads: usize) -> Result<Option<ThreadPool>, StartErro
 }
 
 /// Whether any rank has reported progress since the last call.
-fn progressed(progress: &[Arc<RankProgress>]) -> impl FnMut() -> bool {
-    let look = || progress.iter().map(|rank| rank.reports()).sum::<u64>();
-    let mut seen = look();
+fn progressed(watch: &Watch) -> impl FnMut() -> bool {
+    let mut seen = watch.reports();
     move || {
-        let now = look();
+        let now = watch.reports();
         std::mem::replace(&mut seen, now) != now
     }
 }

@@ -59,7 +59,7 @@ impl Recovering {
         launch: Launch,
         driver: &mut Driver,
     ) -> Result<Self> {
-        let (timeout, lost_after) = (driver.ranks.timeout(), world.lost_after());
+        let (timeout, lost_after) = (launch.ranks.timeout, world.lost_after());
         if timeout <= lost_after {
             return Err(RecoveryError::ShortTimeout {
                 timeout,
@@ -215,7 +215,7 @@ impl Recovering {
         if is_kept || ledger.snapshots.is_empty() {
             return Ok(());
         }
-        let timeout = driver.ranks.timeout();
+        let timeout = self.launch.0.ranks.timeout;
         let began = Instant::now();
         for rank in ledger.of_others() {
             while !driver.ranks.is_aborted() && !ledger.backups.wait_for(rank, newest, LOOK) {

@@ -181,7 +181,8 @@ impl Recovering {
             values.extend(chunks.into_iter().map(Value::Chunks));
         }
         let held = (contents, values);
-        let mut moved = move_state(world, held, &needs, table, driver.ranks.timeout())?;
+        let timeout = self.launch.0.ranks.timeout;
+        let mut moved = move_state(world, held, &needs, table, timeout)?;
         let states = snapshot.states();
         let states = states.filter(|(path, piece, _)| stays(path, piece));
         let states = states.map(|(path, _, state)| (path.clone(), State::Kept(state.clone())));

@@ -23,7 +23,7 @@ pub(crate) struct Held {
     pub(super) owned: PartialModule,
     pub(super) copies: PartialModule,
     /// By position in the table.
-    pub(super) places: HashMap<usize, Place>,
+    pub(super) places: BTreeMap<usize, Place>,
     /// Parameters in the dtype in which programs read them, if it is not their own, from the first
     /// program that reads one to the next update.
     pub(super) cast: HashMap<Place, DynTensor>,
@@ -62,14 +62,10 @@ impl Held {
         })
     }
 
-    fn place(&self, position: usize) -> Place {
+    /// Where it holds a parameter.
+    pub(super) fn place(&self, position: usize) -> Place {
         let place = self.places.get(&position).copied();
         place.expect("certified programs and lists read parameters that the stage holds")
-    }
-
-    /// Whether it holds a copy of a parameter.
-    pub(super) fn is_copy(&self, position: usize) -> bool {
-        matches!(self.place(position), Place::Copy(_))
     }
 
     fn value(&self, place: Place) -> DynTensor {
@@ -86,9 +82,8 @@ impl Held {
 
     /// All values by position in the table, in its order.
     pub(crate) fn values(&self) -> impl Iterator<Item = (usize, DynTensor)> {
-        let places: BTreeMap<usize, Place> = self.places.clone().into_iter().collect();
-        let values = places.into_iter();
-        values.map(|(position, place)| (position, self.value(place)))
+        let places = self.places.iter();
+        places.map(|(position, place)| (*position, self.value(*place)))
     }
 
     /// The value of the parameter at a position of the table, in the dtype in which programs read it.
@@ -124,10 +119,13 @@ impl Held {
         self.updated_states.insert(position, value);
     }
 
-    /// Replaces an owned parameter.
-    pub(super) fn replace(&mut self, index: usize, value: DynTensor) -> Result<(), ActionError> {
-        self.owned.replace(index, value)?;
-        self.cast.remove(&Place::Owned(index));
+    /// Replaces the value of a parameter that the stage holds.
+    pub(super) fn replace(&mut self, place: Place, value: DynTensor) -> Result<(), ActionError> {
+        match place {
+            Place::Owned(index) => self.owned.replace(index, value)?,
+            Place::Copy(index) => self.copies.replace(index, value)?,
+        }
+        self.cast.remove(&place);
         Ok(())
     }
 
@@ -138,16 +136,10 @@ impl Held {
         value: DynTensor,
         device: &Device,
     ) -> Result<(), ActionError> {
-        let Some(place) = self.places.get(&position).copied() else {
-            return Ok(());
-        };
-        let value = value.to_device(device)?;
-        match place {
-            Place::Owned(index) => self.owned.replace(index, value)?,
-            Place::Copy(index) => self.copies.replace(index, value)?,
+        match self.places.get(&position).copied() {
+            Some(place) => self.replace(place, value.to_device(device)?),
+            None => Ok(()),
         }
-        self.cast.remove(&place);
-        Ok(())
     }
 }
 

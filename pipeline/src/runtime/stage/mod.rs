@@ -10,5 +10,5 @@ mod update;
 pub(crate) use held::Recorded;
 
 pub use stage::Stage;
-pub(crate) use stage::{RankSetup, check_length, set_all, set_trains};
+pub(crate) use stage::{RankSetup, check_length, set_all, set_trains, stage_of};
 pub(crate) use update::StatesFound;

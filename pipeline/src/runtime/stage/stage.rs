@@ -15,7 +15,7 @@ use super::held::{Gradients, Held, Place, Recorded};
 use crate::ActionError;
 use crate::cut::Layout;
 use crate::runtime::link::Abort;
-use crate::runtime::optimizer::{OptimizerSnapshot, OptimizerState, works_by_row};
+use crate::runtime::optimizer::{OptimizerSnapshot, PieceOptimizer, works_by_row};
 use crate::runtime::pieces::{Owned, Piece, Pieces};
 use crate::runtime::program::{CarriedValues, CutProgram};
 use crate::runtime::progress::RankProgress;
@@ -33,7 +33,8 @@ pub struct Stage {
     pub(crate) held: Held,
     /// Which replica updates what.
     pub(crate) pieces: Arc<Pieces>,
-    pub(super) optimizer: Option<OptimizerState>,
+    /// The optimizers of the pieces that it updates; none in a pipeline that can't train.
+    pub(super) optimizers: Vec<PieceOptimizer>,
     pub(crate) gradients: Gradients,
     /// The values of parameters that are replaced by their averages, by position in the table.
     pub(super) averaged: Option<Vec<(usize, DynTensor)>>,
@@ -79,18 +80,23 @@ impl Stage {
         let settings = &setup.settings;
         let pieces = Arc::new(Pieces::new(&owned_by(setup, &owned), settings.replicas));
         let own = pieces.of(setup.replica);
-        let optimizer = settings.optimizers.as_ref().map(|optimizers| {
-            let rules = own.iter();
-            let rules = rules.map(|piece| optimizers.of(owned.path(piece.place)).clone());
-            OptimizerState::new(rules.collect())
+        let optimizers = own.iter().filter_map(|piece| {
+            let path = owned.path(piece.place);
+            Some(PieceOptimizer {
+                path: path.clone(),
+                piece: piece.clone(),
+                rule: settings.optimizers.as_ref()?.of(path).clone(),
+                state: None,
+            })
         });
+        let optimizers = optimizers.collect();
         Self {
             index,
             setup: setup.clone(),
             gradients: Gradients::new(owned.len(), own.len(), settings.keep_gradients),
             held: Held::new(&setup.table, owned, copies),
             pieces,
-            optimizer,
+            optimizers,
             averaged: None,
             recorded: None,
             carried: CarriedValues::default(),
@@ -126,7 +132,7 @@ impl Stage {
 
     /// Returns the bytes of the values that it holds for the next evaluations with a [`Carry`](crate::Carry).
     pub fn carried_bytes(&self) -> u64 {
-        self.carried.bytes()
+        self.carried.values().map(DynTensor::bytes).sum()
     }
 
     /// Returns the gradients of the last training step as passed to the optimizer, by path: summed over
@@ -157,12 +163,10 @@ impl Stage {
     /// Returns the current state of its optimizer without a copy: later steps do not change it. It is empty
     /// [with averages](crate::Pipeline::with_averages).
     pub fn optimizer_snapshot(&self) -> OptimizerSnapshot {
-        let pieces = self.own_pieces().iter();
-        let pieces = pieces.map(|piece| (self.held.owned.path(piece.place).clone(), piece.clone()));
-        OptimizerSnapshot::new(
-            self.optimizer.clone().filter(|_| self.averaged.is_none()),
-            pieces.collect(),
-        )
+        OptimizerSnapshot(match self.averaged {
+            Some(_) => Vec::new(),
+            None => self.optimizers.clone(),
+        })
     }
 
     /// Returns an observer for progress reports of calls on the ranks: a call that reports may take any
@@ -176,9 +180,13 @@ impl Stage {
         &self.setup.device
     }
 
-    /// Drops the programs of cuts that are no longer kept.
-    pub(crate) fn keep_loaded(&mut self, cuts: &BTreeSet<u64>) {
+    /// Drops what an unfinished step has left, the programs of cuts that are no longer kept, and the values of carries that no
+    /// longer exist.
+    pub(crate) fn begin_round(&mut self, cuts: &BTreeSet<u64>, carries: &BTreeSet<u64>) {
+        self.clear_gradients();
         self.loaded.retain(|number, _| cuts.contains(number));
+        self.carried
+            .retain(|(carry, ..), _| carries.contains(carry));
     }
 
     /// Returns a program of this stage on its device, and its inputs that are the same in every run.
@@ -243,27 +251,13 @@ impl Stage {
         self.held.set(position, value, &self.setup.device)
     }
 
-    /// Sets whether parameters of the stage train, by position in the table.
-    fn set_trains(&mut self, positions: &[usize], trains: bool) {
-        let frozen = &mut self.gradients.frozen;
-        for position in positions {
-            if let Some(Place::Owned(place)) = self.held.places.get(position).copied() {
-                match trains {
-                    true => frozen.remove(&place),
-                    false => frozen.insert(place),
-                };
-            }
-        }
-    }
-
     /// Returns the averages of owned parameters, by position in the table, and keeps the values of these parameters. As
     /// long as it keeps them, the state of the optimizer is not saved.
     pub(crate) fn averages(&mut self) -> Vec<(usize, DynTensor)> {
         let owned = self.held.owned_places();
         let positions: HashMap<usize, usize> = owned.map(|(at, place)| (place, at)).collect();
-        let pieces = self.own_pieces().iter().enumerate();
-        let with_average = pieces.filter_map(|(at, piece)| {
-            let average = self.optimizer.as_ref()?.average(at)?;
+        let with_average = self.optimizers.iter().filter_map(|optimizer| {
+            let (average, piece) = (optimizer.average()?, &optimizer.piece);
             let position = positions[&piece.place];
             let value = self.held.owned.value(piece.place);
             let average = average.cast_float(value.dtype());
@@ -295,12 +289,18 @@ impl Stage {
         let shared: Vec<usize> = setup.layout.shared(owner, self.index).collect();
         check_length(shared.len(), values.len())?;
         for (position, value) in shared.into_iter().zip(values) {
-            if self.held.is_copy(position) {
+            if let Place::Copy(_) = self.held.place(position) {
                 self.set(position, value)?;
             }
         }
         Ok(())
     }
+}
+
+/// A stage of a rank.
+pub(crate) fn stage_of(stages: &mut [Stage], index: StageIndex) -> &mut Stage {
+    let stage = stages.iter_mut().find(|stage| stage.index == index);
+    stage.expect("certified lists of a rank name its own stages")
 }
 
 /// Replaces the values of parameters by position in the table, on the stages that hold them.
@@ -317,8 +317,16 @@ pub(crate) fn set_all<'a>(
 
 /// Sets whether parameters train, by position in the table, on the stages that own them.
 pub(crate) fn set_trains(stages: &mut [Stage], positions: &[usize], trains: bool) {
-    let stages = stages.iter_mut();
-    stages.for_each(|stage| stage.set_trains(positions, trains));
+    for stage in stages {
+        for position in positions {
+            if let Some(Place::Owned(place)) = stage.held.places.get(position) {
+                match trains {
+                    true => stage.gradients.frozen.remove(place),
+                    false => stage.gradients.frozen.insert(*place),
+                };
+            }
+        }
+    }
 }
 
 /// Checks the number of tensors of a message.

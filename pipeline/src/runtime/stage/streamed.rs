@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use burn::tensor::DType;
-use tinderbox_deferred::{PartialModule, ProgramInput, Request};
+use tinderbox_deferred::{PartialModule, ProgramInput, Source};
 
 use super::stage::{RankSetup, Stage};
 use crate::ActionError;
-use crate::runtime::streamed::{Item, ParameterRows, State, States, Value, Values};
+use crate::runtime::streamed::{Item, ParameterRows, State, States, Value, request_as};
 use crate::schedule::StageIndex;
 
 impl Stage {
@@ -18,13 +18,18 @@ impl Stage {
         Self::with(index, setup, none(), none())
     }
 
-    /// Gives it its values until [`detach`](Self::detach). In a training step it owns its parameters, with the states of their
-    /// optimizer if it updates them; else it only reads them.
-    pub(crate) fn attach(&mut self, values: Values, is_training: bool) -> Result<(), ActionError> {
+    /// Gives it parameters, and the optimizer's states of those that are trained, until [`detach`](Self::detach). In a training
+    /// step it owns its parameters, with the states of their optimizer if it updates them; else it only reads them, and rows of
+    /// its other parameters from a source.
+    pub(crate) fn attach(
+        &mut self,
+        values: HashMap<Item, Value>,
+        rows: Option<Arc<dyn Source>>,
+    ) -> Result<(), ActionError> {
         let setup = self.setup.clone();
         let table = setup.table.iter().as_slice();
         let (mut parameters, mut states) = (HashMap::new(), HashMap::new());
-        for (item, value) in values.items {
+        for (item, value) in values {
             match (item, value) {
                 (Item::Parameter(at), Value::Parameter(value)) => {
                     parameters.insert(at, value);
@@ -35,7 +40,7 @@ impl Stage {
                 _ => unreachable!("the value of an item is of its kind"),
             }
         }
-        if is_training {
+        if rows.is_none() {
             // In the order of the table, as in a stage that keeps them.
             let mut owned = setup.layout.owned(self.index()).to_vec();
             owned.sort_unstable();
@@ -44,30 +49,27 @@ impl Stage {
                 Some((table[*position].path.clone(), value))
             });
             let owned = PartialModule::new(owned.collect::<Vec<_>>())?;
-            match self.held.places.is_empty() {
-                true => self.own(owned),
-                false => self.held.owned = owned,
+            if self.held.places.is_empty() {
+                // It has not had them before.
+                let with = Self::with(self.index, &setup, owned, PartialModule::default());
+                let loaded = std::mem::take(&mut self.loaded);
+                let carried = std::mem::take(&mut self.carried);
+                *self = Self {
+                    loaded,
+                    carried,
+                    ..with
+                };
+            } else {
+                self.held.owned = owned;
             }
         }
-        self.held.rows = values.rows;
+        self.held.rows = rows;
         self.held.streamed = parameters;
         if !states.is_empty() {
             let restored = self.restore_optimizer(&States(Mutex::new(states)));
             restored.map_err(|source| ActionError::State { source })?;
         }
         Ok(())
-    }
-
-    /// Takes parameters that it has not had before.
-    fn own(&mut self, owned: PartialModule) {
-        let with = Self::with(self.index(), &self.setup, owned, PartialModule::default());
-        let loaded = std::mem::take(&mut self.loaded);
-        let carried = std::mem::take(&mut self.carried);
-        *self = Self {
-            loaded,
-            carried,
-            ..with
-        };
     }
 
     /// Takes its values.
@@ -85,9 +87,9 @@ impl Stage {
         for (position, index) in self.held.owned_places().filter(|_| !owned.is_empty()) {
             let value = Value::Parameter(owned.value(index));
             items.insert(Item::Parameter(position), value);
-            let mut pieces = self.pieces.of(self.setup.replica).iter();
-            let piece = pieces.position(|piece| piece.place == index);
-            let state = piece.and_then(|piece| self.optimizer.as_mut()?.take(piece));
+            let mut optimizers = self.optimizers.iter_mut();
+            let optimizer = optimizers.find(|of| of.piece.place == index);
+            let state = optimizer.and_then(|of| of.state.take());
             let state = state.map_or(State::None, State::Kept);
             items.insert(Item::State(position), Value::State(state));
         }
@@ -100,14 +102,10 @@ impl Stage {
         if self.held.streamed.contains_key(&position) {
             return None;
         }
-        let parameter = &self.setup.table.iter().as_slice()[position];
-        let whole = Request {
-            dtype,
-            ..Request::of(&self.setup.table, parameter, &self.setup.device)
-        };
+        let RankSetup { table, device, .. } = &*self.setup;
         Some(ProgramInput::Rows(Arc::new(ParameterRows {
             source: source.clone(),
-            whole,
+            whole: request_as(table, position, dtype, device),
             observer: self.setup.progress.clone(),
         })))
     }

@@ -7,11 +7,11 @@ use tinderbox_fake::{DynTensor, dtype_name};
 
 use super::held::Place;
 use super::stage::{RankSetup, Stage};
-use crate::runtime::clip::each;
+use crate::runtime::clip::{Change, each, scaled};
 use crate::runtime::learning_rates::LearningRates;
-use crate::runtime::optimizer::SavedOptimizer;
+use crate::runtime::optimizer::{SavedOptimizer, restore_states};
 use crate::runtime::settings::GradientHook;
-use crate::{ActionError, RestoreError};
+use crate::{ActionError, LinkError, RestoreError};
 
 impl Stage {
     /// Adds the gradient of a micro-batch of a group, in the dtype of the parameter.
@@ -49,32 +49,34 @@ impl Stage {
     }
 
     /// Ends a step without an update: running states keep their values from before it.
-    pub(crate) fn drop_gradients(&mut self) {
+    fn drop_gradients(&mut self) {
         self.clear_gradients();
         let kept = self.gradients.kept.iter_mut();
         kept.for_each(|kept| kept.fill(None));
     }
 
     /// Drops gradients and values of running states of an unfinished step.
-    pub(crate) fn clear_gradients(&mut self) {
+    pub(super) fn clear_gradients(&mut self) {
         self.gradients.clear();
         self.held.updated_states.clear();
     }
 
-    /// Runs the optimizer on every piece that has a gradient, each clipped by `clip`, and replaces the running
-    /// states that forwards have updated. Returns the new value of each piece that it has updated.
+    /// Changes the gradient of every piece that has one, clips it and runs its optimizer, until a rank fails; replaces the running
+    /// states that forwards have updated. Returns the new value of each piece that it has updated. A step that is skipped
+    /// updates nothing.
     pub(crate) fn update(
         &mut self,
         rates: &LearningRates,
-        mut clip: impl FnMut(DynTensor) -> Result<DynTensor, ActionError>,
+        change: Change,
     ) -> Result<Vec<Option<DynTensor>>, ActionError> {
-        self.recorded = None;
-        let mut updated = Vec::new();
-        for at in 0..self.own_pieces().len() {
-            let gradient = self.gradients.complete[at].take();
-            let gradient = gradient.map(&mut clip).transpose()?;
-            updated.push(self.update_piece(at, rates, gradient)?);
+        let pieces = self.own_pieces().len();
+        if change == Change::Skip {
+            self.drop_gradients();
+            return Ok(vec![None; pieces]);
         }
+        self.recorded = None;
+        let updated = (0..pieces).map(|at| self.update_piece(at, rates, change));
+        let updated = updated.collect::<Result<_, _>>()?;
         let device = &self.setup.device;
         for (position, value) in std::mem::take(&mut self.held.updated_states) {
             self.held.set(position, value, device)?;
@@ -87,38 +89,48 @@ impl Stage {
         &mut self,
         at: usize,
         rates: &LearningRates,
-        gradient: Option<DynTensor>,
+        change: Change,
     ) -> Result<Option<DynTensor>, ActionError> {
         let settings = &self.setup.settings;
         let piece = &self.pieces.of(self.setup.replica)[at];
         let path = self.held.owned.path(piece.place);
-        let clipping = self.optimizer.as_ref().and_then(|o| o.clipping(at));
-        let change = |mut gradient| {
-            if let Some(config) = clipping {
+        let optimizer = self.optimizers.get(at);
+        let clipping = optimizer.and_then(|of| of.rule.clipping.as_ref());
+        let changed = |mut gradient| {
+            if self.setup.abort.is_triggered() {
+                return Err(ActionError::from(LinkError::Aborted));
+            }
+            if let Change::Scale(factor) = change {
+                gradient = scaled(gradient, factor);
+            }
+            for config in settings.each().into_iter().chain(clipping) {
                 gradient = each(config, gradient)?;
             }
-            if let Some(hook) = &settings.gradient_hook {
-                gradient = hooked(&**hook, path, gradient)?;
+            match &settings.gradient_hook {
+                Some(hook) => hooked(&**hook, path, gradient),
+                None => Ok(gradient),
             }
-            Ok::<_, ActionError>(gradient)
         };
-        let gradient = gradient.map(change).transpose()?;
+        let gradient = self.gradients.complete[at].take();
+        let gradient = gradient.map(changed).transpose()?;
         if let Some(kept) = &mut self.gradients.kept {
             kept[at].clone_from(&gradient);
         }
-        let Some(optimizer) = &mut self.optimizer else {
+        let Some(optimizer) = self.optimizers.get_mut(at) else {
             return Ok(None);
         };
         let value = piece.of(self.held.owned.value(piece.place));
         let Some(gradient) = gradient else {
             if let Some(decay) = settings.average_decay {
-                optimizer.average_unchanged(at, value, decay);
+                optimizer.average_unchanged(value, decay);
             }
             return Ok(None);
         };
-        let value = optimizer.step(at, rates.of(path), value, gradient);
+        let value = optimizer.step(rates.of(path), value, gradient);
         match piece.is_whole() {
-            true => self.held.replace(piece.place, value.clone())?,
+            true => self
+                .held
+                .replace(Place::Owned(piece.place), value.clone())?,
             false => self.gradients.updated_rows[at] = Some(value.clone()),
         }
         // Without replicas nobody else needs the value, and a second handle would prevent work in place.
@@ -143,13 +155,14 @@ impl Stage {
                 };
                 let value = value.to_device(&self.setup.device)?;
                 match piece.is_whole() {
-                    true => self.held.replace(piece.place, value)?,
+                    true => self.held.replace(Place::Owned(piece.place), value)?,
                     false => rows.entry(piece.place).or_default().push(value),
                 }
             }
         }
         for (place, parts) in rows {
-            self.held.replace(place, DynTensor::joined(parts))?;
+            self.held
+                .replace(Place::Owned(place), DynTensor::joined(parts))?;
         }
         Ok(())
     }
@@ -200,16 +213,13 @@ impl Stage {
             let reload = Reload::new(table, module, device);
             reload.check(table, source, self.setup.settings.memory)?;
         }
-        if let Some(optimizer) = &self.optimizer {
-            for (position, piece) in self.own_pieces().iter().enumerate() {
-                let path = self.held.owned.path(piece.place);
-                let parameter = (position, path, &*piece.shape);
-                let fields = state.fields(path);
-                optimizer.check(parameter, &fields, device)?;
-                match fields.is_empty() && state.state(path).is_none() {
-                    true => found.without.push(path.clone()),
-                    false => found.is_any = true,
-                }
+        for optimizer in &self.optimizers {
+            let (path, shape) = (&optimizer.path, &optimizer.piece.shape);
+            let fields = state.fields(path);
+            optimizer.rule.check(path, shape, &fields, device)?;
+            match fields.is_empty() && state.state(path).is_none() {
+                true => found.without.push(path.clone()),
+                false => found.is_any = true,
             }
         }
         Ok(found)
@@ -238,13 +248,12 @@ impl Stage {
         &mut self,
         state: &dyn SavedOptimizer,
     ) -> Result<(), RestoreError> {
-        let setup = &*self.setup;
-        let Some(optimizer) = &mut self.optimizer else {
-            return Ok(());
-        };
-        let pieces = self.pieces.of(setup.replica).iter();
-        let parameters = pieces.map(|piece| (self.held.owned.path(piece.place), piece));
-        let parameters: Vec<_> = parameters.collect();
-        optimizer.restore(&parameters, state, &setup.device, &*setup.progress)
+        let RankSetup {
+            device, progress, ..
+        } = &*self.setup;
+        match self.optimizers.is_empty() {
+            true => Ok(()),
+            false => restore_states(&mut self.optimizers, state, device, &**progress),
+        }
     }
 }

@@ -3,6 +3,8 @@
 mod setup;
 mod values;
 
-pub(crate) use setup::{StreamedOptions, StreamedSetup, Trained};
-pub(crate) use values::{Activation, Item, ParameterRows, State, States, Stored, Value, Values};
+pub(crate) use setup::{StreamedOptions, StreamedSetup};
+pub(crate) use values::{
+    Activation, Item, ParameterRows, State, States, Stored, Value, request_as,
+};
 pub use values::{StageStore, StreamedTraining, UpdatedStage};

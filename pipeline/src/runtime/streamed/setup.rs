@@ -12,7 +12,7 @@ use tinderbox_planner::MemoryBudget;
 use super::values::StageStore;
 use crate::RestoreError;
 use crate::cut::Layout;
-use crate::runtime::optimizer::{OptimizerState, bytes_per_element};
+use crate::runtime::optimizer::bytes_per_element;
 use crate::runtime::settings::Settings;
 use crate::schedule::StageIndex;
 use crate::trace::JointGraph;
@@ -24,7 +24,7 @@ pub(crate) struct StreamedOptions {
     pub(crate) budget: MemoryBudget,
     /// The bytes of parameters that may stay in the memory of the host.
     pub(crate) host_bytes: u64,
-    /// Where values are between steps.
+    /// Where values are between steps, if it trains.
     pub(crate) store: Option<Arc<dyn StageStore>>,
 }
 
@@ -34,16 +34,13 @@ pub(crate) type Trained = Vec<BTreeMap<usize, Option<u64>>>;
 
 /// What a rank with streamed stages needs to know.
 pub(crate) struct StreamedSetup {
-    /// Where values are between steps, if it trains.
-    pub(crate) store: Option<Arc<dyn StageStore>>,
+    pub(crate) options: StreamedOptions,
     pub(crate) trained: Trained,
     /// Whether the system's cache of files can hold all values.
     pub(crate) is_cached: bool,
-    /// The bytes of parameters that may stay in the memory of the host.
-    pub(crate) host_bytes: u64,
     /// Where activations may be written.
     pub(crate) scratch_dir: Option<PathBuf>,
-    device: Device,
+    pub(crate) device: Device,
 }
 
 impl StreamedSetup {
@@ -53,7 +50,7 @@ impl StreamedSetup {
         (layout, traced): (&Layout, &JointGraph),
         settings: &Settings,
     ) -> Self {
-        let store = options.store.clone();
+        let store = options.store.as_ref();
         let parameters = table.iter().as_slice();
         let optimizers = settings.optimizers.as_ref().filter(|_| store.is_some());
         let bytes_of = |position: usize| {
@@ -78,10 +75,9 @@ impl StreamedSetup {
         let bytes = parameters.chain(states.copied()).sum();
         Self {
             is_cached: is_cached(bytes, options.budget, (device, options.host_bytes)),
-            host_bytes: options.host_bytes,
-            scratch_dir: store.as_ref().and_then(|store| store.scratch_dir()),
+            options: options.clone(),
+            scratch_dir: store.and_then(|store| store.scratch_dir()),
             trained,
-            store,
             device: device.clone(),
         }
     }
@@ -92,21 +88,17 @@ impl StreamedSetup {
         table: &ParameterTable,
         settings: &Settings,
     ) -> Result<(), RestoreError> {
-        let states = self.store.as_ref().and_then(|store| store.optimizer());
+        let store = self.options.store.as_ref();
+        let states = store.and_then(|store| store.optimizer());
         let (Some(states), Some(optimizers)) = (states, &settings.optimizers) else {
             return Ok(());
         };
-        for (position, _) in self
-            .trained
-            .iter()
-            .flatten()
-            .filter(|(_, state)| state.is_some())
-        {
+        let trained = self.trained.iter().flatten();
+        for (position, _) in trained.filter(|(_, state)| state.is_some()) {
             let parameter = &table.iter().as_slice()[*position];
-            let rule = optimizers.of(&parameter.path).clone();
-            let place = (0, &parameter.path, &*parameter.shape);
-            let fields = states.fields(&parameter.path);
-            OptimizerState::new(vec![rule]).check(place, &fields, &self.device)?;
+            let (path, shape) = (&parameter.path, &parameter.shape);
+            let (rule, fields) = (optimizers.of(path), states.fields(path));
+            rule.check(path, shape, &fields, &self.device)?;
         }
         Ok(())
     }

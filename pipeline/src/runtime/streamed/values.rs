@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use burn::optim::DynState;
-use burn::tensor::TensorData;
+use burn::tensor::{DType, Device, TensorData};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
     Observer, ParameterPath, ParameterTable, Request, Rows, Source, SourceError, read_values,
@@ -52,12 +52,16 @@ pub(crate) enum State {
     Kept(DynState),
 }
 
-/// What a stage gets before it runs.
-pub(crate) struct Values {
-    /// Parameters, and the optimizer's states of those that are trained; the round keeps activations.
-    pub(crate) items: HashMap<Item, Value>,
-    /// Where rows of other parameters are read.
-    pub(crate) rows: Option<Arc<dyn Source>>,
+/// The request for a parameter by its position in the table, in the dtype in which it is read.
+pub(crate) fn request_as(
+    table: &ParameterTable,
+    position: usize,
+    dtype: DType,
+    device: &Device,
+) -> Request {
+    let parameter = &table.iter().as_slice()[position];
+    let request = Request::of(table, parameter, device);
+    Request { dtype, ..request }
 }
 
 /// The states of parameters, by path.
@@ -72,13 +76,9 @@ impl SavedOptimizer for States {
     }
 
     fn state(&self, path: &ParameterPath) -> Option<DynState> {
-        let mut states = locked(&self.0);
-        match states.remove(path)? {
-            State::Kept(state) => Some(state),
-            other => {
-                states.insert(path.clone(), other);
-                None
-            }
+        match locked(&self.0).get(path) {
+            Some(State::Kept(state)) => Some(state.clone()),
+            _ => None,
         }
     }
 

@@ -1,7 +1,5 @@
 //! Values that stay on a stage between evaluations.
 
-use std::collections::HashMap;
-
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor};
 use tinderbox_deferred::Deferred;
@@ -36,7 +34,7 @@ fn a_value_is_written_in_place() {
     for place in 0..4 {
         pipeline.evaluate_with(&mut carry, step(place)).unwrap();
         let address = pipeline.on_ranks(|_, stages| {
-            let values = stages[0].carried.0.values().flat_map(HashMap::values);
+            let values = stages[0].carried.values();
             let bytes = values.map(|value| value.host_bytes().unwrap().as_ptr() as usize);
             bytes.collect::<Vec<_>>()
         });
