@@ -430,15 +430,13 @@ where
             };
             let seconds = started.elapsed().as_secs_f64();
             self.at.position = batches.position();
-            let plan = self.pipeline.plan().file();
             for (of_batch, progress) in step.of_batches().zip(progress) {
                 iteration += 1;
+                let plan = self.pipeline.plan().file();
                 self.strategy.steps.push(iteration, &step, plan, seconds);
                 let item = StepItem::from_outputs(&of_batch)?;
                 let item = TrainingItem::new(item, progress, Some(iteration), Some(rate.clone()));
-                let event = LearnerEvent::ProcessedItem(item);
-                self.interrupter
-                    .fail_on_error(self.events.process_train(event));
+                self.report(LearnerEvent::ProcessedItem(item));
             }
             if let Some(checkpoints) = &self.strategy.checkpoints {
                 let metadata = || metadata(self.items, self.at.validated);

@@ -8,7 +8,7 @@ mod push;
 mod rules;
 
 use burn::tensor::{DType, Device};
-use tinderbox_fake::{DynTensor, Graph, Recording, Region, ValueId};
+use tinderbox_fake::{DynTensor, Graph, NodeId, Recording, Region, ValueId};
 
 pub(crate) use file::{read_file, write_file};
 pub use plan::{NotSliceable, RecipePlan};
@@ -36,16 +36,14 @@ impl Recipe {
         region: Option<&Region>,
         keys: &RandomKeys,
     ) -> Result<Self, RecipeError> {
-        let nodes = graph.backward_slice([value], |_| false).nodes;
-        let draws = nodes.into_iter().filter_map(|node| {
+        let draw = |node: NodeId| {
             let key = keys.get(&node)?.clone();
             let out = graph.node(node).outputs()[0];
-            Some((node, Draw::whole(key, &graph.value(out).shape)))
-        });
-        let draws = draws.collect();
+            Some(Draw::whole(key, &graph.value(out).shape))
+        };
         let whole = Region::of_shape(&graph.value(value).shape);
         let region = region.unwrap_or(&whole);
-        push::push((name, seed), graph, value, region, &draws).map(Self)
+        push::push((name, seed), graph, value, region, &draw).map(Self)
     }
 
     /// Creates the recipe of a fake tensor that belongs to no module, created under
@@ -115,7 +113,8 @@ impl Recipe {
             source,
         })?;
         let of = (made.name.clone(), made.seed);
-        push::push(of, &made.graph, made.output, region, &made.draws).map(Self)
+        let draw = |node: NodeId| made.draws.get(&node).cloned();
+        push::push(of, &made.graph, made.output, region, &draw).map(Self)
     }
 
     /// Returns the recipe of the result in another float dtype; a result of another kind is unchanged.

@@ -33,22 +33,22 @@ pub(super) struct Contents {
 /// Propagates a region of `output` back through the operations that compute it, to constants and fills, and returns the
 /// recipe of the region with this name and seed.
 ///
-/// `draws` has the random values that each random operation of the graph generates. Time: linear in the number
+/// `draw` returns the random values that a random operation of the graph generates. Time: linear in the number
 /// of operations that the value depends on.
 pub(super) fn push(
     (name, seed): (String, Seed),
     graph: &Graph,
     output: ValueId,
     region: &Region,
-    draws: &BTreeMap<NodeId, Draw>,
+    draw: &dyn Fn(NodeId) -> Option<Draw>,
 ) -> Result<Contents, RecipeError> {
     let mut writer = Writer {
         graph,
-        draws,
+        draw,
         builder: GraphBuilder::new(),
         made: HashMap::new(),
         row_major: HashSet::new(),
-        new_draws: BTreeMap::new(),
+        draws: BTreeMap::new(),
     };
     let mut not_sliceable = Vec::new();
     let output = if region.num_elements() == 0 {
@@ -71,7 +71,7 @@ pub(super) fn push(
         name,
         seed,
         output,
-        draws: writer.new_draws,
+        draws: writer.draws,
         not_sliceable,
         is_view: is_part_of_more(&graph, output),
         graph,
@@ -170,13 +170,13 @@ struct Made {
 
 struct Writer<'a> {
     graph: &'a Graph,
-    draws: &'a BTreeMap<NodeId, Draw>,
+    draw: &'a dyn Fn(NodeId) -> Option<Draw>,
     builder: GraphBuilder,
     /// By the value of the old graph.
     made: HashMap<ValueId, Made>,
     /// Values of the new graph that are certainly in row-major order.
     row_major: HashSet<ValueId>,
-    new_draws: BTreeMap<NodeId, Draw>,
+    draws: BTreeMap<NodeId, Draw>,
 }
 
 impl Writer<'_> {
@@ -249,8 +249,8 @@ impl Writer<'_> {
             *tensor = self.builder.input(parts.remove(at).1);
         });
         let new = self.builder.node(operation);
-        if let Some(draw) = self.draws.get(&id) {
-            self.new_draws.insert(new, draw.part(&step.out));
+        if let Some(draw) = (self.draw)(id) {
+            self.draws.insert(new, draw.part(&step.out));
         }
     }
 
