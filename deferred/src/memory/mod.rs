@@ -58,20 +58,18 @@ pub fn available_for(device: &Device, needed_bytes: u64) -> Option<u64> {
 /// Returns the bytes that this process can still allocate for tensors on a device; `None` if unknown.
 pub fn available_bytes(device: &Device) -> Option<u64> {
     match uses_host_memory(device) {
-        true => host_bytes(),
+        true => Some(host_bytes()),
         false => free_bytes(device),
     }
 }
 
 /// Returns the bytes that this process can still get from the machine.
-fn host_bytes() -> Option<u64> {
+fn host_bytes() -> u64 {
     let memory = MemoryRefreshKind::everything();
     let system = System::new_with_specifics(RefreshKind::nothing().with_memory(memory));
-    let mut available = system.available_memory() + system.free_swap();
-    if let Some(left) = group::available_bytes() {
-        available = available.min(left);
-    }
-    Some(available.min(address_space_left().unwrap_or(u64::MAX)))
+    let of_machine = system.available_memory() + system.free_swap();
+    let limits = [group::available_bytes(), address_space_left()];
+    limits.into_iter().flatten().fold(of_machine, u64::min)
 }
 
 /// Returns the bytes of memory that this process has now, the bytes of its program and of mapped files among them; `None` if

@@ -21,9 +21,8 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, Distribution, Shape, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{Node, NodeId, Region, ValueId, dtype_on, is_host};
+use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, dtype_on, is_host};
 
-pub(crate) use build::Generator;
 pub use executor::{Executable, Executor, RunContext, ValueObserver};
 pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
@@ -62,14 +61,16 @@ pub(crate) struct Draw {
     pub(crate) region: Region,
 }
 
+/// Returns what each random operation generates; `None` for one that has no key.
+pub(crate) type Draws<'a> = &'a dyn Fn(NodeId) -> Option<Draw>;
+
 impl Draw {
-    /// Returns all elements of a random tensor.
-    pub(crate) fn whole(key: RandomKey, shape: &Shape) -> Self {
-        Self {
-            key,
-            whole: shape.clone(),
-            region: Region::of_shape(shape),
-        }
+    /// Returns all elements of a random tensor of a graph; `None` if it has no key.
+    pub(crate) fn of_node(graph: &Graph, node: NodeId, keys: &RandomKeys) -> Option<Self> {
+        let key = keys.get(&node)?.clone();
+        let whole = graph.value(graph.node(node).outputs()[0]).shape.clone();
+        let region = Region::of_shape(&whole);
+        Some(Self { key, whole, region })
     }
 
     /// Returns a part of these elements.

@@ -13,7 +13,7 @@ use tinderbox_fake::{DynTensor, Graph, NodeId, Recording, Region, ValueId};
 pub(crate) use file::{read_file, write_file};
 pub use plan::{NotSliceable, RecipePlan};
 
-use crate::program::{Draw, Executor, Generator, Program, RandomKeys, RunContext};
+use crate::program::{Draw, Executor, Program, RandomKeys, RunContext};
 use crate::random::Seed;
 use crate::table::can_cast;
 use crate::{ProgramError, RecipeError, initialization_keys};
@@ -36,11 +36,7 @@ impl Recipe {
         region: Option<&Region>,
         keys: &RandomKeys,
     ) -> Result<Self, RecipeError> {
-        let draw = |node: NodeId| {
-            let key = keys.get(&node)?.clone();
-            let out = graph.node(node).outputs()[0];
-            Some(Draw::whole(key, &graph.value(out).shape))
-        };
+        let draw = |node| Draw::of_node(graph, node, keys);
         let whole = Region::of_shape(&graph.value(value).shape);
         let region = region.unwrap_or(&whole);
         push::push((name, seed), graph, value, region, &draw).map(Self)
@@ -142,9 +138,9 @@ impl Recipe {
     /// When an operation can't run there.
     pub fn materialize(&self, device: &Device) -> Result<DynTensor, ProgramError> {
         let made = &self.0;
-        let generator = Generator::Draws(&made.draws);
+        let draw = |node: NodeId| made.draws.get(&node).cloned();
         let (nodes, outputs) = (made.graph.node_ids(), [made.output]);
-        let program = Program::with_generator(&made.graph, nodes, &[], &outputs, generator)?;
+        let program = Program::with_draws(&made.graph, nodes, &[], &outputs, Some(&draw))?;
         let context = RunContext::initialization(made.seed);
         let executable = Executor::new(device)?.load(program);
         let mut outputs = executable.run(Vec::new(), &context)?;

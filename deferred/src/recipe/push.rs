@@ -12,7 +12,7 @@ use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, ValueId};
 use super::layout::is_part_of_more;
 use super::rules::{Make, Step, step, whole};
 use super::{NotSliceable, RecipeError};
-use crate::program::{Draw, change_tensors, family, is_row_major, tensor_id};
+use crate::program::{Draw, Draws, change_tensors, family, is_row_major, tensor_id};
 use crate::random::Seed;
 
 /// The contents of a recipe, in the order of its file.
@@ -40,7 +40,7 @@ pub(super) fn push(
     graph: &Graph,
     output: ValueId,
     region: &Region,
-    draw: &dyn Fn(NodeId) -> Option<Draw>,
+    draw: Draws<'_>,
 ) -> Result<Contents, RecipeError> {
     let mut writer = Writer {
         graph,
@@ -170,7 +170,7 @@ struct Made {
 
 struct Writer<'a> {
     graph: &'a Graph,
-    draw: &'a dyn Fn(NodeId) -> Option<Draw>,
+    draw: Draws<'a>,
     builder: GraphBuilder,
     /// By the value of the old graph.
     made: HashMap<ValueId, Made>,
