@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, Region};
 
 use crate::memory;
-use crate::module::{Emptied, PartialModule, skipped_parameters};
+use crate::module::{PartialModule, fill, skipped_parameters};
 use crate::replay::BACKEND_GENERATOR;
 use crate::source::{Loaded, one_per_request};
 use crate::table::can_cast;
@@ -74,16 +74,14 @@ impl<M: Module> Deferred<M> {
             described: source.describe(),
         })?;
         let recorded = &self.recorded;
-        let module = Emptied::new(module, &recorded.module, &recorded.declared, table)?;
-        let loaded: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
-        let selected = |parameter: &&Parameter| options.selects(parameter);
-        let value = |parameter: &Parameter| loaded.get(parameter.original()).cloned();
-        let values = table
-            .iter()
-            .map(|p| Some(p).filter(selected).and_then(value));
-        let values = values.collect();
-        drop(loaded);
-        module.fill(table, values)
+        fill(module, &recorded.module, &recorded.declared, table, || {
+            let loaded: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
+            let value = |parameter: &Parameter| {
+                let selected = Some(parameter).filter(|p| options.selects(p))?;
+                loaded.get(selected.original()).cloned()
+            };
+            Ok(table.iter().map(value).collect())
+        })
     }
 
     /// Materializes the selected parameters on a device, without autodiff and without their module; the closure is

@@ -168,9 +168,8 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
 
 impl<M, B> From<PipelineStrategy<M, B>> for TrainingStrategy<M>
 where
-    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
-    <M as TrainStep>::Output: StepItem,
-    <M as InferenceStep>::Output: StepItem,
+    M: LearnerModel + TrainStep<Output: StepItem> + Sync,
+    M: InferenceStep<Input = Input<M>, Output: StepItem>,
     B: Batch,
 {
     fn from(strategy: PipelineStrategy<M, B>) -> Self {
@@ -180,9 +179,8 @@ where
 
 impl<M, B> SupervisedLearningStrategy<M> for PipelineStrategy<M, B>
 where
-    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
-    <M as TrainStep>::Output: StepItem,
-    <M as InferenceStep>::Output: StepItem,
+    M: LearnerModel + TrainStep<Output: StepItem> + Sync,
+    M: InferenceStep<Input = Input<M>, Output: StepItem>,
     B: Batch,
 {
     /// As burn-train's own, which fails for a model without values.
@@ -270,9 +268,8 @@ struct Run<'a, M: LearnerModel, B> {
 
 impl<M, B> Run<'_, M, B>
 where
-    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
-    <M as TrainStep>::Output: StepItem,
-    <M as InferenceStep>::Output: StepItem,
+    M: LearnerModel + TrainStep<Output: StepItem> + Sync,
+    M: InferenceStep<Input = Input<M>, Output: StepItem>,
     B: Batch,
 {
     /// Restores the newest checkpoint, and returns where the run continues.
