@@ -190,12 +190,7 @@ impl Executable {
     ) -> Result<Vec<DynTensor>, ProgramError> {
         let mut inputs: Vec<ProgramInput> = inputs.into_iter().collect();
         let device = self.executor.device();
-        if inputs.len() != self.program.inputs.len() {
-            return Err(ProgramError::InputCount {
-                expected: self.program.inputs.len(),
-                found: inputs.len(),
-            });
-        }
+        self.program.check_input_count(inputs.len())?;
         let takes = self.program.inputs.iter().zip(&self.program.input_types);
         for ((value, (shape, dtype)), input) in takes.zip(&mut inputs) {
             let ProgramInput::Value(input) = input else {

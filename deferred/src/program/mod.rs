@@ -34,6 +34,7 @@ pub(crate) use operation::{
 pub use rows::{ProgramInput, Rows, rows_read};
 pub use sums::with_ordered_sums;
 
+use crate::ProgramError;
 use crate::random::Domain;
 
 /// The origin of the values of one random operation: together with the seed it is the whole key of its
@@ -170,6 +171,14 @@ impl Program {
             .iter_mut()
             .for_each(|out| set(&mut out.dtype));
         self
+    }
+
+    fn check_input_count(&self, found: usize) -> Result<(), ProgramError> {
+        let expected = self.inputs.len();
+        match found == expected {
+            true => Ok(()),
+            false => Err(ProgramError::InputCount { expected, found }),
+        }
     }
 
     /// Returns the values that a step reads for the last time.
