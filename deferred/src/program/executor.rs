@@ -88,15 +88,15 @@ impl Executor {
         &self.device
     }
 
-    /// Copies the constants of a program to the device, so that it can run many times. On the CPU a program in an
-    /// `Arc` is shared, not copied.
+    /// Copies the constants of a program to the device, so that it can run many times. A program in an `Arc` is shared, not
+    /// copied.
     pub fn load(&self, program: impl Into<Arc<Program>>) -> Executable {
         let program: Arc<Program> = program.into();
         let constants = program.constants.iter();
         let constants = constants.map(|(_, data)| DynTensor::from_data(data.clone(), &self.device));
         Executable {
             constants: constants.collect(),
-            program: program.for_device(&self.device),
+            program,
             executor: self.clone(),
             stack: Arc::default(),
         }
@@ -196,20 +196,21 @@ impl Executable {
             let ProgramInput::Value(input) = input else {
                 continue;
             };
+            let dtype = dtype_on(*dtype, device);
             // Booleans from another device may be stored differently.
-            if let (DType::Bool(expected), DType::Bool(found)) = (*dtype, input.dtype())
+            if let (DType::Bool(expected), DType::Bool(found)) = (dtype, input.dtype())
                 && expected != found
             {
-                let data = input.to_data()?.convert_dtype(*dtype);
+                let data = input.to_data()?.convert_dtype(dtype);
                 *input = DynTensor::from_data(data, device);
             }
-            if input.shape() != *shape || input.dtype() != *dtype {
+            if input.shape() != *shape || input.dtype() != dtype {
                 let describe = |dtype: DType, shape: &Shape| {
                     format!("{dtype:?}{:?}", shape.as_slice()).to_lowercase()
                 };
                 return Err(ProgramError::InputType {
                     value: *value,
-                    expected: describe(*dtype, shape),
+                    expected: describe(dtype, shape),
                     found: describe(input.dtype(), &input.shape()),
                 });
             }

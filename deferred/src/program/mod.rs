@@ -18,10 +18,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device, Distribution, Shape, TensorData};
+use burn::tensor::{DType, Distribution, Shape, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, dtype_on, is_host};
+use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId};
 
 pub use executor::{Executable, Executor, RunContext, ValueObserver};
 pub use indices::{check_indices, indices_of};
@@ -147,32 +147,6 @@ pub struct Program {
 }
 
 impl Program {
-    /// Returns the program with the dtypes that its tensors have on a device. The dtypes of its operations are looked up
-    /// when they run.
-    fn for_device(mut self: Arc<Self>, device: &Device) -> Arc<Self> {
-        if is_host(device) {
-            return self;
-        }
-        let program = Arc::make_mut(&mut self);
-        let set = |dtype: &mut DType| *dtype = dtype_on(*dtype, device);
-        for step in &mut program.steps {
-            match step {
-                Step::Operation { .. } | Step::Together(_) => {}
-                Step::Free(value) => set(&mut value.dtype),
-                Step::Random(random) => set(&mut random.out.dtype),
-            }
-        }
-        program
-            .input_types
-            .iter_mut()
-            .for_each(|(_, dtype)| set(dtype));
-        program
-            .outputs
-            .iter_mut()
-            .for_each(|out| set(&mut out.dtype));
-        self
-    }
-
     fn check_input_count(&self, found: usize) -> Result<(), ProgramError> {
         let expected = self.inputs.len();
         match found == expected {
