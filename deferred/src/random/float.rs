@@ -5,7 +5,7 @@ use fearless_simd::Simd;
 use half::{bf16, f16};
 
 use super::distribution::{FloatRange, Threshold, check};
-use super::element::{CHUNK, Chunk, Sample, Sampler};
+use super::element::{CHUNK, Chunk, Sample, Sampler, sample_each};
 use super::error::RandomError;
 
 /// The sampler of floats of at most 32 bits, all computed in `f32`.
@@ -182,26 +182,7 @@ impl Sample for f64 {
         }
     }
 
-    #[inline(always)]
-    fn sample<S: Simd>(sampler: &Self::Sampler, chunk: Chunk<'_, S>, out: &mut [Self; CHUNK]) {
-        match *sampler {
-            Sampler::Uniform(range) => {
-                for (out, word) in out.iter_mut().zip(chunk.wide_words()) {
-                    *out = range.sample(word);
-                }
-            }
-            Sampler::Bernoulli(threshold) => {
-                for (out, word) in out.iter_mut().zip(chunk.wide_words()) {
-                    *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
-                }
-            }
-            Sampler::Normal { mean, std } => {
-                for (out, z) in out.iter_mut().zip(chunk.wide_normals()) {
-                    *out = z * std + mean;
-                }
-            }
-        }
-    }
+    sample_each!(wide_words, wide_normals);
 }
 
 #[cfg(test)]
