@@ -53,7 +53,7 @@ impl<M: Module> Deferred<M> {
         let wanted = table.distinct().filter(|p| wanted.contains(&p.path));
         let requests = requests(table, wanted, device, &options)?;
         source.check(table, &requests)?;
-        memory::check(&requests, source, table.eager_bytes(), &options)?;
+        memory::check(&requests, source, table.eager_bytes(), options.memory)?;
         self.check_stable()?;
         let unseen = skipped_parameters(&self.recorded.module);
         if !unseen.is_empty() {
@@ -143,7 +143,7 @@ impl<M: Module> Deferred<M> {
     fn one(&self, request: Request, source: &dyn Source) -> Result<DynTensor, MaterializeError> {
         let options = MaterializeOptions::default();
         let requests = vec![request];
-        memory::check(&requests, source, 0, &options)?;
+        memory::check(&requests, source, 0, options.memory)?;
         let values = load(requests, source, &options)?;
         let (_, value) = values.into_iter().next().expect("one value per request");
         Ok(value)
@@ -164,7 +164,7 @@ pub fn materialize_parameters(
     let selected = table.distinct().filter(|p| options.selects(p));
     let requests = requests(table, selected, device, &options)?;
     source.check(table, &requests)?;
-    memory::check(&requests, source, 0, &options)?;
+    memory::check(&requests, source, 0, options.memory)?;
     let values = load(requests, source, &options)?;
     Ok(PartialModule::new(values)?)
 }

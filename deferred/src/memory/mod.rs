@@ -7,7 +7,7 @@ use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 use tinderbox_fake::{DeviceLabel, is_host};
 
 use crate::device::{free_bytes, uses_host_memory};
-use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device};
+use crate::{MaterializeError, MemoryCheck, Request, Source, check_device};
 
 /// Rejects requests to a device that does not exist, and those whose values, with the working memory of the source,
 /// do not fit.
@@ -17,7 +17,7 @@ pub(crate) fn check(
     requests: &[Request],
     source: &dyn Source,
     before: u64,
-    options: &MaterializeOptions<'_>,
+    check: MemoryCheck,
 ) -> Result<(), MaterializeError> {
     let Some(first) = requests.first() else {
         return Ok(());
@@ -25,7 +25,7 @@ pub(crate) fn check(
     check_device(&first.device)?;
     let values: u64 = requests.iter().map(Request::bytes).sum();
     let needed_bytes = before.max(values.saturating_add(source.working_bytes(requests)));
-    let available_bytes = match options.memory {
+    let available_bytes = match check {
         MemoryCheck::Off => return Ok(()),
         MemoryCheck::Bytes(bytes) => bytes,
         MemoryCheck::Available => match available_for(&first.device, needed_bytes) {

@@ -233,7 +233,6 @@ impl Executable {
 /// One run of a program.
 struct Run<'a, 'b, B: BackendIr> {
     executable: &'a Executable,
-    device: B::Device,
     context: &'a RunContext,
     interpreter: TensorInterpreter<B>,
     tables: HashMap<TensorId, Arc<dyn Rows>>,
@@ -249,7 +248,6 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
     ) -> Self {
         Self {
             executable,
-            device: device.clone(),
             context,
             interpreter: TensorInterpreter::new(device.clone()),
             tables: HashMap::new(),
@@ -382,7 +380,7 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
         let inputs = inputs.map(|input| (input.id, self.interpreter.get_tensor(input)));
         Apart {
             inputs: inputs.collect(),
-            device: self.device.clone(),
+            device: self.interpreter.device(),
             operation,
         }
     }
