@@ -190,8 +190,7 @@ macro_rules! word {
             #[inline(always)]
             pub(super) fn sample(&self, word: $word) -> $word {
                 // word * (last + 1), in a form that is also correct when last + 1 is 2^bits.
-                let scaled =
-                    $wider::from(word) * $wider::from(self.last) + $wider::from(word);
+                let scaled = $wider::from(word) * $wider::from(self.last) + $wider::from(word);
                 self.low.wrapping_add((scaled >> $word::BITS) as $word)
             }
         }
