@@ -79,16 +79,15 @@ mod gpu {
         if bench.flags.runtime != Runtime::Cuda {
             return None;
         }
-        by_nvml(bench).or_else(|| {
+        let by_nvml = || {
+            let nvml = Nvml::init().ok()?;
+            Some(card(bench, &nvml)?.memory_info().ok()?.used)
+        };
+        by_nvml().or_else(|| {
             let context = cudarc::driver::CudaContext::new(bench.flags.index).ok()?;
             let (free, total) = context.mem_get_info().ok()?;
             Some((total - free) as u64)
         })
-    }
-
-    fn by_nvml(bench: &Bench) -> Option<u64> {
-        let nvml = Nvml::init().ok()?;
-        Some(card(bench, &nvml)?.memory_info().ok()?.used)
     }
 
     pub(super) fn describe(bench: &Bench) -> Vec<(&'static str, String)> {
