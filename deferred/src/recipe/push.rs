@@ -98,6 +98,7 @@ fn zeros(builder: &mut GraphBuilder, shape: Shape, dtype: DType) -> ValueId {
 }
 
 /// The needed part of each value and how it is computed, in recorded order.
+#[derive(Default)]
 struct Demand {
     steps: BTreeMap<NodeId, Step>,
     constants: BTreeMap<ValueId, Region>,
@@ -109,11 +110,7 @@ impl Demand {
     /// so when its producer is reached, all needed parts of it are known; their bounding box is computed.
     fn of(graph: &Graph, output: ValueId, region: &Region) -> Self {
         let mut needed: BTreeMap<ValueId, Region> = BTreeMap::from([(output, region.clone())]);
-        let mut demand = Self {
-            steps: BTreeMap::new(),
-            constants: BTreeMap::new(),
-            not_sliceable: Vec::new(),
-        };
+        let mut demand = Self::default();
         let nodes = graph.backward_slice([output], |_| false).nodes;
         for id in nodes.into_iter().rev() {
             let node = graph.node(id);
