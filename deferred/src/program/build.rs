@@ -61,20 +61,17 @@ impl Program {
                 read(*input, &at_hand, &node.name())?;
             }
             at_hand.extend(node.outputs());
-            let mut step = Step::Operation {
-                node: id,
-                last_uses: 0..0,
-            };
-            if let Some((out, distribution)) = node.operation().random()
-                && let Some(draw) = draw
-            {
-                step = Step::Random(Box::new(RandomStep {
+            steps.push(match (node.operation().random(), draw) {
+                (Some((out, distribution)), Some(draw)) => Step::Random(Box::new(RandomStep {
                     out: out.clone(),
                     distribution,
                     draw: draw(id).ok_or(ProgramError::NoKey { node: id })?,
-                }));
-            }
-            steps.push(step);
+                })),
+                _ => Step::Operation {
+                    node: id,
+                    last_uses: 0..0,
+                },
+            });
         }
         for output in outputs {
             read(*output, &at_hand, "the program's output")?;
