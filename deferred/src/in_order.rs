@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tinderbox_fake::{DynTensor, Graph, NodeId, ValueId};
 
-use crate::program::{Executor, Generator, Program, RunContext, is_random};
+use crate::program::{Executor, Program, RunContext, is_random};
 use crate::random::Seed;
 use crate::{Observer, ProgramError, Request};
 
@@ -35,8 +35,7 @@ pub(crate) fn values_in_order(
     let executor = Executor::new(&first.device)?;
     let run = |nodes: Vec<NodeId>, given: Vec<(ValueId, DynTensor)>, wanted| {
         let (inputs, given): (Vec<ValueId>, Vec<DynTensor>) = given.into_iter().unzip();
-        let generator = Generator::Backend;
-        let program = Program::with_generator(graph, nodes, &inputs, &[wanted], generator)?;
+        let program = Program::with_draws(graph, nodes, &inputs, &[wanted], None)?;
         let context = RunContext::initialization(seed);
         let mut outputs = executor.load(program).run(given, &context)?;
         Ok::<_, ProgramError>(outputs.pop().expect("the program has one output"))

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, Region};
 
 use crate::memory;
-use crate::module::{Emptied, PartialModule, skipped_parameters};
+use crate::module::{PartialModule, fill, skipped_parameters};
 use crate::replay::BACKEND_GENERATOR;
 use crate::source::{Loaded, one_per_request};
 use crate::table::can_cast;
@@ -53,7 +53,7 @@ impl<M: Module> Deferred<M> {
         let wanted = table.distinct().filter(|p| wanted.contains(&p.path));
         let requests = requests(table, wanted, device, &options)?;
         source.check(table, &requests)?;
-        memory::check(&requests, source, table.eager_bytes(), &options)?;
+        memory::check(&requests, source, table.eager_bytes(), options.memory)?;
         self.check_stable()?;
         let unseen = skipped_parameters(&self.recorded.module);
         if !unseen.is_empty() {
@@ -74,16 +74,14 @@ impl<M: Module> Deferred<M> {
             described: source.describe(),
         })?;
         let recorded = &self.recorded;
-        let module = Emptied::new(module, &recorded.module, &recorded.declared, table)?;
-        let loaded: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
-        let selected = |parameter: &&Parameter| options.selects(parameter);
-        let value = |parameter: &Parameter| loaded.get(parameter.original()).cloned();
-        let values = table
-            .iter()
-            .map(|p| Some(p).filter(selected).and_then(value));
-        let values = values.collect();
-        drop(loaded);
-        module.fill(table, values)
+        fill(module, &recorded.module, &recorded.declared, table, || {
+            let loaded: BTreeMap<_, _> = load(requests, source, &options)?.into_iter().collect();
+            let value = |parameter: &Parameter| {
+                let selected = Some(parameter).filter(|p| options.selects(p))?;
+                loaded.get(selected.original()).cloned()
+            };
+            Ok(table.iter().map(value).collect())
+        })
     }
 
     /// Materializes the selected parameters on a device, without autodiff and without their module; the closure is
@@ -145,7 +143,7 @@ impl<M: Module> Deferred<M> {
     fn one(&self, request: Request, source: &dyn Source) -> Result<DynTensor, MaterializeError> {
         let options = MaterializeOptions::default();
         let requests = vec![request];
-        memory::check(&requests, source, 0, &options)?;
+        memory::check(&requests, source, 0, options.memory)?;
         let values = load(requests, source, &options)?;
         let (_, value) = values.into_iter().next().expect("one value per request");
         Ok(value)
@@ -166,7 +164,7 @@ pub fn materialize_parameters(
     let selected = table.distinct().filter(|p| options.selects(p));
     let requests = requests(table, selected, device, &options)?;
     source.check(table, &requests)?;
-    memory::check(&requests, source, 0, &options)?;
+    memory::check(&requests, source, 0, options.memory)?;
     let values = load(requests, source, &options)?;
     Ok(PartialModule::new(values)?)
 }

@@ -79,10 +79,7 @@ const PROBES: &[(&str, Probe)] = &[
     }),
     // The number of terms in a block depends on the instruction set and on the first cache.
     ("products of more than 512 terms", || {
-        let terms = [600, 1100, 2100, 4200];
-        terms
-            .map(|terms| product([96, terms, 80], DType::F32))
-            .into()
+        products([600, 1100, 2100, 4200], DType::F32)
     }),
     ("products with few results", || {
         // Both operands are contiguous along the terms.
@@ -105,13 +102,12 @@ const PROBES: &[(&str, Probe)] = &[
         .into()
     }),
     ("products in f64", || {
-        [100, 600, 1100, 2100]
-            .map(|terms| product([96, terms, 80], DType::F64))
-            .into()
+        products([100, 600, 1100, 2100], DType::F64)
     }),
     ("products in f16 and bf16", || {
-        let of = |dtype| [100, 600, 1100].map(|terms| product([96, terms, 80], dtype));
-        [of(DType::F16), of(DType::BF16)].concat()
+        [DType::F16, DType::BF16]
+            .map(|dtype| products([100, 600, 1100], dtype))
+            .concat()
     }),
     // The number of partial sums depends on the instruction set.
     ("sums", || {
@@ -153,6 +149,11 @@ fn values(shape: [usize; 2], dtype: DType) -> Tensor<2> {
     });
     let data = TensorData::new(numbers.collect::<Vec<f64>>(), shape);
     Tensor::from_data(data.convert_dtype(dtype), (&Device::flex(), dtype))
+}
+
+/// Products with these numbers of terms.
+fn products<const N: usize>(terms: [usize; N], dtype: DType) -> Vec<TensorData> {
+    terms.map(|terms| product([96, terms, 80], dtype)).into()
 }
 
 fn product([m, k, n]: [usize; 3], dtype: DType) -> TensorData {

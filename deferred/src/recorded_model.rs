@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, GraphFileError, Region, seal, unseal};
 
 use crate::random::Seed;
-use crate::recipe::{read_file, write_file};
+use crate::recipe::failed;
 use crate::{ParameterTable, Replay};
 
 /// The name of the format in the file.
@@ -94,7 +95,8 @@ impl RecordedModel {
     ///
     /// When the file system fails.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), GraphFileError> {
-        write_file(path.as_ref(), self.to_bytes()?)
+        let path = path.as_ref();
+        fs::write(path, self.to_bytes()?).map_err(failed("writing", path))
     }
 
     /// Reads it from a file.
@@ -103,7 +105,8 @@ impl RecordedModel {
     ///
     /// As [`from_bytes`](Self::from_bytes); when the file can't be read.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, GraphFileError> {
-        Self::from_bytes(&read_file(path.as_ref())?)
+        let path = path.as_ref();
+        Self::from_bytes(&fs::read(path).map_err(failed("reading", path))?)
     }
 
     /// Returns the contradiction in a file, if there is one.

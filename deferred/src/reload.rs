@@ -8,8 +8,7 @@ use burn::tensor::Device;
 use crate::materialize::read_values;
 use crate::memory;
 use crate::{
-    MaterializeError, MaterializeOptions, MemoryCheck, Observer, ParameterTable, PartialModule,
-    Request, Source,
+    MaterializeError, MemoryCheck, Observer, ParameterTable, PartialModule, Request, Source,
 };
 
 /// Replaces the values of all parameters of a [`PartialModule`], in place.
@@ -49,8 +48,7 @@ impl Reload {
         let groups = groups_by_bytes(self.requests.iter().map(Request::bytes));
         let groups = groups.into_iter().map(|group| &self.requests[group]);
         let largest = groups.max_by_key(|group| bytes(group));
-        let options = MaterializeOptions::new().memory(check);
-        memory::check(largest.unwrap_or_default(), source, 0, &options)
+        memory::check(largest.unwrap_or_default(), source, 0, check)
     }
 
     /// Replaces the values.

@@ -103,10 +103,8 @@ impl Replay {
     }
 
     fn recipe_for(&self, request: &Request, value: ValueId) -> Result<Recipe, RecipeError> {
-        let region = &request.region;
-        let part = (!region.is_whole(&request.shape)).then_some(region);
-        self.recipe_of(&request.path, value, part)?
-            .cast(request.dtype)
+        let recipe = self.recipe_of(&request.path, value, Some(&request.region))?;
+        recipe.cast(request.dtype)
     }
 
     fn check(&self, request: &Request) -> Result<ValueId, Vec<Mismatch>> {

@@ -8,7 +8,7 @@ use tinderbox::DeviceLabel;
 use crate::bench::Bench;
 
 /// Returns names and values that describe the machine.
-pub fn describe(bench: &Bench) -> Vec<(String, String)> {
+pub fn describe(bench: &Bench) -> Vec<(&'static str, String)> {
     let program = concat!("gpu-check ", env!("CARGO_PKG_VERSION"));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut facts = vec![("program", program.to_owned())];
@@ -17,10 +17,7 @@ pub fn describe(bench: &Bench) -> Vec<(String, String)> {
     facts.push(("device", DeviceLabel::of(&bench.device).to_string()));
     facts.push(("CPU", format!("{} ({cores} threads)", cpu_model())));
     facts.extend(gpu::describe(bench));
-    let facts = facts.into_iter();
     facts
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
 }
 
 /// Returns the used memory of the GPU in bytes, by all processes, as reported by its driver; `None` without
@@ -82,16 +79,15 @@ mod gpu {
         if bench.flags.runtime != Runtime::Cuda {
             return None;
         }
-        by_nvml(bench).or_else(|| {
+        let by_nvml = || {
+            let nvml = Nvml::init().ok()?;
+            Some(card(bench, &nvml)?.memory_info().ok()?.used)
+        };
+        by_nvml().or_else(|| {
             let context = cudarc::driver::CudaContext::new(bench.flags.index).ok()?;
             let (free, total) = context.mem_get_info().ok()?;
             Some((total - free) as u64)
         })
-    }
-
-    fn by_nvml(bench: &Bench) -> Option<u64> {
-        let nvml = Nvml::init().ok()?;
-        Some(card(bench, &nvml)?.memory_info().ok()?.used)
     }
 
     pub(super) fn describe(bench: &Bench) -> Vec<(&'static str, String)> {

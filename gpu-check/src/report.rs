@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     /// The description of the machine.
-    pub machine: Vec<(String, String)>,
+    pub machine: Vec<(&'static str, String)>,
     /// The parts that were run.
     pub parts: Vec<Part>,
     /// Total time in seconds.
@@ -179,7 +179,7 @@ mod tests {
         part.figure("speed.copy", 1.5, "GB/s");
         part.note("Measured once.");
         Report {
-            machine: vec![("device".into(), "cuda:0".into())],
+            machine: vec![("device", "cuda:0".into())],
             parts: vec![part],
             seconds: 2.0,
         }

@@ -34,8 +34,15 @@ use crate::system::SMALL_PAGE;
 pub struct Memory {
     /// `None` after Burn turned it into a `Vec`.
     block: Option<Block>,
-    origin: Origin,
     length: usize,
+    whole: Whole,
+}
+
+/// What the parts of a memory share.
+#[derive(Debug)]
+struct Whole {
+    addresses: Range<usize>,
+    origin: Origin,
     /// Bytes of the parts that are ready.
     ready: AtomicUsize,
 }
@@ -46,35 +53,33 @@ impl Memory {
     /// The cost does not depend on the size, unless the allocator clears memory that it reuses.
     pub fn new(bytes: usize, align: usize) -> Option<Self> {
         let (block, origin) = Block::take(bytes, align)?;
+        let start = block.bytes().as_ptr().addr();
         Some(Self {
             block: Some(block),
-            origin,
             length: bytes,
-            ready: AtomicUsize::new(0),
+            whole: Whole {
+                addresses: start..start + bytes,
+                origin,
+                ready: AtomicUsize::new(0),
+            },
         })
     }
 
     /// Borrows the whole memory, to be split among threads.
     pub fn parts(&mut self) -> Part<'_> {
         // Parts of one call are disjoint, so that each byte is counted once.
-        *self.ready.get_mut() = 0;
+        *self.whole.ready.get_mut() = 0;
         let bytes = self.block.as_mut().map_or(&mut [][..], Block::bytes_mut);
-        let bytes = &mut bytes[..self.length];
-        let addresses = bytes.as_ptr_range();
         Part {
-            bytes,
-            of: Whole {
-                addresses: addresses.start.addr()..addresses.end.addr(),
-                origin: self.origin,
-                ready: &self.ready,
-            },
+            bytes: &mut bytes[..self.length],
+            of: &self.whole,
         }
     }
 
     /// Turns the memory into the bytes of a tensor, without a copy.
     pub fn into_bytes(mut self) -> Bytes {
         let length = self.length;
-        if *self.ready.get_mut() < length {
+        if *self.whole.ready.get_mut() < length {
             self.parts().ready();
         }
         // SAFETY: all parts are ready, so all bytes are initialized and are not changed by the kernel.
@@ -119,15 +124,7 @@ impl Drop for Memory {
 #[derive(Debug)]
 pub struct Part<'a> {
     bytes: &'a mut [MaybeUninit<u8>],
-    of: Whole<'a>,
-}
-
-/// The memory of a part.
-#[derive(Clone, Debug)]
-struct Whole<'a> {
-    addresses: Range<usize>,
-    origin: Origin,
-    ready: &'a AtomicUsize,
+    of: &'a Whole,
 }
 
 impl<'a> Part<'a> {
@@ -148,10 +145,8 @@ impl<'a> Part<'a> {
     /// When the part is shorter than `bytes`.
     pub fn split_at(self, bytes: usize) -> (Self, Self) {
         let (first, rest) = self.bytes.split_at_mut(bytes);
-        let of = self.of.clone();
-        let first = Self { bytes: first, of };
-        let of = self.of;
-        (first, Self { bytes: rest, of })
+        let part = |bytes| Self { bytes, of: self.of };
+        (part(first), part(rest))
     }
 
     /// Splits into parts of `bytes` bytes; the last may be shorter.
@@ -161,22 +156,13 @@ impl<'a> Part<'a> {
     /// When `bytes` is 0.
     pub fn chunks(self, bytes: usize) -> Vec<Self> {
         let chunks = self.bytes.chunks_mut(bytes);
-        let part = |bytes| Self {
-            bytes,
-            of: self.of.clone(),
-        };
-        chunks.map(part).collect()
+        chunks.map(|bytes| Self { bytes, of: self.of }).collect()
     }
 
     /// Populates the pages of the part on this thread, and returns the memory, whose contents are unspecified. Parts
     /// of 256 KiB to a few MiB stay in the caches until they are written to.
     pub fn ready(self) -> &'a mut [u8] {
-        let Whole {
-            addresses,
-            origin,
-            ready,
-        } = self.of;
-        if origin == Origin::Reclaimable {
+        if self.of.origin == Origin::Reclaimable {
             // The kernel no longer reclaims a page that was written to. The last step may extend into one more page.
             let steps = (0..self.bytes.len()).step_by(SMALL_PAGE);
             for at in steps.chain(self.bytes.len().checked_sub(1)) {
@@ -185,12 +171,13 @@ impl<'a> Part<'a> {
                 unsafe { byte.write_volatile(byte.read_volatile()) };
             }
         }
-        ready.fetch_add(self.bytes.len(), Ordering::Relaxed);
+        let len = self.bytes.len();
+        self.of.ready.fetch_add(len, Ordering::Relaxed);
         // SAFETY: the allocator returned zeros, or the block was written before it was freed; and the kernel no
         // longer changes the pages.
         let bytes = unsafe { self.bytes.assume_init_mut() };
-        if origin == Origin::Fresh {
-            page_size::populate(bytes, &addresses);
+        if self.of.origin == Origin::Fresh {
+            page_size::populate(bytes, &self.of.addresses);
         }
         bytes
     }
@@ -209,7 +196,7 @@ mod tests {
         const BYTES: usize = 6 << 20;
         let filled = |value: u8| {
             let mut memory = Memory::new(BYTES, 4).unwrap();
-            let origin = memory.origin;
+            let origin = memory.whole.origin;
             for part in memory.parts().chunks(300_001) {
                 part.ready().fill(value);
             }
@@ -227,9 +214,9 @@ mod tests {
         let (origin, third) = filled(3);
         assert_eq!(origin, Origin::Fresh);
         drop((second, third));
-        assert_eq!(Memory::new(BYTES, 8).unwrap().origin, Origin::Fresh);
+        assert_eq!(Memory::new(BYTES, 8).unwrap().whole.origin, Origin::Fresh);
         assert_eq!(
-            Memory::new(BYTES - (1 << 20), 4).unwrap().origin,
+            Memory::new(BYTES - (1 << 20), 4).unwrap().whole.origin,
             Origin::Fresh
         );
         // In total there are at most two blocks: one of the first two was freed for these.

@@ -4,6 +4,7 @@
 //! some of them are ten times as slow, because the host allocates each as hundreds of small pages. Which ones can't be
 //! queried, so the speed is measured while memory is populated, and one slow part is enough to stop using huge pages.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,39 +23,35 @@ const PARTS: usize = 16;
 
 /// The measured speed of one page size.
 struct Speed {
-    /// Seconds per byte of the recent parts, as a ring.
-    last: [f64; PARTS],
-    parts: usize,
+    /// Seconds per byte of the recent parts.
+    recent: VecDeque<f64>,
     /// Bytes populated in the other page size since the last part.
     since: u64,
 }
 
 impl Speed {
     const NONE: Self = Self {
-        last: [0.0; PARTS],
-        parts: 0,
+        recent: VecDeque::new(),
         since: 0,
     };
 
     fn add(&mut self, bytes: u64, seconds: f64) {
-        self.last[self.parts % PARTS] = seconds / bytes as f64;
-        self.parts += 1;
+        if self.recent.len() == PARTS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(seconds / bytes as f64);
         self.since = 0;
-    }
-
-    fn recent(&self) -> &[f64] {
-        &self.last[..self.parts.min(PARTS)]
     }
 
     /// Mean seconds per byte of the recent parts.
     fn mean(&self) -> Option<f64> {
-        let recent = self.recent();
-        (!recent.is_empty()).then(|| recent.iter().sum::<f64>() / recent.len() as f64)
+        let parts = self.recent.len();
+        (parts > 0).then(|| self.recent.iter().sum::<f64>() / parts as f64)
     }
 
     /// Seconds per byte of the slowest recent part.
     fn slowest(&self) -> Option<f64> {
-        self.recent().iter().copied().reduce(f64::max)
+        self.recent.iter().copied().reduce(f64::max)
     }
 }
 
@@ -102,9 +99,9 @@ impl PageChoice {
 fn next_is_huge(speeds: &mut [Speed; 2]) -> bool {
     let huge = PageChoice::of(speeds).huge;
     let other = &mut speeds[usize::from(!huge)];
-    let tried_after = match other.parts {
-        0 => MEASURED,
-        _ => TRIED_EVERY[usize::from(!huge)],
+    let tried_after = match other.recent.is_empty() {
+        true => MEASURED,
+        false => TRIED_EVERY[usize::from(!huge)],
     };
     let other_is_due = other.since >= tried_after;
     if other_is_due {

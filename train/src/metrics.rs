@@ -22,7 +22,6 @@ const KEPT_STEPS: usize = 16;
 #[derive(Clone, Debug)]
 pub struct StepMetric {
     kind: Kind,
-    name: MetricName,
     steps: Steps,
     /// Whether the last step had a value.
     is_known: bool,
@@ -108,7 +107,6 @@ impl Steps {
     pub(crate) fn metric(&self, kind: Kind) -> StepMetric {
         StepMetric {
             kind,
-            name: Arc::new(kind.name().to_owned()),
             steps: self.clone(),
             is_known: false,
             state: NumericMetricState::new(),
@@ -139,7 +137,7 @@ fn flops_per_s(plan: &PlanFile) -> Option<f64> {
 
 impl StepMetric {
     fn format(&self) -> FormatOptions {
-        let format = FormatOptions::new(self.name.clone()).precision(2);
+        let format = FormatOptions::new(self.name()).precision(2);
         match self.kind.unit() {
             Some(unit) => format.unit(unit),
             None => format,
@@ -151,7 +149,7 @@ impl Metric for StepMetric {
     type Input = ();
 
     fn name(&self) -> MetricName {
-        self.name.clone()
+        Arc::new(self.kind.name().to_owned())
     }
 
     fn description(&self) -> Option<String> {

@@ -168,9 +168,8 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
 
 impl<M, B> From<PipelineStrategy<M, B>> for TrainingStrategy<M>
 where
-    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
-    <M as TrainStep>::Output: StepItem,
-    <M as InferenceStep>::Output: StepItem,
+    M: LearnerModel + TrainStep<Output: StepItem> + Sync,
+    M: InferenceStep<Input = Input<M>, Output: StepItem>,
     B: Batch,
 {
     fn from(strategy: PipelineStrategy<M, B>) -> Self {
@@ -180,9 +179,8 @@ where
 
 impl<M, B> SupervisedLearningStrategy<M> for PipelineStrategy<M, B>
 where
-    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
-    <M as TrainStep>::Output: StepItem,
-    <M as InferenceStep>::Output: StepItem,
+    M: LearnerModel + TrainStep<Output: StepItem> + Sync,
+    M: InferenceStep<Input = Input<M>, Output: StepItem>,
     B: Batch,
 {
     /// As burn-train's own, which fails for a model without values.
@@ -270,9 +268,8 @@ struct Run<'a, M: LearnerModel, B> {
 
 impl<M, B> Run<'_, M, B>
 where
-    M: LearnerModel + InferenceStep<Input = Input<M>> + Sync,
-    <M as TrainStep>::Output: StepItem,
-    <M as InferenceStep>::Output: StepItem,
+    M: LearnerModel + TrainStep<Output: StepItem> + Sync,
+    M: InferenceStep<Input = Input<M>, Output: StepItem>,
     B: Batch,
 {
     /// Restores the newest checkpoint, and returns where the run continues.
@@ -430,15 +427,13 @@ where
             };
             let seconds = started.elapsed().as_secs_f64();
             self.at.position = batches.position();
-            let plan = self.pipeline.plan().file();
             for (of_batch, progress) in step.of_batches().zip(progress) {
                 iteration += 1;
+                let plan = self.pipeline.plan().file();
                 self.strategy.steps.push(iteration, &step, plan, seconds);
                 let item = StepItem::from_outputs(&of_batch)?;
                 let item = TrainingItem::new(item, progress, Some(iteration), Some(rate.clone()));
-                let event = LearnerEvent::ProcessedItem(item);
-                self.interrupter
-                    .fail_on_error(self.events.process_train(event));
+                self.report(LearnerEvent::ProcessedItem(item));
             }
             if let Some(checkpoints) = &self.strategy.checkpoints {
                 let metadata = || metadata(self.items, self.at.validated);

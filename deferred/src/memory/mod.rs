@@ -7,7 +7,7 @@ use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 use tinderbox_fake::{DeviceLabel, is_host};
 
 use crate::device::{free_bytes, uses_host_memory};
-use crate::{MaterializeError, MaterializeOptions, MemoryCheck, Request, Source, check_device};
+use crate::{MaterializeError, MemoryCheck, Request, Source, check_device};
 
 /// Rejects requests to a device that does not exist, and those whose values, with the working memory of the source,
 /// do not fit.
@@ -17,7 +17,7 @@ pub(crate) fn check(
     requests: &[Request],
     source: &dyn Source,
     before: u64,
-    options: &MaterializeOptions<'_>,
+    check: MemoryCheck,
 ) -> Result<(), MaterializeError> {
     let Some(first) = requests.first() else {
         return Ok(());
@@ -25,7 +25,7 @@ pub(crate) fn check(
     check_device(&first.device)?;
     let values: u64 = requests.iter().map(Request::bytes).sum();
     let needed_bytes = before.max(values.saturating_add(source.working_bytes(requests)));
-    match too_few_bytes(options.memory, &first.device, needed_bytes) {
+    match too_few_bytes(check, &first.device, needed_bytes) {
         None => Ok(()),
         Some(available_bytes) => Err(MaterializeError::Memory {
             device: DeviceLabel::of(&first.device).to_string(),
@@ -60,20 +60,18 @@ pub fn available_for(device: &Device, needed_bytes: u64) -> Option<u64> {
 /// Returns the bytes that this process can still allocate for tensors on a device; `None` if unknown.
 pub fn available_bytes(device: &Device) -> Option<u64> {
     match uses_host_memory(device) {
-        true => host_bytes(),
+        true => Some(host_bytes()),
         false => free_bytes(device),
     }
 }
 
 /// Returns the bytes that this process can still get from the machine.
-fn host_bytes() -> Option<u64> {
+fn host_bytes() -> u64 {
     let memory = MemoryRefreshKind::everything();
     let system = System::new_with_specifics(RefreshKind::nothing().with_memory(memory));
-    let mut available = system.available_memory() + system.free_swap();
-    if let Some(left) = group::available_bytes() {
-        available = available.min(left);
-    }
-    Some(available.min(address_space_left().unwrap_or(u64::MAX)))
+    let of_machine = system.available_memory() + system.free_swap();
+    let limits = [group::available_bytes(), address_space_left()];
+    limits.into_iter().flatten().fold(of_machine, u64::min)
 }
 
 /// Returns the bytes of memory that this process has now, the bytes of its program and of mapped files among them; `None` if

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use burn::module::{Module, ParamId};
 
 use super::visit::{Visited, collect_all};
+use crate::ParameterPath;
 
 /// The fields of Burn's batch norm that are visited, in their order.
 const FIELDS: [&str; 5] = ["gamma", "beta", "training", "running_mean", "running_var"];
@@ -21,17 +22,11 @@ pub(super) struct BatchNorms {
 
 /// A field of a module that is a parameter, a running state or a flag.
 struct Field {
-    path: String,
+    path: ParameterPath,
     is_of_batch_norm: bool,
     flag: Option<ParamId>,
     /// The number of parameters and running states before it.
     position: usize,
-}
-
-impl Field {
-    fn split(&self) -> (&str, &str) {
-        self.path.rsplit_once('.').unwrap_or(("", &self.path))
-    }
 }
 
 impl BatchNorms {
@@ -41,7 +36,7 @@ impl BatchNorms {
         let fields = collect_all(module, |place, visited| {
             let flag = matches!(visited, Visited::Flag(_)).then_some(place.id);
             let field = Field {
-                path: place.path.to_owned(),
+                path: ParameterPath::new(place.path),
                 is_of_batch_norm: place.container() == "Struct:BatchNorm",
                 flag,
                 position,
@@ -51,9 +46,9 @@ impl BatchNorms {
         });
         let mut found = Self::default();
         // The fields of a module are visited one after the other.
-        for module in fields.chunk_by(|one, next| one.split().0 == next.split().0) {
+        for module in fields.chunk_by(|one, next| one.path.module() == next.path.module()) {
             let is_burns = module.iter().all(|field| field.is_of_batch_norm);
-            if !is_burns || !module.iter().map(|field| field.split().1).eq(FIELDS) {
+            if !is_burns || !module.iter().map(|field| field.path.leaf()).eq(FIELDS) {
                 continue;
             }
             for field in module {

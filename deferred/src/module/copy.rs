@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use burn::module::{Flag, Module, Param, ParamId};
 
 use super::map::{Change, ParamTensor, change};
-use super::visit::{collect_all, ids};
+use super::visit::ids;
 
 /// Returns a copy of a module that has parameters of its own: the same values bit for bit, with new ids, so that
 /// training one of the two does not change the other. For target networks, teachers and ensembles, in the closure of a
@@ -90,19 +90,17 @@ impl Change for NewIds {
 /// Separates the running states with some ids from the states of the original. Only a change between training and
 /// validation does so, which would initialize parameters and set flags: meanwhile, these are replaced.
 fn with_own_states<M: Module>(copy: M, states: &BTreeSet<ParamId>) -> M {
-    let kept = collect_all(&copy, |place, visited| {
-        (!states.contains(&place.id)).then(|| visited.to_any())
-    });
     let mut put_aside = PutAside {
         states,
         is_training: false,
+        kept: Vec::new(),
     };
     let copy = change(copy, &mut put_aside);
     let copy = match put_aside.is_training {
         true => copy.train(),
         false => copy.valid(),
     };
-    let kept = kept.into_iter();
+    let kept = put_aside.kept.into_iter();
     change(copy, &mut PutBack { states, kept })
 }
 
@@ -110,6 +108,8 @@ struct PutAside<'a> {
     states: &'a BTreeSet<ParamId>,
     /// Whether running states are on a device with gradients.
     is_training: bool,
+    /// The `Param` of each parameter and flag, but for the states.
+    kept: Vec<Box<dyn Any>>,
 }
 
 impl Change for PutAside<'_> {
@@ -118,14 +118,20 @@ impl Change for PutAside<'_> {
             self.is_training |= param.lazy_device().is_autodiff();
             return param;
         }
-        Param::initialized(param.id, T::without_elements())
+        let empty = Param::initialized(param.id, T::without_elements());
+        self.kept.push(Box::new(param));
+        empty
+    }
+
+    fn flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
+        self.kept.push(Box::new(flag.clone()));
+        flag
     }
 }
 
 struct PutBack<'a> {
     states: &'a BTreeSet<ParamId>,
-    /// The `Param` of each parameter and flag, but for the states.
-    kept: std::vec::IntoIter<Box<dyn Any + Send + Sync>>,
+    kept: std::vec::IntoIter<Box<dyn Any>>,
 }
 
 impl PutBack<'_> {

@@ -11,62 +11,40 @@ use super::map::{ParamTensor, Replace, Replaced, replace_all};
 use super::visit::{AnyParam, Declared, collect};
 use crate::{MaterializeError, Parameter, ParameterPath, ParameterTable};
 
-/// A rebuilt module whose parameters are all fake. The values that the closure created are freed, so their memory
-/// can be used for others.
-pub(crate) struct Emptied<M> {
+/// Assigns values to the parameters of a rebuilt module, in the order of the table, each on the device where the closure
+/// created its parameter, or would have. Parameters without a value are fake.
+///
+/// Before the values are computed, each parameter gets the fake value of its counterpart in the recorded module: what the
+/// closure created is freed, so its memory can be used for them.
+///
+/// # Errors
+///
+/// When the module has a parameter without a counterpart, or one of another type or shape: the closure that
+/// built it behaves differently from call to call. When a value can't be computed, or does not fit its parameter.
+pub(crate) fn fill<M: Module>(
     module: M,
-    /// The device on which the closure created each parameter, or would have, in the order of the table.
-    devices: Vec<Device>,
-}
-
-impl<M: Module> Emptied<M> {
-    /// Assigns the fake value of its counterpart in the recorded module to each parameter.
-    ///
-    /// # Errors
-    ///
-    /// When the module has a parameter without a counterpart, or one of another type or shape: the closure that
-    /// built it behaves differently from call to call.
-    pub(crate) fn new(
-        module: M,
-        recorded: &M,
-        declared: &[Declared],
-        table: &ParameterTable,
-    ) -> Result<Self, MaterializeError> {
-        let counterparts = collect(recorded, |_, param| param.to_any());
-        let mut reset = ResetToFake {
-            expected: counterparts.iter().zip(declared),
-            devices: Vec::with_capacity(table.len()),
-            first_devices: HashMap::new(),
-        };
-        let module = replace_all(module, table, &mut reset)
-            .map_err(|path| MaterializeError::Unstable { path })?;
-        Ok(Self {
-            module,
-            devices: reset.devices,
-        })
-    }
-
-    /// Assigns the values, in the order of the table, each on the device where the closure created its parameter.
-    /// Parameters without a value remain fake.
-    ///
-    /// # Errors
-    ///
-    /// When a value does not fit its parameter.
-    pub(crate) fn fill(
-        self,
-        table: &ParameterTable,
-        values: Vec<Option<DynTensor>>,
-    ) -> Result<M, MaterializeError> {
-        let mut filler = Filler {
-            values: values.into_iter().zip(self.devices),
-            leaves: HashMap::new(),
-            failed: None,
-        };
-        let module = replace_all(self.module, table, &mut filler);
-        match filler.failed {
-            Some(error) => Err(error),
-            None => module.map_err(|path| MaterializeError::Unstable { path }),
-        }
+    recorded: &M,
+    declared: &[Declared],
+    table: &ParameterTable,
+    values: impl FnOnce() -> Result<Vec<Option<DynTensor>>, MaterializeError>,
+) -> Result<M, MaterializeError> {
+    let unstable = |path| MaterializeError::Unstable { path };
+    let counterparts = collect(recorded, |_, param| param.to_any());
+    let mut reset = ResetToFake {
+        expected: counterparts.iter().zip(declared),
+        devices: Vec::with_capacity(table.len()),
+        first_devices: HashMap::new(),
+    };
+    let module = replace_all(module, table, &mut reset).map_err(unstable)?;
+    let mut filler = Filler {
+        values: values()?.into_iter().zip(reset.devices),
+        leaves: HashMap::new(),
+        failed: None,
+    };
+    let module = replace_all(module, table, &mut filler);
+    match filler.failed {
+        Some(error) => Err(error),
+        None => module.map_err(unstable),
     }
 }
 

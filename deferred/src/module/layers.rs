@@ -7,6 +7,7 @@ use burn::module::Module;
 use super::fields::without_effect;
 use super::map::disable_flags;
 use super::visit::{Visited, collect_all};
+use crate::ParameterPath;
 
 /// A layer that a flag lets act in training: dropout, noise, a random slope, batch norm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub fn training_layers<M: Module>(module: &M) -> Vec<TrainingLayer> {
         };
         flags += 1;
         let layer = TrainingLayer {
-            path: place.module().to_owned(),
+            path: ParameterPath::new(place.path).module().to_owned(),
             flag: flags - 1,
         };
         let is_enabled = LAYERS.contains(&place.container()) && flag.is_enabled();

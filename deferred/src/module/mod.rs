@@ -12,7 +12,7 @@ mod visit;
 
 pub use copy::independent_copy;
 pub use fields::{pending_states, skipped_parameters, tensor_fields};
-pub(crate) use fill::Emptied;
+pub(crate) use fill::fill;
 pub use layers::{TrainingLayer, training_layers};
 pub use partial::PartialModule;
 pub use placeholders::{Placeholders, PlainStates};

@@ -133,16 +133,6 @@ pub(super) enum Visited<'a> {
     Flag(&'a Param<Flag>),
 }
 
-impl Visited<'_> {
-    /// Returns a copy of the `Param`.
-    pub(super) fn to_any(&self) -> Box<dyn Any + Send + Sync> {
-        match self {
-            Self::Tensor(param) => param.to_any(),
-            Self::Flag(flag) => Box::new(Param::clone(flag)),
-        }
-    }
-}
-
 /// The place of a parameter or a flag.
 pub(super) struct Place<'a> {
     pub(super) id: ParamId,
@@ -152,12 +142,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Returns the path of the module that it is a field of.
-    pub(super) fn module(&self) -> &str {
-        self.path.rsplit_once('.').map_or("", |(module, _)| module)
-    }
-
-    /// Returns kind and type of this module.
+    /// Returns kind and type of the module that it is a field of.
     pub(super) fn container(&self) -> &str {
         self.containers.last().map_or("", String::as_str)
     }

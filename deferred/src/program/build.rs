@@ -2,36 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn::tensor::Shape;
 use tinderbox_fake::{Graph, NodeId, ValueId};
 
 use super::operation::{self, tensor_ir};
 use super::together::{WORTHWHILE, bring_together};
-use super::{Draw, Program, RandomKeys, RandomStep, Step, liveness};
+use super::{Draw, Draws, Program, RandomKeys, RandomStep, Step, liveness};
 use crate::ProgramError;
-
-/// The generator of a program's random operations.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Generator<'a> {
-    /// The counter-based generator: the whole tensor of each operation, by its key.
-    Keys(&'a RandomKeys),
-    /// The counter-based generator: a part of a tensor for each operation.
-    Draws(&'a BTreeMap<NodeId, Draw>),
-    /// The backend's, in the order of the operations.
-    Backend,
-}
-
-impl Generator<'_> {
-    /// Returns what the counter-based generator generates for an operation; `None` if the backend's does.
-    fn draw(&self, node: NodeId, shape: &Shape) -> Result<Option<Draw>, ProgramError> {
-        let draw = match self {
-            Self::Backend => return Ok(None),
-            Self::Draws(draws) => draws.get(&node).cloned(),
-            Self::Keys(keys) => keys.get(&node).map(|key| Draw::whole(key.clone(), shape)),
-        };
-        draw.map(Some).ok_or(ProgramError::NoKey { node })
-    }
-}
 
 impl Program {
     /// Creates the program that runs `nodes` of `graph`, given `inputs`, for `outputs`.
@@ -48,16 +24,18 @@ impl Program {
         outputs: &[ValueId],
         keys: &RandomKeys,
     ) -> Result<Self, ProgramError> {
-        Self::with_generator(graph, nodes, inputs, outputs, Generator::Keys(keys))
+        let draw = |node| Draw::of_node(graph, node, keys);
+        Self::with_draws(graph, nodes, inputs, outputs, Some(&draw))
     }
 
-    /// Like [`Program::new`], with random values of any generator.
-    pub(crate) fn with_generator(
+    /// Like [`Program::new`], with any random values of the counter-based generator; without any, the backend's generator
+    /// draws, in the order of the operations.
+    pub(crate) fn with_draws(
         graph: &Graph,
         nodes: impl IntoIterator<Item = NodeId>,
         inputs: &[ValueId],
         outputs: &[ValueId],
-        generator: Generator<'_>,
+        draw: Option<Draws<'_>>,
     ) -> Result<Self, ProgramError> {
         let mut at_hand: BTreeSet<ValueId> = inputs.iter().copied().collect();
         let mut constants = BTreeMap::new();
@@ -83,20 +61,17 @@ impl Program {
                 read(*input, &at_hand, &node.name())?;
             }
             at_hand.extend(node.outputs());
-            let mut step = Step::Operation {
-                node: id,
-                last_uses: 0..0,
-            };
-            if let Some((out, distribution)) = node.operation().random()
-                && let Some(draw) = generator.draw(id, &out.shape)?
-            {
-                step = Step::Random(Box::new(RandomStep {
+            steps.push(match (node.operation().random(), draw) {
+                (Some((out, distribution)), Some(draw)) => Step::Random(Box::new(RandomStep {
                     out: out.clone(),
                     distribution,
-                    draw,
-                }));
-            }
-            steps.push(step);
+                    draw: draw(id).ok_or(ProgramError::NoKey { node: id })?,
+                })),
+                _ => Step::Operation {
+                    node: id,
+                    last_uses: 0..0,
+                },
+            });
         }
         for output in outputs {
             read(*output, &at_hand, "the program's output")?;

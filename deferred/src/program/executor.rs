@@ -88,15 +88,15 @@ impl Executor {
         &self.device
     }
 
-    /// Copies the constants of a program to the device, so that it can run many times. On the CPU a program in an
-    /// `Arc` is shared, not copied.
+    /// Copies the constants of a program to the device, so that it can run many times. A program in an `Arc` is shared, not
+    /// copied.
     pub fn load(&self, program: impl Into<Arc<Program>>) -> Executable {
         let program: Arc<Program> = program.into();
         let constants = program.constants.iter();
         let constants = constants.map(|(_, data)| DynTensor::from_data(data.clone(), &self.device));
         Executable {
             constants: constants.collect(),
-            program: program.for_device(&self.device),
+            program,
             executor: self.clone(),
             stack: Arc::default(),
         }
@@ -190,31 +190,27 @@ impl Executable {
     ) -> Result<Vec<DynTensor>, ProgramError> {
         let mut inputs: Vec<ProgramInput> = inputs.into_iter().collect();
         let device = self.executor.device();
-        if inputs.len() != self.program.inputs.len() {
-            return Err(ProgramError::InputCount {
-                expected: self.program.inputs.len(),
-                found: inputs.len(),
-            });
-        }
+        self.program.check_input_count(inputs.len())?;
         let takes = self.program.inputs.iter().zip(&self.program.input_types);
         for ((value, (shape, dtype)), input) in takes.zip(&mut inputs) {
             let ProgramInput::Value(input) = input else {
                 continue;
             };
+            let dtype = dtype_on(*dtype, device);
             // Booleans from another device may be stored differently.
-            if let (DType::Bool(expected), DType::Bool(found)) = (*dtype, input.dtype())
+            if let (DType::Bool(expected), DType::Bool(found)) = (dtype, input.dtype())
                 && expected != found
             {
-                let data = input.to_data()?.convert_dtype(*dtype);
+                let data = input.to_data()?.convert_dtype(dtype);
                 *input = DynTensor::from_data(data, device);
             }
-            if input.shape() != *shape || input.dtype() != *dtype {
+            if input.shape() != *shape || input.dtype() != dtype {
                 let describe = |dtype: DType, shape: &Shape| {
                     format!("{dtype:?}{:?}", shape.as_slice()).to_lowercase()
                 };
                 return Err(ProgramError::InputType {
                     value: *value,
-                    expected: describe(*dtype, shape),
+                    expected: describe(dtype, shape),
                     found: describe(input.dtype(), &input.shape()),
                 });
             }
@@ -237,7 +233,6 @@ impl Executable {
 /// One run of a program.
 struct Run<'a, 'b, B: BackendIr> {
     executable: &'a Executable,
-    device: B::Device,
     context: &'a RunContext,
     interpreter: TensorInterpreter<B>,
     tables: HashMap<TensorId, Arc<dyn Rows>>,
@@ -253,7 +248,6 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
     ) -> Self {
         Self {
             executable,
-            device: device.clone(),
             context,
             interpreter: TensorInterpreter::new(device.clone()),
             tables: HashMap::new(),
@@ -386,7 +380,7 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
         let inputs = inputs.map(|input| (input.id, self.interpreter.get_tensor(input)));
         Apart {
             inputs: inputs.collect(),
-            device: self.device.clone(),
+            device: self.interpreter.device(),
             operation,
         }
     }

@@ -72,12 +72,7 @@ impl Program {
         interpreter: &mut I,
         inputs: Vec<I::Value>,
     ) -> Result<Vec<I::Value>, I::Error> {
-        if inputs.len() != self.inputs.len() {
-            return Err(I::Error::from(ProgramError::InputCount {
-                expected: self.inputs.len(),
-                found: inputs.len(),
-            }));
-        }
+        self.check_input_count(inputs.len())?;
         let mut values = Held(Vec::new());
         for (id, value) in self.inputs.iter().zip(inputs) {
             values.put(id.index(), value);

@@ -18,12 +18,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device, Distribution, Shape, TensorData};
+use burn::tensor::{DType, Distribution, Shape, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{Node, NodeId, Region, ValueId, dtype_on, is_host};
+use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId};
 
-pub(crate) use build::Generator;
 pub use executor::{Executable, Executor, RunContext, ValueObserver};
 pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
@@ -35,6 +34,7 @@ pub(crate) use operation::{
 pub use rows::{ProgramInput, Rows, rows_read};
 pub use sums::with_ordered_sums;
 
+use crate::ProgramError;
 use crate::random::Domain;
 
 /// The origin of the values of one random operation: together with the seed it is the whole key of its
@@ -62,14 +62,16 @@ pub(crate) struct Draw {
     pub(crate) region: Region,
 }
 
+/// Returns what each random operation generates; `None` for one that has no key.
+pub(crate) type Draws<'a> = &'a dyn Fn(NodeId) -> Option<Draw>;
+
 impl Draw {
-    /// Returns all elements of a random tensor.
-    pub(crate) fn whole(key: RandomKey, shape: &Shape) -> Self {
-        Self {
-            key,
-            whole: shape.clone(),
-            region: Region::of_shape(shape),
-        }
+    /// Returns all elements of a random tensor of a graph; `None` if it has no key.
+    pub(crate) fn of_node(graph: &Graph, node: NodeId, keys: &RandomKeys) -> Option<Self> {
+        let key = keys.get(&node)?.clone();
+        let whole = graph.value(graph.node(node).outputs()[0]).shape.clone();
+        let region = Region::of_shape(&whole);
+        Some(Self { key, whole, region })
     }
 
     /// Returns a part of these elements.
@@ -145,30 +147,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// Returns the program with the dtypes that its tensors have on a device. The dtypes of its operations are looked up
-    /// when they run.
-    fn for_device(mut self: Arc<Self>, device: &Device) -> Arc<Self> {
-        if is_host(device) {
-            return self;
+    fn check_input_count(&self, found: usize) -> Result<(), ProgramError> {
+        let expected = self.inputs.len();
+        match found == expected {
+            true => Ok(()),
+            false => Err(ProgramError::InputCount { expected, found }),
         }
-        let program = Arc::make_mut(&mut self);
-        let set = |dtype: &mut DType| *dtype = dtype_on(*dtype, device);
-        for step in &mut program.steps {
-            match step {
-                Step::Operation { .. } | Step::Together(_) => {}
-                Step::Free(value) => set(&mut value.dtype),
-                Step::Random(random) => set(&mut random.out.dtype),
-            }
-        }
-        program
-            .input_types
-            .iter_mut()
-            .for_each(|(_, dtype)| set(dtype));
-        program
-            .outputs
-            .iter_mut()
-            .for_each(|out| set(&mut out.dtype));
-        self
     }
 
     /// Returns the values that a step reads for the last time.

@@ -45,32 +45,6 @@ pub struct Threshold<W> {
     pub(super) always: bool,
 }
 
-/// The threshold of a word, and an integer that can represent 2^bits.
-macro_rules! threshold {
-    ($word:ident, $wider:ident) => {
-        impl Threshold<$word> {
-            /// `probability` must be within 0 to 1.
-            pub(super) fn new(probability: f64) -> Self {
-                // Multiplying by a power of two is exact, and the conversion truncates: this is the floor.
-                let words = ((1 as $wider) << $word::BITS) as f64;
-                let below = (probability * words) as $wider;
-                Self {
-                    below: below as $word,
-                    always: below >> $word::BITS != 0,
-                }
-            }
-
-            #[inline(always)]
-            pub(super) fn accepts(&self, word: $word) -> bool {
-                self.always | (word < self.below)
-            }
-        }
-    };
-}
-
-threshold!(u32, u64);
-threshold!(u64, u128);
-
 /// 2^-24, the step between the positions within a range of `f32`.
 pub(super) const STEP_F32: f32 = f32::from_bits(0x3380_0000);
 /// 2^-53, the step between the positions within a range of `f64`.
@@ -174,9 +148,27 @@ fn integer_bounds(
     Ok((lowest, last.abs_diff(lowest)))
 }
 
-/// The word of a range, and the integer type of a product of two.
-macro_rules! integer_range {
-    ($word:ident, $product:ident) => {
+/// A word, and an integer that can represent a product of two.
+macro_rules! word {
+    ($word:ident, $wider:ident) => {
+        impl Threshold<$word> {
+            /// `probability` must be within 0 to 1.
+            pub(super) fn new(probability: f64) -> Self {
+                // Multiplying by a power of two is exact, and the conversion truncates: this is the floor.
+                let words = ((1 as $wider) << $word::BITS) as f64;
+                let below = (probability * words) as $wider;
+                Self {
+                    below: below as $word,
+                    always: below >> $word::BITS != 0,
+                }
+            }
+
+            #[inline(always)]
+            pub(super) fn accepts(&self, word: $word) -> bool {
+                self.always | (word < self.below)
+            }
+        }
+
         impl IntegerRange<$word> {
             /// The integers of `bounds.0 .. bounds.1` for an element type of at most the word's width.
             ///
@@ -198,16 +190,15 @@ macro_rules! integer_range {
             #[inline(always)]
             pub(super) fn sample(&self, word: $word) -> $word {
                 // word * (last + 1), in a form that is also correct when last + 1 is 2^bits.
-                let scaled =
-                    $product::from(word) * $product::from(self.last) + $product::from(word);
+                let scaled = $wider::from(word) * $wider::from(self.last) + $wider::from(word);
                 self.low.wrapping_add((scaled >> $word::BITS) as $word)
             }
         }
     };
 }
 
-integer_range!(u32, u64);
-integer_range!(u64, u128);
+word!(u32, u64);
+word!(u64, u128);
 
 #[cfg(test)]
 mod tests {

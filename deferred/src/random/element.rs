@@ -188,3 +188,34 @@ pub enum Sampler<Range, Word, Real> {
         std: Real,
     },
 }
+
+/// Implements [`Sample::sample`] for a type whose elements are computed one by one. `$words` generates the word of each
+/// element, `$normals` standard normal values, which are scaled in `f64`, so that a large mean keeps its units.
+macro_rules! sample_each {
+    ($words:ident, $normals:ident) => {
+        #[inline(always)]
+        fn sample<S: Simd>(sampler: &Self::Sampler, chunk: Chunk<'_, S>, out: &mut [Self; CHUNK]) {
+            match *sampler {
+                Sampler::Uniform(range) => {
+                    for (out, word) in out.iter_mut().zip(chunk.$words()) {
+                        *out = range.sample(word) as Self;
+                    }
+                }
+                Sampler::Bernoulli(threshold) => {
+                    for (out, word) in out.iter_mut().zip(chunk.$words()) {
+                        let is_one = threshold.accepts(word);
+                        *out = if is_one { 1 as Self } else { 0 as Self };
+                    }
+                }
+                Sampler::Normal { mean, std } => {
+                    for (out, z) in out.iter_mut().zip(chunk.$normals()) {
+                        // The conversion to an integer truncates towards zero and saturates.
+                        *out = (f64::from(z) * std + mean) as Self;
+                    }
+                }
+            }
+        }
+    };
+}
+
+pub(super) use sample_each;

@@ -5,7 +5,7 @@ use fearless_simd::Simd;
 use half::{bf16, f16};
 
 use super::distribution::{FloatRange, Threshold, check};
-use super::element::{CHUNK, Chunk, Sample, Sampler};
+use super::element::{CHUNK, Chunk, Sample, Sampler, sample_each};
 use super::error::RandomError;
 
 /// The sampler of floats of at most 32 bits, all computed in `f32`.
@@ -21,52 +21,50 @@ const fn next_down(bits: u16) -> u16 {
     }
 }
 
-/// The sampler of a float type of at most 32 bits.
-macro_rules! narrow_float_sampler {
-    ($type:ty, $round:expr, $widen:expr, $next_down:expr) => {
-        type Sampler = NarrowSampler;
-
-        const PER_BLOCK: u64 = 4;
-
-        fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError> {
-            // To the nearest, always through `f32`, because libraries disagree on the direct conversion from `f64` to
-            // 16 bits.
-            let rounded = |parameter, value| {
-                let rounded: f32 = $widen($round(value as f32));
-                let element = stringify!($type);
-                rounded
-                    .is_finite()
-                    .then_some(rounded)
-                    .ok_or(RandomError::OutOfRange {
-                        parameter,
-                        value,
-                        element,
-                    })
-            };
-            check(distribution)?;
-            let (low, high) = match distribution {
-                Distribution::Default => (0.0, 1.0),
-                Distribution::Uniform(low, high) => (low, high),
-                Distribution::Bernoulli(probability) => {
-                    return Ok(Sampler::Bernoulli(Threshold::<u32>::new(probability)));
-                }
-                Distribution::Normal(mean, std) => {
-                    // Both must be in the range of the element, and are used as `f32`.
-                    rounded("mean", mean)?;
-                    rounded("standard deviation", std)?;
-                    let (mean, std) = (mean as f32, std as f32);
-                    return Ok(Sampler::Normal { mean, std });
-                }
-            };
-            let (low, high) = (rounded("low", low)?, rounded("high", high)?);
-            let below_high = $widen($next_down($round(high)));
-            FloatRange::<f32>::new(low, high, below_high).map(Sampler::Uniform)
+/// Returns the sampler of a float type of at most 32 bits, given its value that is nearest to an `f32`, and its largest value
+/// below one of its values.
+fn narrow_sampler(
+    distribution: Distribution,
+    element: &'static str,
+    nearest: fn(f32) -> f32,
+    below: fn(f32) -> f32,
+) -> Result<NarrowSampler, RandomError> {
+    // To the nearest, always through `f32`, because libraries disagree on the direct conversion from `f64` to 16 bits.
+    let rounded = |parameter, value: f64| match nearest(value as f32) {
+        rounded if rounded.is_finite() => Ok(rounded),
+        _ => Err(RandomError::OutOfRange {
+            parameter,
+            value,
+            element,
+        }),
+    };
+    check(distribution)?;
+    let (low, high) = match distribution {
+        Distribution::Default => (0.0, 1.0),
+        Distribution::Uniform(low, high) => (low, high),
+        Distribution::Bernoulli(probability) => {
+            return Ok(Sampler::Bernoulli(Threshold::<u32>::new(probability)));
+        }
+        Distribution::Normal(mean, std) => {
+            // Both must be in the range of the element, and are used as `f32`.
+            rounded("mean", mean)?;
+            rounded("standard deviation", std)?;
+            let (mean, std) = (mean as f32, std as f32);
+            return Ok(Sampler::Normal { mean, std });
         }
     };
+    let (low, high) = (rounded("low", low)?, rounded("high", high)?);
+    FloatRange::<f32>::new(low, high, below(high)).map(Sampler::Uniform)
 }
 
 impl Sample for f32 {
-    narrow_float_sampler!(f32, |x: f32| x, |x: f32| x, f32::next_down);
+    type Sampler = NarrowSampler;
+
+    const PER_BLOCK: u64 = 4;
+
+    fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError> {
+        narrow_sampler(distribution, "f32", |x| x, f32::next_down)
+    }
 
     #[inline(always)]
     fn sample<S: Simd>(sampler: &Self::Sampler, chunk: Chunk<'_, S>, out: &mut [Self; CHUNK]) {
@@ -136,12 +134,15 @@ fn f16_bits(value: f32) -> u16 {
 macro_rules! half_float {
     ($($type:ident: $bits:ident),*) => {$(
         impl Sample for $type {
-            narrow_float_sampler!(
-                $type,
-                $type::from_f32,
-                $type::to_f32,
-                |x: $type| $type::from_bits(next_down(x.to_bits()))
-            );
+            type Sampler = NarrowSampler;
+
+            const PER_BLOCK: u64 = 4;
+
+            fn sampler(distribution: Distribution) -> Result<Self::Sampler, RandomError> {
+                let nearest = |x| $type::from_f32(x).to_f32();
+                let below = |x| $type::from_bits(next_down($type::from_f32(x).to_bits())).to_f32();
+                narrow_sampler(distribution, stringify!($type), nearest, below)
+            }
 
             #[inline(always)]
             fn sample<S: Simd>(
@@ -181,26 +182,7 @@ impl Sample for f64 {
         }
     }
 
-    #[inline(always)]
-    fn sample<S: Simd>(sampler: &Self::Sampler, chunk: Chunk<'_, S>, out: &mut [Self; CHUNK]) {
-        match *sampler {
-            Sampler::Uniform(range) => {
-                for (out, word) in out.iter_mut().zip(chunk.wide_words()) {
-                    *out = range.sample(word);
-                }
-            }
-            Sampler::Bernoulli(threshold) => {
-                for (out, word) in out.iter_mut().zip(chunk.wide_words()) {
-                    *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
-                }
-            }
-            Sampler::Normal { mean, std } => {
-                for (out, z) in out.iter_mut().zip(chunk.wide_normals()) {
-                    *out = z * std + mean;
-                }
-            }
-        }
-    }
+    sample_each!(wide_words, wide_normals);
 }
 
 #[cfg(test)]

@@ -4,11 +4,10 @@ use burn::tensor::Distribution;
 use fearless_simd::Simd;
 
 use super::distribution::{IntegerRange, Threshold, check};
-use super::element::{CHUNK, Chunk, Sample, Sampler};
+use super::element::{CHUNK, Chunk, Sample, Sampler, sample_each};
 use super::error::RandomError;
 
-/// The integer types with words of one type. `$words` generates the word of each element, `$normals` standard normal
-/// values, which are scaled in `f64`, so that a large mean keeps its units.
+/// The integer types with words of one type, and what generates them, as in [`sample_each`].
 macro_rules! integers {
     ($word:ident, $per_block:literal, $words:ident, $normals:ident: $($type:ty),*) => {$(
         impl Sample for $type {
@@ -31,31 +30,7 @@ macro_rules! integers {
                 IntegerRange::<$word>::new(bounds, limits, stringify!($type)).map(Sampler::Uniform)
             }
 
-            #[inline(always)]
-            fn sample<S: Simd>(
-                sampler: &Self::Sampler,
-                chunk: Chunk<'_, S>,
-                out: &mut [Self; CHUNK],
-            ) {
-                match *sampler {
-                    Sampler::Uniform(range) => {
-                        for (out, word) in out.iter_mut().zip(chunk.$words()) {
-                            *out = range.sample(word) as $type;
-                        }
-                    }
-                    Sampler::Bernoulli(threshold) => {
-                        for (out, word) in out.iter_mut().zip(chunk.$words()) {
-                            *out = <$type>::from(threshold.accepts(word));
-                        }
-                    }
-                    Sampler::Normal { mean, std } => {
-                        for (out, z) in out.iter_mut().zip(chunk.$normals()) {
-                            // The conversion truncates towards zero and saturates.
-                            *out = (f64::from(z) * std + mean) as $type;
-                        }
-                    }
-                }
-            }
+            sample_each!($words, $normals);
         }
     )*};
 }

@@ -1,7 +1,7 @@
 //! The file form of a recipe.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use tinderbox_fake::{GraphFileError, Region, seal, unseal};
 
@@ -44,7 +44,7 @@ impl Recipe {
     ///
     /// When the file system fails.
     pub fn save(&self, path: &Path) -> Result<(), RecipeError> {
-        Ok(write_file(path, self.to_bytes()?)?)
+        Ok(fs::write(path, self.to_bytes()?).map_err(failed("writing", path))?)
     }
 
     /// Reads a recipe back.
@@ -53,7 +53,7 @@ impl Recipe {
     ///
     /// When the file is missing, damaged, or of another version or release of Burn.
     pub fn load(path: &Path) -> Result<Self, RecipeError> {
-        Self::from_bytes(&read_file(path)?)
+        Self::from_bytes(&fs::read(path).map_err(failed("reading", path))?)
     }
 }
 
@@ -85,20 +85,14 @@ impl Contents {
     }
 }
 
-/// Writes a file of recorded operations.
-pub(crate) fn write_file(path: &Path, bytes: Vec<u8>) -> Result<(), GraphFileError> {
-    fs::write(path, bytes).map_err(|source| GraphFileError::Io {
-        action: "writing",
+/// Returns the error of writing or reading a file of recorded operations.
+pub(crate) fn failed(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> GraphFileError {
+    move |source| GraphFileError::Io {
+        action,
         path: path.into(),
         source,
-    })
-}
-
-/// Reads a file of recorded operations.
-pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, GraphFileError> {
-    fs::read(path).map_err(|source| GraphFileError::Io {
-        action: "reading",
-        path: path.into(),
-        source,
-    })
+    }
 }

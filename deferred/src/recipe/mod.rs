@@ -8,12 +8,12 @@ mod push;
 mod rules;
 
 use burn::tensor::{DType, Device};
-use tinderbox_fake::{DynTensor, Graph, Recording, Region, ValueId};
+use tinderbox_fake::{DynTensor, Graph, NodeId, Recording, Region, ValueId};
 
-pub(crate) use file::{read_file, write_file};
+pub(crate) use file::failed;
 pub use plan::{NotSliceable, RecipePlan};
 
-use crate::program::{Draw, Executor, Generator, Program, RandomKeys, RunContext};
+use crate::program::{Draw, Executor, Program, RandomKeys, RunContext};
 use crate::random::Seed;
 use crate::table::can_cast;
 use crate::{ProgramError, RecipeError, initialization_keys};
@@ -36,16 +36,10 @@ impl Recipe {
         region: Option<&Region>,
         keys: &RandomKeys,
     ) -> Result<Self, RecipeError> {
-        let nodes = graph.backward_slice([value], |_| false).nodes;
-        let draws = nodes.into_iter().filter_map(|node| {
-            let key = keys.get(&node)?.clone();
-            let out = graph.node(node).outputs()[0];
-            Some((node, Draw::whole(key, &graph.value(out).shape)))
-        });
-        let draws = draws.collect();
+        let draw = |node| Draw::of_node(graph, node, keys);
         let whole = Region::of_shape(&graph.value(value).shape);
         let region = region.unwrap_or(&whole);
-        push::push((name, seed), graph, value, region, &draws).map(Self)
+        push::push((name, seed), graph, value, region, &draw).map(Self)
     }
 
     /// Creates the recipe of a fake tensor that belongs to no module, created under
@@ -115,7 +109,8 @@ impl Recipe {
             source,
         })?;
         let of = (made.name.clone(), made.seed);
-        push::push(of, &made.graph, made.output, region, &made.draws).map(Self)
+        let draw = |node: NodeId| made.draws.get(&node).cloned();
+        push::push(of, &made.graph, made.output, region, &draw).map(Self)
     }
 
     /// Returns the recipe of the result in another float dtype; a result of another kind is unchanged.
@@ -143,9 +138,9 @@ impl Recipe {
     /// When an operation can't run there.
     pub fn materialize(&self, device: &Device) -> Result<DynTensor, ProgramError> {
         let made = &self.0;
-        let generator = Generator::Draws(&made.draws);
+        let draw = |node: NodeId| made.draws.get(&node).cloned();
         let (nodes, outputs) = (made.graph.node_ids(), [made.output]);
-        let program = Program::with_generator(&made.graph, nodes, &[], &outputs, generator)?;
+        let program = Program::with_draws(&made.graph, nodes, &[], &outputs, Some(&draw))?;
         let context = RunContext::initialization(made.seed);
         let executable = Executor::new(device)?.load(program);
         let mut outputs = executable.run(Vec::new(), &context)?;

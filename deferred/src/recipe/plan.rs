@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
+use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, Node, NodeId, ValueId};
@@ -73,7 +74,7 @@ fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
     }
     let mut memory = Memory::default();
     for value in graph.value_ids().filter(|value| graph.is_constant(*value)) {
-        memory.hold(graph, value, value);
+        memory.hold(value, graph.value(value).bytes(), None);
         memory.row_major.insert(value);
     }
     let mut peak = memory.bytes;
@@ -86,9 +87,9 @@ fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
         if is_row_major(&node.operation, are_row_major.collect::<Vec<_>>()) {
             memory.row_major.extend(node.outputs());
         }
-        let shared = memory.shared_buffer(graph, node, &dying);
+        let mut shared = memory.shared_buffer(graph, node, &dying);
         for out in node.outputs() {
-            memory.hold(graph, *out, shared.unwrap_or(*out));
+            memory.hold(*out, graph.value(*out).bytes(), shared.take());
         }
         peak = peak.max(memory.bytes);
         let unread = |out: &ValueId| !last.contains_key(out) && *out != output;
@@ -101,36 +102,30 @@ fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
     peak
 }
 
-/// The allocated buffers. A buffer is alive while a value in it is: views share the buffer of their input.
+/// The bytes of an allocated buffer. It is alive while a value in it is: views share the buffer of their input.
+type Buffer = Rc<u64>;
+
+/// The values in memory.
 #[derive(Default)]
 struct Memory {
     bytes: u64,
-    /// Bytes and number of values of each buffer, by its first value.
-    buffers: HashMap<ValueId, (u64, usize)>,
-    buffer_of: HashMap<ValueId, ValueId>,
+    buffers: HashMap<ValueId, Buffer>,
     row_major: HashSet<ValueId>,
 }
 
 impl Memory {
-    fn hold(&mut self, graph: &Graph, value: ValueId, buffer: ValueId) {
-        let allocated = &mut self.bytes;
-        let (_, values) = self.buffers.entry(buffer).or_insert_with(|| {
-            let bytes = graph.value(value).bytes();
-            *allocated += bytes;
-            (bytes, 0)
+    fn hold(&mut self, value: ValueId, bytes: u64, shared: Option<Buffer>) {
+        let buffer = shared.unwrap_or_else(|| {
+            self.bytes += bytes;
+            Rc::new(bytes)
         });
-        *values += 1;
-        self.buffer_of.insert(value, buffer);
+        self.buffers.insert(value, buffer);
     }
 
     fn free(&mut self, value: ValueId) {
-        let buffer = self.buffer_of[&value];
-        let (bytes, values) = self.buffers.get_mut(&buffer).expect("a value has a buffer");
-        *values -= 1;
-        if *values == 0 {
-            self.bytes -= *bytes;
-            self.buffers.remove(&buffer);
-        }
+        let buffer = self.buffers.remove(&value).expect("a value has a buffer");
+        // Nothing is freed unless it was the last value in its buffer.
+        self.bytes -= Rc::into_inner(buffer).unwrap_or(0);
     }
 
     /// Returns the buffer of an input that the result of a node reuses or shares.
@@ -139,23 +134,25 @@ impl Memory {
         graph: &Graph,
         node: &Node,
         dying: &BTreeSet<ValueId>,
-    ) -> Option<ValueId> {
+    ) -> Option<Buffer> {
         let [out] = node.outputs() else { return None };
         let is_row_major = |value| self.row_major.contains(value);
         if is_view(&node.operation) {
             let input = node.inputs().first()?;
             // A value in another order is copied when it is reshaped.
             let copied = is_row_major(out) && !is_row_major(input);
-            return (!copied).then(|| self.buffer_of[input]);
+            return (!copied).then(|| self.buffers[input].clone());
         }
         let made = graph.value(*out);
         let mut inputs = node.inputs().iter().filter(|input| dying.contains(input));
         let reused = inputs.find(|input| {
+            let buffer = &self.buffers[*input];
             is_elementwise(&node.operation)
                 && graph.value(**input).dtype == made.dtype
                 && is_row_major(input)
-                && self.buffers[&self.buffer_of[input]] == (made.bytes(), 1)
+                && **buffer == made.bytes()
+                && Rc::strong_count(buffer) == 1
         });
-        reused.map(|input| self.buffer_of[input])
+        reused.map(|input| self.buffers[input].clone())
     }
 }

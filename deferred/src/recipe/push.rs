@@ -12,7 +12,7 @@ use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, ValueId};
 use super::layout::is_part_of_more;
 use super::rules::{Make, Step, step, whole};
 use super::{NotSliceable, RecipeError};
-use crate::program::{Draw, change_tensors, family, is_row_major, tensor_id};
+use crate::program::{Draw, Draws, change_tensors, family, is_row_major, tensor_id};
 use crate::random::Seed;
 
 /// The contents of a recipe, in the order of its file.
@@ -33,22 +33,22 @@ pub(super) struct Contents {
 /// Propagates a region of `output` back through the operations that compute it, to constants and fills, and returns the
 /// recipe of the region with this name and seed.
 ///
-/// `draws` has the random values that each random operation of the graph generates. Time: linear in the number
+/// `draw` returns the random values that a random operation of the graph generates. Time: linear in the number
 /// of operations that the value depends on.
 pub(super) fn push(
     (name, seed): (String, Seed),
     graph: &Graph,
     output: ValueId,
     region: &Region,
-    draws: &BTreeMap<NodeId, Draw>,
+    draw: Draws<'_>,
 ) -> Result<Contents, RecipeError> {
     let mut writer = Writer {
         graph,
-        draws,
+        draw,
         builder: GraphBuilder::new(),
         made: HashMap::new(),
         row_major: HashSet::new(),
-        new_draws: BTreeMap::new(),
+        draws: BTreeMap::new(),
     };
     let mut not_sliceable = Vec::new();
     let output = if region.num_elements() == 0 {
@@ -71,7 +71,7 @@ pub(super) fn push(
         name,
         seed,
         output,
-        draws: writer.new_draws,
+        draws: writer.draws,
         not_sliceable,
         is_view: is_part_of_more(&graph, output),
         graph,
@@ -98,6 +98,7 @@ fn zeros(builder: &mut GraphBuilder, shape: Shape, dtype: DType) -> ValueId {
 }
 
 /// The needed part of each value and how it is computed, in recorded order.
+#[derive(Default)]
 struct Demand {
     steps: BTreeMap<NodeId, Step>,
     constants: BTreeMap<ValueId, Region>,
@@ -109,11 +110,7 @@ impl Demand {
     /// so when its producer is reached, all needed parts of it are known; their bounding box is computed.
     fn of(graph: &Graph, output: ValueId, region: &Region) -> Self {
         let mut needed: BTreeMap<ValueId, Region> = BTreeMap::from([(output, region.clone())]);
-        let mut demand = Self {
-            steps: BTreeMap::new(),
-            constants: BTreeMap::new(),
-            not_sliceable: Vec::new(),
-        };
+        let mut demand = Self::default();
         let nodes = graph.backward_slice([output], |_| false).nodes;
         for id in nodes.into_iter().rev() {
             let node = graph.node(id);
@@ -170,13 +167,13 @@ struct Made {
 
 struct Writer<'a> {
     graph: &'a Graph,
-    draws: &'a BTreeMap<NodeId, Draw>,
+    draw: Draws<'a>,
     builder: GraphBuilder,
     /// By the value of the old graph.
     made: HashMap<ValueId, Made>,
     /// Values of the new graph that are certainly in row-major order.
     row_major: HashSet<ValueId>,
-    new_draws: BTreeMap<NodeId, Draw>,
+    draws: BTreeMap<NodeId, Draw>,
 }
 
 impl Writer<'_> {
@@ -249,8 +246,8 @@ impl Writer<'_> {
             *tensor = self.builder.input(parts.remove(at).1);
         });
         let new = self.builder.node(operation);
-        if let Some(draw) = self.draws.get(&id) {
-            self.new_draws.insert(new, draw.part(&step.out));
+        if let Some(draw) = (self.draw)(id) {
+            self.draws.insert(new, draw.part(&step.out));
         }
     }
 

@@ -45,15 +45,8 @@ impl Values {
             }
         }
         if mismatches.is_empty() && found.len() > 1 {
-            let bits = |value: &DynTensor| {
-                let whole = value.clone().without_autodiff();
-                let part = match request.region.is_whole(&request.shape) {
-                    true => whole,
-                    false => whole.slice(&request.region),
-                };
-                // What can't be read fails when it is loaded.
-                part.cast_float(request.dtype).to_data().ok()
-            };
+            // What can't be read fails when it is loaded.
+            let bits = |value: &DynTensor| request.part_of(value.clone()).ok()?.into_data().ok();
             let first = bits(value);
             let others = found[1..].iter();
             let differ = others.filter(|(_, other)| bits(other) != first);

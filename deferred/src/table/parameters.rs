@@ -96,8 +96,7 @@ impl ParameterTable {
     pub(crate) fn new(parameters: Vec<Parameter>) -> Self {
         Self {
             parameters,
-            by_path: OnceLock::new(),
-            clones: OnceLock::new(),
+            ..Self::default()
         }
     }
 

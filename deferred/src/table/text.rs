@@ -74,22 +74,19 @@ impl SummaryTable<'_> {
 
     /// Adds the rows of the contents of a module.
     fn rows(&self, module: &ModuleSummary, depth: usize, rows: &mut Vec<Row>) {
-        let mut entries = module.entries.as_slice();
-        while let Some((first, mut rest)) = entries.split_first() {
-            match first {
+        let are_one = |one: &Entry, next: &Entry| !self.full && are_alike(one, next);
+        for group in module.entries.chunk_by(are_one) {
+            match &group[0] {
                 Entry::Parameter(parameter) => {
                     rows.push(parameter_row(parameter, parameter.path.leaf(), "", depth));
                 }
                 Entry::Module(module) => {
                     let mut name = module.name().to_owned();
                     let (mut kind, mut dot) = (module.kind.clone(), ".");
-                    let alike = rest.iter().take_while(|entry| is_like(module, entry));
-                    let alike = if self.full { 0 } else { alike.count() };
-                    if let Some(Entry::Module(last)) = rest[..alike].last() {
+                    if let [_, .., Entry::Module(last)] = group {
                         name = format!("{name} .. {}, each", last.name());
-                        (kind, dot) = (format!("{} x {kind}", alike + 1), " ");
+                        (kind, dot) = (format!("{} x {kind}", group.len()), " ");
                     }
-                    rest = &rest[alike..];
                     // A module with one parameter and nothing else is one row.
                     if let [Entry::Parameter(only)] = module.entries.as_slice() {
                         let name = format!("{name}{dot}{}", only.path.leaf());
@@ -100,7 +97,6 @@ impl SummaryTable<'_> {
                     }
                 }
             }
-            entries = rest;
         }
     }
 
@@ -155,10 +151,10 @@ fn counted_row(name: String, elements: u64, bytes: u64) -> Row {
 }
 
 /// Returns whether two modules are equal elements of a list.
-fn is_like(module: &ModuleSummary, entry: &Entry) -> bool {
+fn are_alike(one: &Entry, other: &Entry) -> bool {
     let is_element = |module: &ModuleSummary| module.name().parse::<u64>().is_ok();
-    matches!(entry, Entry::Module(other)
-        if is_element(module) && is_element(other) && module.is_like(other))
+    matches!((one, other), (Entry::Module(one), Entry::Module(other))
+        if is_element(one) && is_element(other) && one.is_like(other))
 }
 
 fn parameter_row(parameter: &Parameter, name: &str, kind: &str, depth: usize) -> Row {

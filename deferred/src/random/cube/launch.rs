@@ -8,18 +8,14 @@ use cubecl::ir::UIntKind;
 use cubecl::prelude::*;
 use tinderbox_fake::Region;
 
-use super::narrow::{Narrow, Parameters, ParametersLaunch, narrow};
+use super::narrow::narrow;
 use super::philox::{Draw, DrawLaunch};
-use super::task::{Task, Values};
-use super::wide::{Wide, wide};
+use super::task::Task;
+use super::values::{Parameters, ParametersLaunch, Values};
+use super::wide::wide;
 use crate::random::element::Sample;
 use crate::random::runs::runs_of;
 use crate::random::{RandomError, Stream};
-
-/// Elements of a block of up to 32 bits each.
-const PER_NARROW_BLOCK: u64 = <u32 as Sample>::PER_BLOCK;
-/// Elements of a block of 64 bits each.
-const PER_WIDE_BLOCK: u64 = <u64 as Sample>::PER_BLOCK;
 
 /// One of the dimensions over which the runs of a region are counted.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -71,7 +67,7 @@ struct Asked {
 fn narrow_blocks<U: Int, N: Size>(
     out: &mut [Vector<U, N>],
     asked: Asked,
-    #[comptime] values: Narrow,
+    #[comptime] values: Values,
     #[define(U)] _unit: ElemType,
 ) {
     if ABSOLUTE_POS < out.len() {
@@ -91,7 +87,7 @@ fn narrow_blocks<U: Int, N: Size>(
 fn narrow_elements<U: Int>(
     out: &mut [U],
     asked: Asked,
-    #[comptime] values: Narrow,
+    #[comptime] values: Values,
     #[define(U)] _unit: ElemType,
 ) {
     if ABSOLUTE_POS < out.len() {
@@ -106,7 +102,7 @@ fn narrow_elements<U: Int>(
 
 /// One block of two elements a unit.
 #[cube(launch, address_type = "dynamic")]
-fn wide_blocks<N: Size>(out: &mut [Vector<u64, N>], asked: Asked, #[comptime] values: Wide) {
+fn wide_blocks<N: Size>(out: &mut [Vector<u64, N>], asked: Asked, #[comptime] values: Values) {
     if ABSOLUTE_POS < out.len() {
         let block = asked.places.in_the_whole(ABSOLUTE_POS as u64);
         let words = wide(block, &asked.draw, &asked.parameters, values);
@@ -119,7 +115,7 @@ fn wide_blocks<N: Size>(out: &mut [Vector<u64, N>], asked: Asked, #[comptime] va
 
 /// One element a unit, at any position in its block: at most twice the work.
 #[cube(launch, address_type = "dynamic")]
-fn wide_elements(out: &mut [u64], asked: Asked, #[comptime] values: Wide) {
+fn wide_elements(out: &mut [u64], asked: Asked, #[comptime] values: Values) {
     if ABSOLUTE_POS < out.len() {
         let element = asked.places.in_the_whole(ABSOLUTE_POS as u64);
         let words = wide(element >> 1u64, &asked.draw, &asked.parameters, values);
@@ -156,9 +152,11 @@ pub fn generate_on(
     let Some(first) = runs.peek() else {
         return Ok(out);
     };
-    let per_block = match task.values {
-        Values::Narrow(_) => PER_NARROW_BLOCK,
-        Values::Wide(_) => PER_WIDE_BLOCK,
+    // Elements of 64 bits.
+    let is_wide = dtype.size() == 8;
+    let per_block = match is_wide {
+        true => <u64 as Sample>::PER_BLOCK,
+        false => <u32 as Sample>::PER_BLOCK,
     };
     // Whole blocks are generated if every one is completely in a run.
     let strides = runs.axes().iter().map(|axis| axis.source_stride);
@@ -179,25 +177,24 @@ pub fn generate_on(
     let [k0, k1] = stream.key();
     let [_, _, step, micro_batch] = stream.counter(0);
     let draw = DrawLaunch::new(k0, k1, step, micro_batch);
-    let [a, b, c, d] = task.parameters;
+    let Task { values, parameters } = task;
+    let [a, b, c, d] = parameters;
     let asked = AskedLaunch::new(places, draw, ParametersLaunch::new(a, b, c, d));
-    let unit = unit(dtype);
+    let (unit, vector) = (unit(dtype), per_block as usize);
     let buffer = out.clone().into_buffer_arg();
-    match (task.values, in_blocks) {
-        (Values::Narrow(values), true) => {
-            let vector = PER_NARROW_BLOCK as usize;
+    match (is_wide, in_blocks) {
+        (false, true) => {
             narrow_blocks::launch(
                 client, count, dim, address, vector, buffer, asked, values, unit,
             );
         }
-        (Values::Narrow(values), false) => {
+        (false, false) => {
             narrow_elements::launch(client, count, dim, address, buffer, asked, values, unit);
         }
-        (Values::Wide(values), true) => {
-            let vector = PER_WIDE_BLOCK as usize;
+        (true, true) => {
             wide_blocks::launch(client, count, dim, address, vector, buffer, asked, values);
         }
-        (Values::Wide(values), false) => {
+        (true, false) => {
             wide_elements::launch(client, count, dim, address, buffer, asked, values);
         }
     }

@@ -10,6 +10,7 @@
 //! | `philox` | the words of a block |
 //! | `exact` | products that are rounded before they are added |
 //! | `normal`, `normal_wide` | standard normal values, `f32` and `f64` |
+//! | `values` | the kinds of values, and their parameters |
 //! | `narrow`, `wide` | the elements of a block, of up to 32 and of 64 bits |
 //! | `task` | a distribution as the kernels' arguments |
 //! | `launch` | the kernels, and the choice of the kernel for a region |
@@ -23,6 +24,7 @@ mod normal;
 mod normal_wide;
 mod philox;
 mod task;
+mod values;
 mod wide;
 
 #[cfg(all(test, feature = "cpu"))]

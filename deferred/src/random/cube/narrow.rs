@@ -5,43 +5,8 @@ use cubecl::prelude::*;
 use super::exact::product;
 use super::normal::standard_pair;
 use super::philox::{Draw, Words, block};
+use super::values::{Parameters, Storage, Values};
 use crate::random::distribution::STEP_F32;
-
-/// The values computed from the words. In parentheses: the [`Parameters`], of which floats of `f32` and integers are
-/// in the lower half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Narrow {
-    /// Floats (`f32`: low, width, limit).
-    Uniform(Storage),
-    /// Floats (`f32`: mean, standard deviation).
-    Normal(Storage),
-    /// (threshold; nonzero: always; the bits of one).
-    Bernoulli,
-    /// Integers (the lowest; the distance to the highest).
-    Range,
-    /// Normal values truncated to integers (`f64`: mean, standard deviation, lowest, highest).
-    CutNormal {
-        /// Whether the type is signed.
-        signed: bool,
-    },
-}
-
-/// The type of a float that was computed in `f32`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Storage {
-    F32,
-    Bf16,
-    F16,
-}
-
-/// The parameters of the distribution, as bits.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-pub(super) struct Parameters {
-    pub(super) a: u64,
-    pub(super) b: u64,
-    pub(super) c: u64,
-    pub(super) d: u64,
-}
 
 /// Returns the four elements of a block, as bits.
 #[cube]
@@ -49,11 +14,11 @@ pub(super) fn narrow(
     index: u64,
     draw: &Draw,
     parameters: &Parameters,
-    #[comptime] values: Narrow,
+    #[comptime] values: Values,
 ) -> Words {
     let words = block(index, draw);
     match comptime!(values) {
-        Narrow::Normal(_) | Narrow::CutNormal { .. } => {
+        Values::Normal(_) | Values::CutNormal { .. } => {
             let low = standard_pair(words.a, words.b);
             let high = standard_pair(words.c, words.d);
             Words {
@@ -73,16 +38,16 @@ pub(super) fn narrow(
 }
 
 #[cube]
-fn element(word: u32, p: &Parameters, #[comptime] values: Narrow) -> u32 {
+fn element(word: u32, p: &Parameters, #[comptime] values: Values) -> u32 {
     match comptime!(values) {
-        Narrow::Uniform(storage) => {
+        Values::Uniform(storage) => {
             let position = i32::reinterpret(word >> 8u32);
             let position = product::<f32>(f32::cast_from(position), STEP_F32.runtime());
             let value = product::<f32>(position, float(p.b)) + float(p.a);
             let limit = float(p.c);
             stored(select(value < limit, value, limit), storage)
         }
-        Narrow::Bernoulli => {
+        Values::Bernoulli => {
             let accepted = word < u32::cast_from(p.a) || p.b != 0u64;
             select(accepted, u32::cast_from(p.c), 0u32)
         }
@@ -95,10 +60,10 @@ fn element(word: u32, p: &Parameters, #[comptime] values: Narrow) -> u32 {
 }
 
 #[cube]
-fn scaled(standard: f32, p: &Parameters, #[comptime] values: Narrow) -> u32 {
+fn scaled(standard: f32, p: &Parameters, #[comptime] values: Values) -> u32 {
     match comptime!(values) {
-        Narrow::Normal(storage) => stored(fma(standard, float(p.b), float(p.a)), storage),
-        Narrow::CutNormal { signed } => {
+        Values::Normal(storage) => stored(fma(standard, float(p.b), float(p.a)), storage),
+        Values::CutNormal { signed } => {
             let wide = product::<f64>(f64::cast_from(standard), f64::reinterpret(p.b));
             let value = wide + f64::reinterpret(p.a);
             let (lowest, highest) = (f64::reinterpret(p.c), f64::reinterpret(p.d));
@@ -124,7 +89,7 @@ fn float(bits: u64) -> f32 {
 fn stored(value: f32, #[comptime] storage: Storage) -> u32 {
     let bits = u32::reinterpret(value);
     match comptime!(storage) {
-        Storage::F32 => bits,
+        Storage::F32 | Storage::F64 => bits,
         Storage::Bf16 => (bits + (0x7fffu32 + ((bits >> 16u32) & 1u32))) >> 16u32,
         Storage::F16 => {
             let sign = bits & 0x8000_0000u32;

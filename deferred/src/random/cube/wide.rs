@@ -3,28 +3,10 @@
 use cubecl::prelude::*;
 
 use super::exact::product;
-use super::narrow::Parameters;
 use super::normal_wide::standard_pair;
 use super::philox::{Draw, Words, block};
+use super::values::{Parameters, Values};
 use crate::random::distribution::STEP_F64;
-
-/// The values computed from the words. In parentheses: the [`Parameters`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Wide {
-    /// Floats (low, width, limit).
-    Uniform,
-    /// Floats (mean, standard deviation).
-    Normal,
-    /// (threshold; nonzero: always; the bits of one).
-    Bernoulli,
-    /// Integers (the lowest; the distance to the highest).
-    Range,
-    /// Normal values truncated to integers (`f64`: mean, standard deviation).
-    CutNormal {
-        /// Whether the type is signed.
-        signed: bool,
-    },
-}
 
 /// Returns the two elements of a block, as bits.
 #[derive(CubeType, Clone, Copy)]
@@ -39,11 +21,11 @@ pub(super) fn wide(
     index: u64,
     draw: &Draw,
     parameters: &Parameters,
-    #[comptime] values: Wide,
+    #[comptime] values: Values,
 ) -> WideWords {
     let words = joined(block(index, draw));
     match comptime!(values) {
-        Wide::Normal | Wide::CutNormal { .. } => {
+        Values::Normal(_) | Values::CutNormal { .. } => {
             let pair = standard_pair(words.first, words.second);
             WideWords {
                 first: scaled(pair.first, parameters, values),
@@ -66,16 +48,16 @@ fn joined(words: Words) -> WideWords {
 }
 
 #[cube]
-fn element(word: u64, p: &Parameters, #[comptime] values: Wide) -> u64 {
+fn element(word: u64, p: &Parameters, #[comptime] values: Values) -> u64 {
     match comptime!(values) {
-        Wide::Uniform => {
+        Values::Uniform(_) => {
             let position = f64::cast_from(i64::reinterpret(word >> 11u64));
             let position = product::<f64>(position, STEP_F64.runtime());
             let value = product::<f64>(position, f64::reinterpret(p.b)) + f64::reinterpret(p.a);
             let limit = f64::reinterpret(p.c);
             u64::reinterpret(select(value < limit, value, limit))
         }
-        Wide::Bernoulli => {
+        Values::Bernoulli => {
             let accepted = word < p.a || p.b != 0u64;
             select(accepted, p.c, 0u64)
         }
@@ -89,10 +71,10 @@ fn element(word: u64, p: &Parameters, #[comptime] values: Wide) -> u64 {
 }
 
 #[cube]
-fn scaled(standard: f64, p: &Parameters, #[comptime] values: Wide) -> u64 {
+fn scaled(standard: f64, p: &Parameters, #[comptime] values: Values) -> u64 {
     let value = product::<f64>(standard, f64::reinterpret(p.b)) + f64::reinterpret(p.a);
     match comptime!(values) {
-        Wide::CutNormal { signed } => cut(value, signed),
+        Values::CutNormal { signed } => cut(value, signed),
         _ => u64::reinterpret(value),
     }
 }

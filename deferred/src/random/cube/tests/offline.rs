@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cubecl::CubeKernel;
 
-use super::super::narrow::{ParametersCompilationArg, Storage};
 use super::super::philox::DrawCompilationArg;
 use super::super::tests::ptx::device;
+use super::super::values::{ParametersCompilationArg, Storage};
 use super::*;
 
 fn asked() -> AskedCompilationArg {
@@ -36,25 +36,25 @@ fn asked() -> AskedCompilationArg {
     }
 }
 
-const NARROW: [Narrow; 10] = [
-    Narrow::Uniform(Storage::F32),
-    Narrow::Uniform(Storage::Bf16),
-    Narrow::Uniform(Storage::F16),
-    Narrow::Normal(Storage::F32),
-    Narrow::Normal(Storage::Bf16),
-    Narrow::Normal(Storage::F16),
-    Narrow::Bernoulli,
-    Narrow::Range,
-    Narrow::CutNormal { signed: true },
-    Narrow::CutNormal { signed: false },
+const NARROW: [Values; 10] = [
+    Values::Uniform(Storage::F32),
+    Values::Uniform(Storage::Bf16),
+    Values::Uniform(Storage::F16),
+    Values::Normal(Storage::F32),
+    Values::Normal(Storage::Bf16),
+    Values::Normal(Storage::F16),
+    Values::Bernoulli,
+    Values::Range,
+    Values::CutNormal { signed: true },
+    Values::CutNormal { signed: false },
 ];
-const WIDE: [Wide; 6] = [
-    Wide::Uniform,
-    Wide::Normal,
-    Wide::Bernoulli,
-    Wide::Range,
-    Wide::CutNormal { signed: true },
-    Wide::CutNormal { signed: false },
+const WIDE: [Values; 6] = [
+    Values::Uniform(Storage::F64),
+    Values::Normal(Storage::F64),
+    Values::Bernoulli,
+    Values::Range,
+    Values::CutNormal { signed: true },
+    Values::CutNormal { signed: false },
 ];
 
 /// The common beginning of all kernels.
