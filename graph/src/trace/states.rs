@@ -102,25 +102,20 @@ impl JointGraph {
     /// The position of the operation that computes the new value of a running state; `None` if every stage can
     /// compute it.
     pub fn update_position(&self, state: usize) -> Option<usize> {
-        let update = self.updates().get(&state)?;
-        self.forward().position(self.graph().producer(*update)?)
+        self.position_of(*self.updates().get(&state)?)
     }
 
     /// The first and last position of the operations that one stage has to run for each running state that the
     /// forward updates: those that read it or update it, after the last that reads another parameter of its
     /// module for the first time.
-    pub fn state_ranges(&self) -> impl Iterator<Item = (usize, usize)> {
-        let (graph, forward) = (self.graph(), self.forward());
-        self.updates().keys().filter_map(move |state| {
-            let readers = graph.users(self.parameters()[*state]).iter();
-            let readers = readers.filter_map(|node| forward.position(*node));
+    pub(super) fn state_ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.updates().keys().filter_map(|state| {
+            let readers = self.reads_of(self.parameters()[*state]);
             let touching: Vec<usize> = readers.chain(self.update_position(*state)).collect();
             let (first, last) = (touching.iter().min()?, touching.iter().max()?);
             let module = self.parameter(*state).path.module();
-            let siblings = self.table().iter().enumerate();
-            let siblings = siblings.filter(|(_, other)| other.path.module() == module);
-            let reads = siblings.filter_map(|(position, _)| forward.first_read(position));
-            let before = reads.filter(|read| read < first).max();
+            let siblings = self.first_reads(|path| path.module() == module);
+            let before = siblings.filter(|read| read < first).max();
             Some((before.unwrap_or(*first), *last))
         })
     }
