@@ -72,7 +72,7 @@ pub use host::HostLayout;
 pub use mark::cut;
 pub use meta::{DeviceLabel, TensorMeta, is_host};
 pub use operation::{
-    NodeId, Operation, OperationCost, ValueId, encode, operation_name, typed_shape,
+    NodeId, Operation, OperationCost, ValueId, change_tensors, encode, operation_name, typed_shape,
 };
 pub use origin::ErrorOrigin;
 pub use record::{Defaults, Mode, RecordOptions, Recording, panic_message, record};

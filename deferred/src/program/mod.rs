@@ -21,7 +21,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, Distribution, Shape, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{Node, NodeId, Region, ValueId, dtype_on, is_host};
+use tinderbox_fake::{Node, NodeId, Region, ValueId, change_tensors, dtype_on, is_host};
 
 pub(crate) use build::Generator;
 pub use executor::{Executable, Executor, RunContext, ValueObserver};
@@ -29,9 +29,7 @@ pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
 pub use keys::initialization_keys;
 pub use operation::is_random;
-pub(crate) use operation::{
-    base, change_tensors, family, is_elementwise, is_row_major, is_view, tensor_id,
-};
+pub(crate) use operation::{base, family, is_elementwise, is_row_major, is_view, tensor_id};
 pub use rows::{ProgramInput, Rows, rows_read};
 pub use sums::with_ordered_sums;
 

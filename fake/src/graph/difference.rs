@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use burn::tensor::{DType, TensorData};
-use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr};
+use burn_ir::{OperationIr, TensorId};
 use derive_more::Display;
 use twox_hash::XxHash3_128;
 
 use super::{Graph, Slice};
-use crate::operation::{Operation, ValueId, encode, typed_shape};
+use crate::operation::{Operation, ValueId, change_tensors, encode, typed_shape};
 
 /// The first difference between two recordings of one program. Operations and constants are counted from 1, in
 /// recorded order, within the compared part.
@@ -145,21 +145,15 @@ impl<'a> Side<'a> {
     fn operation(&mut self, index: usize) -> Option<OperationIr> {
         let node = self.graph.node(*self.slice.nodes.get(index)?);
         let mut operation = node.operation.clone();
-        operation.visit_mut(&mut Renumber(self));
+        change_tensors(&mut operation, |tensor| {
+            let value = ValueId::of_tensor(tensor).expect("the graph's ids are dense");
+            tensor.id = TensorId::new(self.number(value).into());
+        });
         Some(operation)
     }
 
     fn constant(&self, index: usize) -> Option<&'a TensorData> {
         self.graph.constant(*self.slice.leaves.get(index)?)
-    }
-}
-
-struct Renumber<'a, 'b>(&'a mut Side<'b>);
-
-impl IrVisitorMut for Renumber<'_, '_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        let value = ValueId::of_tensor(tensor).expect("the graph's ids are dense");
-        tensor.id = TensorId::new(self.0.number(value).into());
     }
 }
 
