@@ -13,9 +13,10 @@ impl ListRun<'_> {
             Message::Values { edge, micro_batch } => {
                 let sends = &self.programs(edge.from.stage, micro_batch).sends;
                 let values = sends.get(&edge).map_or(&[][..], Vec::as_slice);
-                let location = (edge.from.stage, micro_batch);
-                let made = values.iter().map(|value| self.take(location, *value));
-                Contents::Values(made.collect::<Result<_, _>>()?)
+                for value in values {
+                    self.take((edge.from.stage, micro_batch), *value)?;
+                }
+                Contents::Values(values.to_vec())
             }
             Message::Tie(tie) => {
                 let versions = &self.copies[tie.owner.index()].versions;
@@ -45,9 +46,10 @@ impl ListRun<'_> {
                 self.same_length(needed.len(), values.len())?;
                 let is_split = self.replica.lists.is_split(to, micro_batch.index());
                 for (needed, made) in needed.iter().zip(values) {
-                    let wanted = (*needed, micro_batch);
-                    if made != wanted {
-                        return Err(self.expected(&value_text(wanted), value_text(made)));
+                    if made != *needed {
+                        let [expected, found] =
+                            [*needed, made].map(|value| value_text(value, micro_batch));
+                        return Err(self.expected(&expected, found));
                     }
                     let uses = programs.received.get(needed);
                     let uses = uses.map_or(0, |takes| takes.of(is_split));

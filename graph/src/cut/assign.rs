@@ -1,6 +1,6 @@
 //! Assigns operations, values and what crosses between programs to the programs of stages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tinderbox_fake::ValueId;
 
@@ -136,8 +136,8 @@ impl<'a> Assignment<'a> {
     }
 
     /// The values that cross between programs.
-    pub(super) fn edges(&self) -> BTreeMap<Edge, BTreeSet<ValueId>> {
-        let mut edges: BTreeMap<Edge, BTreeSet<ValueId>> = BTreeMap::new();
+    pub(super) fn edges(&self) -> BTreeMap<Edge, Vec<ValueId>> {
+        let mut edges: BTreeMap<Edge, Vec<ValueId>> = BTreeMap::new();
         for index in 0..self.forward.len() {
             let stage = StageIndex::new(index);
             let readers = [
@@ -157,8 +157,7 @@ impl<'a> Assignment<'a> {
                             from.compute == Compute::Forward || from.stage > stage,
                             "a gradient flows from a higher stage to a lower one"
                         );
-                        let values = edges.entry(Edge { from, to }).or_default();
-                        values.insert(*value);
+                        edges.entry(Edge { from, to }).or_default().push(*value);
                     }
                 }
             }

@@ -83,15 +83,12 @@ impl Layout {
 
     /// The layout of a plan's stages, checked against the table.
     pub fn of_plan(table: &ParameterTable, stages: &[PlanStage]) -> Result<Self, PlanError> {
-        let distinct = table.iter().enumerate();
-        let distinct = distinct.filter(|(_, parameter)| parameter.clone_of.is_none());
-        let known: HashMap<&ParameterPath, usize> = distinct
-            .map(|(position, parameter)| (&parameter.path, position))
-            .collect();
+        let parameters = table.iter().as_slice();
         let positions = |paths: &[ParameterPath]| -> Result<Vec<usize>, PlanError> {
             let positions = paths.iter().map(|path| {
-                let position = known.get(path).copied();
-                position.ok_or_else(|| PlanError::UnknownParameter {
+                let position = table.position(path);
+                let distinct = position.filter(|at| parameters[*at].clone_of.is_none());
+                distinct.ok_or_else(|| PlanError::UnknownParameter {
                     path: path.clone(),
                     near: table.near(path.as_str()),
                 })
@@ -110,7 +107,7 @@ impl Layout {
             let mut held = HashSet::new();
             for position in copies {
                 let owner = layout.owners[*position];
-                let path = || table.iter().as_slice()[*position].path.clone();
+                let path = || parameters[*position].path.clone();
                 if owner == stage || !held.insert(position) {
                     return Err(PlanError::HeldTwice {
                         path: path(),

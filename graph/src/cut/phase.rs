@@ -26,8 +26,8 @@ impl Binding {
     /// The position of a parameter.
     pub fn parameter(self) -> Option<usize> {
         match self {
-            Self::Given(given) => given.parameter(),
-            Self::Constant(_) | Self::Value(_) => None,
+            Self::Given(Given::Parameter(position)) => Some(position),
+            Self::Given(_) | Self::Constant(_) | Self::Value(_) => None,
         }
     }
 }

@@ -325,40 +325,39 @@ impl<'a, B: Batch> Planner<'a, B> {
     ) -> Result<Plan, PlanError> {
         /// After so many numbers without a faster plan, larger ones are not tried.
         const SLOWER: usize = 3;
-        // The first of the shortest steps; the error of most micro-batches, of several the one with the fewest replicas.
-        let mut best: Option<(u64, (usize, usize))> = None;
-        let mut error: Option<(usize, PlanError)> = None;
-        let (mut reasons, mut slower) = (Vec::new(), 0);
+        let mut tried: Vec<((usize, usize), Result<u64, PlanError>)> = Vec::new();
+        let (mut best, mut slower) = (None, 0);
         for count in counts {
-            slower += 1;
-            let steps = match planning_of(count) {
+            match planning_of(count) {
                 Ok(planning) => {
-                    let replicas = self.possible_replicas(&planning, count).into_iter();
-                    let steps = replicas.map(|of| (of, self.step_ns(&planning, (of, count))));
-                    steps.collect()
+                    for replicas in self.possible_replicas(&planning, count) {
+                        let numbers = (replicas, count);
+                        tried.push((numbers, self.step_ns(&planning, numbers)));
+                    }
                 }
                 // Such as the error of a forward that compares samples with each other.
-                Err(error) => vec![(self.replicas.unwrap_or(1), Err(error))],
-            };
-            for (replicas, step_ns) in steps {
-                reasons.push(self.reason((replicas, count), &step_ns));
-                match step_ns {
-                    Ok(step_ns) if best.is_none_or(|(least, _)| step_ns < least) => {
-                        best = Some((step_ns, (replicas, count)));
-                        slower = 0;
-                    }
-                    Err(found) if error.as_ref().is_none_or(|(at, _)| count > *at) => {
-                        error = Some((count, found));
-                    }
-                    Ok(_) | Err(_) => {}
-                }
+                Err(error) => tried.push(((self.replicas.unwrap_or(1), count), Err(error))),
             }
+            let steps = tried.iter().filter_map(|(_, found)| found.as_ref().ok());
+            let now = steps.min().copied();
+            slower = if now == best { slower + 1 } else { 0 };
+            best = now;
             if best.is_some() && slower == SLOWER {
                 break;
             }
         }
-        let Some((_, numbers)) = best else {
-            let (_, error) = error.expect("one replica and one micro-batch are always possible");
+        let reasons = tried.iter();
+        let reasons = reasons.map(|(numbers, found)| self.reason(*numbers, found));
+        let reasons: Vec<String> = reasons.collect();
+        // The first of the shortest steps.
+        let steps = tried.iter();
+        let steps = steps.filter_map(|(numbers, found)| Some((*found.as_ref().ok()?, *numbers)));
+        let Some((_, numbers)) = steps.min_by_key(|(step_ns, _)| *step_ns) else {
+            let errors = tried.into_iter();
+            let errors = errors.filter_map(|((_, count), found)| Some((count, found.err()?)));
+            // The error of most micro-batches, of several the one with the fewest replicas.
+            let most = errors.rev().max_by_key(|(count, _)| *count);
+            let (_, error) = most.expect("one replica and one micro-batch are always possible");
             return Err(error);
         };
         let planning = planning_of(numbers.1)?;

@@ -1,7 +1,5 @@
 //! The forward operations that a plan assigns to stages.
 
-use std::collections::BTreeMap;
-
 use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::{NodeId, ValueId};
 use twox_hash::XxHash3_128;
@@ -66,14 +64,13 @@ fn operations_of(joint: &JointGraph) -> ForwardOperations {
     let mut first_reads = vec![None; joint.table().len()];
     let mut newest = Vec::with_capacity(nodes.len());
     let mut structure = String::new();
-    let mut positions = BTreeMap::new();
     for (position, id) in nodes.iter().enumerate() {
         let node = graph.node(*id);
         structure.push_str(&node.name());
         let mut new = Vec::new();
         for input in node.inputs() {
             let made = graph.producer(*input);
-            let made = made.and_then(|producer| positions.get(&producer));
+            let made = made.and_then(|producer| nodes.binary_search(&producer).ok());
             structure.push_str(&match (joint.parameter_of(*input), made) {
                 (Some(parameter), _) => {
                     if first_reads[parameter].is_none() {
@@ -87,7 +84,6 @@ fn operations_of(joint: &JointGraph) -> ForwardOperations {
             });
         }
         structure.push('\n');
-        positions.insert(*id, position);
         let first = new.into_iter().min_by_key(|at| &joint.parameter(*at).path);
         newest.push(first.or_else(|| newest.last().copied().flatten()));
     }

@@ -193,7 +193,7 @@ impl Builder<'_> {
             let role = self.joint.role(*id);
             matches!(role, Role::Gradient | Role::BackwardLocal)
         };
-        let needs = self.needs_gradients();
+        let with_gradients = self.with_gradients();
         let mut values = Vec::new();
         for id in self.joint.forward().nodes() {
             let Some(maker) = self.block_of(*id) else {
@@ -212,7 +212,8 @@ impl Builder<'_> {
                 let keepers = blocks(&is_backward, maker);
                 let value = graph.value(*output);
                 let bytes = value.bytes();
-                let flows = needs.contains(id) && TensorKind::of(value.dtype) == TensorKind::Float;
+                let flows = with_gradients.contains(output)
+                    && TensorKind::of(value.dtype) == TensorKind::Float;
                 if !readers.is_empty() || !keepers.is_empty() {
                     values.push(Value {
                         bytes,
@@ -227,24 +228,18 @@ impl Builder<'_> {
         values
     }
 
-    /// Forward operations through which a gradient flows: those that depend on a parameter with a
-    /// gradient, detached ones included.
-    fn needs_gradients(&self) -> BTreeSet<NodeId> {
+    /// Parameters with a gradient, and the forward values that depend on one, detached ones included.
+    fn with_gradients(&self) -> BTreeSet<ValueId> {
         let graph = self.joint.graph();
         let parameters = self.joint.parameters().iter().zip(self.joint.gradients());
         let trained = parameters.filter(|(_, gradient)| gradient.is_some());
-        let trained: BTreeSet<ValueId> = trained.map(|(value, _)| *value).collect();
-        let mut needs = BTreeSet::new();
+        let mut values: BTreeSet<ValueId> = trained.map(|(value, _)| *value).collect();
         for id in self.joint.forward().nodes() {
-            let mut inputs = graph.node(*id).inputs().iter();
-            let flows = inputs.any(|input| {
-                let producer = graph.producer(*input);
-                trained.contains(input) || producer.is_some_and(|node| needs.contains(&node))
-            });
-            if flows {
-                needs.insert(*id);
+            let node = graph.node(*id);
+            if node.inputs().iter().any(|input| values.contains(input)) {
+                values.extend(node.outputs());
             }
         }
-        needs
+        values
     }
 }
