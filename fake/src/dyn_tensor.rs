@@ -1,7 +1,5 @@
 //! A tensor whose rank and kind are known at run time.
 
-use std::sync::Mutex;
-
 use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Shape, Slice, Tensor, TensorData,
     kind::{Basic, BridgeTensor, Kind},
@@ -19,6 +17,7 @@ use burn_dispatch::{
 use burn_ir::TensorId;
 use bytemuck::pod_collect_to_vec;
 use derive_more::{From, Into};
+use parking_lot::Mutex;
 
 use crate::{FakeError, Region, TensorMeta, dtype_on};
 
@@ -217,12 +216,7 @@ impl DynTensor {
         let is_on_host = matches!(tensor.0.kind, DispatchTensorKind::Flex(_));
         let crosses = matches!(dispatch, DispatchDevice::Flex(_)) != is_on_host;
         let is_between_devices = !is_on_host && !crosses && tensor.0.device() != *dispatch;
-        let copying = is_between_devices.then(|| {
-            // The lock protects no data, so it can be used after a panic.
-            COPIES
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-        });
+        let copying = is_between_devices.then(|| COPIES.lock());
         let moved = match kind {
             // Booleans are stored differently on the two devices.
             TensorKind::Bool if crosses => {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{LazyLock, RwLock};
 
 use burn::tensor::{DType, Shape};
 use burn_dispatch::DispatchDevice;
 use derive_more::{Display, Into};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use crate::FakeError;
@@ -66,14 +66,11 @@ impl TryFrom<String> for DeviceLabel {
 ///
 /// Global because a tensor only has the index of its capture device. An
 /// entry never changes: the pool reuses a device only for the same claim.
-static CLAIMS: LazyLock<RwLock<BTreeMap<u16, DeviceLabel>>> = LazyLock::new(RwLock::default);
+static CLAIMS: RwLock<BTreeMap<u16, DeviceLabel>> = RwLock::new(BTreeMap::new());
 
 /// Registers the claim of a new capture device.
 pub(crate) fn claim(index: u16, label: DeviceLabel) {
-    CLAIMS
-        .write()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-        .insert(index, label);
+    CLAIMS.write().insert(index, label);
 }
 
 /// Returns whether tensors on a device are in this process' memory, where every CPU backend can read them: only on
@@ -96,7 +93,6 @@ fn of_dispatch(device: &DispatchDevice) -> DeviceLabel {
         }),
         DispatchDevice::Capture(device) => CLAIMS
             .read()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
             .get(&burn_backend::Device::to_id(device).index_id)
             .cloned()
             .unwrap_or_else(|| DeviceLabel("capture".into())),
