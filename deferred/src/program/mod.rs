@@ -198,6 +198,12 @@ impl Program {
         &self.input_types
     }
 
+    /// Returns the values of the outputs, in order.
+    pub fn outputs(&self) -> impl Iterator<Item = ValueId> {
+        let value = |out| ValueId::of_tensor(out).expect("the ids of a program are ids of a graph");
+        self.outputs.iter().map(value)
+    }
+
     /// Returns the bytes of all outputs, counting those that share memory separately.
     pub fn output_bytes(&self) -> u64 {
         let bytes = |out: &TensorIr| (out.shape.num_elements() * out.dtype.size()) as u64;

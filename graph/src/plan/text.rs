@@ -182,8 +182,7 @@ impl Writer<'_> {
             let stages: BTreeSet<StageIndex> = sends.map(|(edge, _)| edge.to.stage).collect();
             stages.into_iter().collect()
         };
-        let mut destinations: BTreeMap<ValueId, Vec<String>> = BTreeMap::new();
-        for (value, takes) in &self.phase.outputs {
+        let outputs = self.phase.outputs.iter().map(|(value, takes)| {
             let stages = sent_to(*value);
             let sent = stages.iter().map(|stage| format!("sent to stage {stage}"));
             let mut words: Vec<String> = sent.collect();
@@ -196,25 +195,19 @@ impl Writer<'_> {
             if takes.whole.max(takes.split) > words.len() {
                 words.push("kept for the backward".to_owned());
             }
-            destinations.insert(*value, words);
-        }
-        let joint = self.joint;
-        let path = |position: usize| name_of(joint, joint.parameters()[position]);
-        let gradients = self.phase.gradients.iter().filter_map(|at| {
-            let text = format!("the gradient of {}", path(*at));
-            Some((joint.gradients()[*at]?, text))
+            words.join(", ")
         });
-        let updates = self.phase.updates.iter();
-        let updates = updates.map(|at| {
-            let text = format!("the new value of {}", path(*at));
-            (joint.updates()[at], text)
-        });
-        let carried = self.phase.carried.iter();
-        let carried = carried.map(|at| {
-            let text = format!("carried `{}`", joint.inputs()[*at].leaf.name);
-            (joint.carried()[at], text)
-        });
-        for (value, text) in gradients.chain(updates).chain(carried) {
+        let (joint, phase) = (self.joint, self.phase);
+        let path = |at: &usize| name_of(joint, joint.parameters()[*at]);
+        let gradients = phase.gradients.iter();
+        let gradients = gradients.map(|at| format!("the gradient of {}", path(at)));
+        let updates = phase.updates.iter();
+        let updates = updates.map(|at| format!("the new value of {}", path(at)));
+        let carried = phase.carried.iter();
+        let carried = carried.map(|at| format!("carried `{}`", joint.inputs()[*at].leaf.name));
+        let texts = outputs.chain(gradients).chain(updates).chain(carried);
+        let mut destinations: BTreeMap<ValueId, Vec<String>> = BTreeMap::new();
+        for (value, text) in phase.program.outputs().zip(texts) {
             destinations.entry(value).or_default().push(text);
         }
         let texts = destinations.into_iter();
