@@ -96,6 +96,7 @@ impl GraphBuilder {
         assert_eq!(node.inputs().len(), inputs.len(), "as many inputs");
         assert_eq!(node.outputs().len(), outputs.len(), "as many outputs");
         let mut operation = node.operation.clone();
+        // Burn visits the inputs in their order, then the outputs.
         let mut values = inputs.iter().chain(outputs);
         change_tensors(&mut operation, |tensor| {
             let value = values.next().expect("a value for each tensor");

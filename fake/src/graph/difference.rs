@@ -60,8 +60,7 @@ impl Graph {
     ///
     /// Cost: each operation is encoded once, about a microsecond.
     pub fn difference(&self, now: &Graph) -> Option<Difference> {
-        let (before, after) = (self.all(), now.all());
-        compare(&mut Side::new(self, &before), &mut Side::new(now, &after))
+        compare(&mut Side::new(self, self.all()), &mut Side::new(now, now.all()))
     }
 
     /// Returns a hash of all operations and constants, equal for two recordings if [`difference`](Self::difference)
@@ -69,14 +68,13 @@ impl Graph {
     ///
     /// Cost: each operation is encoded once, about a microsecond; a pass over the constants.
     pub fn digest(&self) -> u128 {
-        let slice = self.all();
-        let mut side = Side::new(self, &slice);
+        let mut side = Side::new(self, self.all());
         let (mut hasher, mut bytes) = (XxHash3_128::new(), Vec::new());
         let mut write = |bytes: &[u8]| {
             hasher.write(&(bytes.len() as u64).to_le_bytes());
             hasher.write(bytes);
         };
-        for index in 0..slice.nodes.len() {
+        for index in 0..side.slice.nodes.len() {
             let operation = side.operation(index).expect("the index is in the slice");
             bytes.clear();
             encode(&operation, &mut bytes);
@@ -109,9 +107,8 @@ impl Graph {
         now: &Graph,
         value_now: ValueId,
     ) -> Option<Difference> {
-        let slice_before = self.backward_slice([value], |_| false);
-        let slice_now = now.backward_slice([value_now], |_| false);
-        let (mut before, mut now) = (Side::new(self, &slice_before), Side::new(now, &slice_now));
+        let mut before = Side::new(self, self.backward_slice([value], |_| false));
+        let mut now = Side::new(now, now.backward_slice([value_now], |_| false));
         compare(&mut before, &mut now).or_else(|| {
             let (before, now) = (before.number(value), now.number(value_now));
             (before != now).then_some(Difference::Output { before, now })
@@ -123,12 +120,12 @@ impl Graph {
 /// programs have equal numbers wherever they are in their graphs.
 struct Side<'a> {
     graph: &'a Graph,
-    slice: &'a Slice,
+    slice: Slice,
     numbers: HashMap<ValueId, u32>,
 }
 
 impl<'a> Side<'a> {
-    fn new(graph: &'a Graph, slice: &'a Slice) -> Self {
+    fn new(graph: &'a Graph, slice: Slice) -> Self {
         Self {
             graph,
             slice,

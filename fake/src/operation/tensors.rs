@@ -2,7 +2,7 @@
 
 use burn_ir::{IrVisitorMut, OperationIr, TensorIr};
 
-/// Changes all tensors of an operation: its inputs in their order, then its outputs.
+/// Changes all tensors of an operation, in the order in which Burn visits them.
 pub fn change_tensors(operation: &mut OperationIr, change: impl FnMut(&mut TensorIr)) {
     operation.visit_mut(&mut ChangeTensors(change));
 }

@@ -172,18 +172,12 @@ impl Writer<'_> {
 
     /// The uses of the values that leave the program.
     fn destinations(&self) -> BTreeMap<ValueId, String> {
-        let sent_to = |value: ValueId| -> Vec<StageIndex> {
-            let is_of = |edge: &Edge| match self.compute {
-                Compute::Forward => edge.from.compute == Compute::Forward,
-                _ => edge.from.compute != Compute::Forward,
-            };
-            let sends = self.programs.sends.iter();
-            let sends = sends.filter(|(edge, values)| is_of(edge) && values.contains(&value));
-            let stages: BTreeSet<StageIndex> = sends.map(|(edge, _)| edge.to.stage).collect();
-            stages.into_iter().collect()
-        };
+        let is_forward = |compute: Compute| compute == Compute::Forward;
+        let is_here = |edge: &Edge| is_forward(edge.from.compute) == is_forward(self.compute);
         let outputs = self.phase.outputs.iter().map(|(value, takes)| {
-            let stages = sent_to(*value);
+            let sends = self.programs.sends.iter();
+            let sends = sends.filter(|(edge, values)| is_here(edge) && values.contains(value));
+            let stages: BTreeSet<StageIndex> = sends.map(|(edge, _)| edge.to.stage).collect();
             let sent = stages.iter().map(|stage| format!("sent to stage {stage}"));
             let mut words: Vec<String> = sent.collect();
             let outputs = self.programs.outputs.iter();
