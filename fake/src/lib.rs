@@ -24,7 +24,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! dtype region runs scope origin meta dyn_tensor backward host operation graph file mark record sealed
+//! brackets dtype region runs scope origin meta dyn_tensor backward host operation graph file mark record sealed
 //! ```
 //!
 //! # Architecture invariants
@@ -43,6 +43,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backward;
+mod brackets;
 mod dtype;
 mod dyn_tensor;
 mod error;

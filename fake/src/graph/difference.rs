@@ -60,7 +60,8 @@ impl Graph {
     ///
     /// Cost: each operation is encoded once, about a microsecond.
     pub fn difference(&self, now: &Graph) -> Option<Difference> {
-        compare(&mut Side::new(self, self.all()), &mut Side::new(now, now.all()))
+        let (mut before, mut now) = (Side::new(self, self.all()), Side::new(now, now.all()));
+        compare(&mut before, &mut now)
     }
 
     /// Returns a hash of all operations and constants, equal for two recordings if [`difference`](Self::difference)
