@@ -1,10 +1,9 @@
 //! Creates a plan from a trace and a partition of its work.
 
-use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tinderbox_deferred::ParameterTable;
+use tinderbox_deferred::{Parameter, ParameterTable};
 use tinderbox_fake::{Operation, dtype_name};
 use tinderbox_planner::{
     Boundary, Choice, Machine, PLAN_VERSION, Partition, PartitionCosts, PlanFile, PlanParameter,
@@ -68,7 +67,8 @@ pub struct Planning {
     samples: Option<usize>,
     groups: OperationGroups,
     times: OperationTimes,
-    work: OnceCell<Work>,
+    /// The work that partitioners divide.
+    pub(super) work: Work,
 }
 
 /// A trace that was cut by a partition.
@@ -96,22 +96,14 @@ impl Planning {
             Some(times) => times.scaled(&traced, &joint, rates),
             None => OperationTimes::analytic(&joint, rates),
         };
+        let groups = OperationGroups::new(&joint);
         Ok(Self {
             samples: samples.or(trace.samples()),
-            groups: OperationGroups::new(&joint),
+            work: work_of(&joint, &groups, &times)?,
+            groups,
             times,
-            work: OnceCell::new(),
             joint,
         })
-    }
-
-    /// The work that partitioners divide, computed on first use.
-    pub(super) fn work(&self) -> Result<&Work, PlanError> {
-        if let Some(work) = self.work.get() {
-            return Ok(work);
-        }
-        let work = work_of(&self.joint, &self.groups, &self.times)?;
-        Ok(self.work.get_or_init(|| work))
     }
 
     /// Converts a partition of the work's blocks to one of the forward's operations.
@@ -171,7 +163,7 @@ impl Planning {
             costs: machine.costs(costs, messages.collect(), step.replicas),
             bytes,
         };
-        let bound = lower_bound(self.work()?, machine, step);
+        let bound = lower_bound(&self.work, machine, step);
         let predicted = predict_costs(machine, step, &partition.stage_to_rank, costs, bound)?;
         values::add(&mut stages, joint, &divided.programs);
         if with_programs {
@@ -286,15 +278,12 @@ impl Planning {
         let (layout, programs) = (&divided.layout, &divided.programs[stage.index()]);
         let held = [layout.owned(stage), layout.copies(stage)];
         let held = held.map(|all| all.iter().map(|at| self.joint.parameter(*at)));
-        let [parameters, copies] = held
-            .clone()
-            .map(|all| all.map(|one| one.path.clone()).collect());
-        let [owned, _] = &held;
+        let [owned, copied] = &held;
         let mut known = HashSet::new();
         let modules = owned.clone().map(|parameter| parameter.path.module());
         let modules = modules.filter(|module| known.insert(*module));
-        let modules = modules.map(str::to_owned).collect();
-        let [parameter_bytes, copy_bytes] = held.map(|all| all.map(|one| one.bytes).sum());
+        let path = |parameter: &Parameter| parameter.path.clone();
+        let bytes = |parameter: &Parameter| parameter.bytes;
         let flops = |compute| -> u64 {
             let phase = programs.phase(compute).into_iter();
             let nodes = phase.flat_map(|phase| &phase.nodes);
@@ -304,11 +293,11 @@ impl Planning {
         PlanStage {
             stage,
             rank: layout.ranks[stage.index()],
-            modules,
-            parameter_bytes,
-            copy_bytes,
-            parameters,
-            copies,
+            modules: modules.map(str::to_owned).collect(),
+            parameter_bytes: owned.clone().map(bytes).sum(),
+            copy_bytes: copied.clone().map(bytes).sum(),
+            parameters: owned.clone().map(path).collect(),
+            copies: copied.clone().map(path).collect(),
             forward_flops: flops(Compute::Forward),
             backward_flops: flops(Compute::Backward),
             boundary_bytes: programs.sent_bytes.values().sum(),

@@ -471,7 +471,7 @@ impl<'a, B: Batch> Planner<'a, B> {
             let partition = self.by_cuts(planning, machine, cuts)?;
             return Ok((partition, choice("manual", reason)));
         }
-        let work = planning.work()?;
+        let work = &planning.work;
         let (partition, choice) = match self.division.stage_bytes {
             Some((stage_bytes, kept_bytes)) => {
                 // Of all micro-batches.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::DType;
-use tinderbox_fake::{Graph, Retyped, ValueId};
+use tinderbox_fake::{Graph, NodeId, Retyped, ValueId};
 
 use super::JointGraph;
 use crate::{StateFault, TraceError};
@@ -55,7 +55,8 @@ impl JointGraph {
         updates: &BTreeMap<usize, ValueId>,
     ) -> Result<Option<Retyped>, TraceError> {
         let graph = self.graph();
-        let (mut nodes, mut state_of) = (BTreeSet::new(), BTreeMap::new());
+        // The operations from a state to its update.
+        let mut state_of: BTreeMap<NodeId, usize> = BTreeMap::new();
         for (state, update) in updates {
             let old = self.parameters()[*state];
             let own = self.parameter(*state).dtype;
@@ -64,22 +65,19 @@ impl JointGraph {
             }
             let mut reached = BTreeSet::from([old]);
             let slice = graph.backward_slice([*update], |value| value == old);
-            let of_state = slice.nodes.into_iter().filter(|id| {
-                let node = graph.node(*id);
-                let is_reached = node.inputs().iter().any(|input| reached.contains(input));
-                if is_reached {
+            state_of.extend(graph.producer(old).map(|node| (node, *state)));
+            for id in slice.nodes {
+                let node = graph.node(id);
+                if node.inputs().iter().any(|input| reached.contains(input)) {
                     reached.extend(node.outputs());
+                    state_of.insert(id, *state);
                 }
-                is_reached
-            });
-            for node in graph.producer(old).into_iter().chain(of_state) {
-                nodes.insert(node);
-                state_of.insert(node, *state);
             }
         }
-        if nodes.is_empty() {
+        if state_of.is_empty() {
             return Ok(None);
         }
+        let nodes = state_of.keys().copied().collect();
         let retyped = graph.with_dtype(&nodes, DType::F32);
         retyped.map(Some).map_err(|node| {
             let operation = graph.describe(node);
