@@ -1,7 +1,6 @@
 //! Metadata of tensors.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::str::FromStr;
 
 use burn::tensor::{DType, Shape};
@@ -10,7 +9,7 @@ use derive_more::{Display, Into};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
-use crate::FakeError;
+use crate::{FakeError, dtype_name};
 
 /// The name of a device, such as `flex` or `cuda:7`. The device need not exist.
 #[derive(
@@ -101,7 +100,12 @@ fn of_dispatch(device: &DispatchDevice) -> DeviceLabel {
 }
 
 /// Shape, dtype and device of a tensor, real or fake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display(
+    "tensor(..., size={:?}, dtype={}, device={device}, fake={fake})",
+    shape.as_slice(),
+    dtype_name(*dtype)
+)]
 pub struct TensorMeta {
     /// Size per dimension.
     pub shape: Shape,
@@ -126,17 +130,6 @@ impl TensorMeta {
     /// Returns the bytes that the tensor has when it is real.
     pub fn bytes(&self) -> u64 {
         self.shape.num_elements() as u64 * self.dtype.size() as u64
-    }
-}
-
-impl fmt::Display for TensorMeta {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (shape, dtype) = (self.shape.as_slice(), crate::dtype_name(self.dtype));
-        let (device, fake) = (&self.device, self.fake);
-        write!(
-            f,
-            "tensor(..., size={shape:?}, dtype={dtype}, device={device}, fake={fake})"
-        )
     }
 }
 

@@ -1,7 +1,5 @@
 //! The settings of a plan.
 
-use std::fmt;
-
 use tinderbox_fake::Mode;
 use tinderbox_path::with_causes;
 use tinderbox_planner::{
@@ -49,6 +47,8 @@ use crate::work::OperationTimes;
 /// assert!(plan.file().prediction.step_ns > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[debug("Planner {{ machine: {machine:?}, step: {step:?}, partitioner: {:?}, .. }}", division.partitioner)]
 pub struct Planner<'a, B> {
     trace: &'a Trace<B>,
     machine: Machine,
@@ -522,15 +522,5 @@ fn without_advice(error: &PlanError) -> String {
             text.to_owned()
         }
         _ => text,
-    }
-}
-
-impl<B> fmt::Debug for Planner<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Planner")
-            .field("machine", &self.machine)
-            .field("step", &self.step)
-            .field("partitioner", &self.division.partitioner)
-            .finish_non_exhaustive()
     }
 }
