@@ -1,6 +1,7 @@
 //! Runs the programs of every stage on fingerprints.
 
 use burn::tensor::TensorData;
+use derive_more::From;
 use tinderbox_deferred::{Interpreter, Program, ProgramError, RandomValues};
 use tinderbox_fake::{BurnOperation, Operation, ValueId, typed_shape};
 
@@ -114,15 +115,10 @@ struct ProgramRun<'a, 'h> {
 }
 
 /// An error of a program without its site.
+#[derive(From)]
 enum Refused {
     Program(ProgramError),
     Differs(Box<CertifyError>),
-}
-
-impl From<ProgramError> for Refused {
-    fn from(error: ProgramError) -> Self {
-        Self::Program(error)
-    }
 }
 
 impl ProgramRun<'_, '_> {
