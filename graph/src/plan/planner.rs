@@ -303,8 +303,7 @@ impl<'a, B: Batch> Planner<'a, B> {
                 let replicas = least;
                 return Err(PlanError::FewSamples { samples, replicas });
             }
-            let counts = (1..=samples).filter(|count| samples.is_multiple_of(*count));
-            let counts = counts.filter(|count| *count >= least);
+            let counts = (least..=samples).filter(|count| samples.is_multiple_of(*count));
             return self.choose(counts, |count| of_samples(Some(samples / count)));
         }
         match (self.step.micro_batches, self.replicas) {
@@ -372,13 +371,15 @@ impl<'a, B: Batch> Planner<'a, B> {
             return vec![replicas];
         }
         let ranks = self.machine.ranks();
+        let most = match planning.joint.updates().is_empty() {
+            true => ranks.min(micro_batches),
+            // Running states follow the order of the micro-batches.
+            false => 1,
+        };
         let powers = (0..usize::BITS).map(|power| 1_usize << power);
-        let powers = powers.take_while(|replicas| *replicas <= ranks);
-        // Running states follow the order of the micro-batches.
-        let is_one = !planning.joint.updates().is_empty();
+        let powers = powers.take_while(|replicas| *replicas <= most);
         powers
-            .filter(|replicas| ranks.is_multiple_of(*replicas) && *replicas <= micro_batches)
-            .filter(|replicas| *replicas == 1 || !is_one)
+            .filter(|replicas| ranks.is_multiple_of(*replicas))
             .collect()
     }
 
