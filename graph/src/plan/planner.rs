@@ -48,7 +48,10 @@ use crate::work::OperationTimes;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(derive_more::Debug)]
-#[debug("Planner {{ machine: {machine:?}, step: {step:?}, partitioner: {:?}, .. }}", division.partitioner)]
+#[debug(
+    "Planner {{ machine: {machine:?}, step: {step:?}, partitioner: {:?}, .. }}",
+    division.partitioner
+)]
 pub struct Planner<'a, B> {
     trace: &'a Trace<B>,
     machine: Machine,
