@@ -93,7 +93,7 @@ impl ListRun<'_> {
         let addends = &self.changes.addends[position];
         let copies = &mut self.copies[task.stage.index()];
         let Some(added) = copies.added.get_mut(&position) else {
-            let owner = self.step.layout.owners()[position];
+            let owner = self.step.layout.owners[position];
             let needed = format!("its parts at its owner, stage {owner}, alone");
             return Err(self.sum(position, needed, Some(k)));
         };
@@ -135,7 +135,7 @@ impl ListRun<'_> {
     /// Updates a running state.
     pub(super) fn advance(&mut self, task: Task, position: usize) -> Result<(), CertifyError> {
         self.read_state(task, position)?;
-        let owner = self.step.layout.owners()[position];
+        let owner = self.step.layout.owners[position];
         if task.stage != owner {
             let needed = format!("its owner, stage {owner}, alone");
             return Err(self.expected(&needed, format!("stage {}", task.stage)));
@@ -155,7 +155,7 @@ impl ListRun<'_> {
     pub(super) fn complete(&self, stage: StageIndex) -> Result<(), CertifyError> {
         for (position, updaters) in &self.changes.updaters {
             let advanced = self.copies[stage.index()].advanced(*position);
-            let is_owner = self.step.layout.owners()[*position] == stage;
+            let is_owner = self.step.layout.owners[*position] == stage;
             if is_owner && advanced != updaters.len() {
                 return Err(self.state(*position, updaters.len(), advanced));
             }
@@ -289,7 +289,7 @@ impl ListRun<'_> {
                 return Err(other_value(site(), "an update of the stage", found));
             }
             for (position, version) in &copies.versions {
-                let owner = self.step.layout.owners()[*position].index();
+                let owner = self.step.layout.owners[*position].index();
                 let owners = self.copies[owner].versions.get(position);
                 if owners != Some(version) {
                     let what = format!("`{}` is", self.path(*position));

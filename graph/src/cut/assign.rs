@@ -55,17 +55,17 @@ impl<'a> Assignment<'a> {
             // What depends on no parameter is made where the forward ends.
             let stage = match (self.maker(value), joint.given(value)) {
                 (Some(maker), _) => maker.stage.index(),
-                (None, Some(Given::Parameter(position))) => layout.owners()[position].index(),
+                (None, Some(Given::Parameter(position))) => layout.owners[position].index(),
                 (None, _) => self.forward.len() - 1,
             };
             self.forward[stage].targets.insert(value);
         }
-        for (gradient, owner) in joint.gradients().iter().zip(layout.owners()) {
+        for (gradient, owner) in joint.gradients().iter().zip(&layout.owners) {
             let targets = &mut self.backward[owner.index()].targets;
             targets.extend(gradient);
         }
         for (state, update) in joint.updates() {
-            let owner = layout.owners()[*state];
+            let owner = layout.owners[*state];
             match self.maker(*update) {
                 Some(maker) if maker.stage != owner => {
                     return Err(self.state_apart(*state, owner, maker.stage));
@@ -119,7 +119,7 @@ impl<'a> Assignment<'a> {
     fn keep_states(&mut self) -> Result<(), PlanError> {
         let (joint, layout) = (self.joint, self.layout);
         for state in joint.running() {
-            let (owner, value) = (layout.owners()[*state], joint.parameters()[*state]);
+            let (owner, value) = (layout.owners[*state], joint.parameters()[*state]);
             for stage in layout.stages() {
                 let [forward, backward] = [&self.forward, &self.backward]
                     .map(|parts| parts[stage.index()].reads.contains(&value));
@@ -173,7 +173,7 @@ impl<'a> Assignment<'a> {
     /// The one stage that has the new value of a carried tensor; `None` if every stage can compute it.
     fn keeper(&self, value: ValueId) -> Option<StageIndex> {
         match self.joint.given(value) {
-            Some(Given::Parameter(position)) => Some(self.layout.owners()[position]),
+            Some(Given::Parameter(position)) => Some(self.layout.owners[position]),
             Some(_) => None,
             None => self.maker(value).map(|maker| maker.stage),
         }

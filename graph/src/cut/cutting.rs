@@ -48,7 +48,7 @@ impl Cutting {
             let programs = [&self.forward, &self.backward].into_iter();
             let read = programs.flat_map(|parts| &parts[stage.index()].reads);
             let parameters = read.filter_map(|value| joint.parameter_of(*value));
-            let others = parameters.filter(|position| layout.owners()[*position] != stage);
+            let others = parameters.filter(|position| layout.owners[*position] != stage);
             others.collect::<BTreeSet<_>>().into_iter().collect()
         });
         copies.collect()

@@ -13,7 +13,7 @@ use crate::trace::{ForwardOperations, JointGraph};
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The owner of each parameter; of a clone, the owner of its original.
-    owners: Vec<StageIndex>,
+    pub owners: Vec<StageIndex>,
     /// The parameters that each stage owns, in the order of the plan.
     owned: Vec<Vec<usize>>,
     /// The parameters of other stages that each stage holds copies of.
@@ -164,11 +164,6 @@ impl Layout {
     /// All stages.
     pub fn stages(&self) -> impl DoubleEndedIterator<Item = StageIndex> + use<> {
         (0..self.owned.len()).map(StageIndex::new)
-    }
-
-    /// The owner of each parameter.
-    pub fn owners(&self) -> &[StageIndex] {
-        &self.owners
     }
 
     /// Whether a stage may read a parameter, which is no clone.

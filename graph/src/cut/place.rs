@@ -22,7 +22,7 @@ pub(super) fn place(joint: &JointGraph, layout: &Layout) -> Result<Vec<Option<us
     for (id, of) in joint.forward().nodes().iter().zip(stages) {
         stage[id.index()] = Some(of);
     }
-    let owners: Vec<usize> = layout.owners().iter().map(|owner| owner.index()).collect();
+    let owners: Vec<usize> = layout.owners.iter().map(|owner| owner.index()).collect();
     place_gradients(joint, &owners, layout.stages().count(), stage)
 }
 

@@ -77,7 +77,7 @@ impl StagePrograms {
         gradients.retain(|position| joint.gradients()[*position].is_some());
         gradients.sort_unstable();
         let updates = joint.updates().keys().copied();
-        let updates = updates.filter(|state| layout.owners()[*state] == stage);
+        let updates = updates.filter(|state| layout.owners[*state] == stage);
         let updates: Vec<usize> = updates.collect();
         let has_backward = joint.gradients().iter().any(Option::is_some);
         let mut phases = [const { None }; Compute::ALL.len()];

@@ -224,7 +224,7 @@ impl Planning {
             TieGroup {
                 path: parameter.path.clone(),
                 clones: table.clones(&parameter.path).to_vec(),
-                owner: layout.owners()[position],
+                owner: layout.owners[position],
                 copies: copies.collect(),
             }
         });
