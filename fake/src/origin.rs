@@ -21,7 +21,8 @@ thread_local! {
 /// as the program has debug information. Without it there are no lines, and in a stripped program no names.
 ///
 /// Names and lines are resolved on first use, which takes a few milliseconds.
-#[derive(Clone, Default)]
+#[derive(Clone, derive_more::Debug, Default)]
+#[debug("ErrorOrigin {{ operation: {:?}, place: {:?} }}", self.operation(), self.place())]
 pub struct ErrorOrigin(Option<Arc<Panic>>);
 
 struct Panic {
@@ -61,15 +62,6 @@ impl fmt::Display for ErrorOrigin {
             (None, Some(place)) => write!(f, " at {place}"),
             (None, None) => Ok(()),
         }
-    }
-}
-
-impl fmt::Debug for ErrorOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ErrorOrigin")
-            .field("operation", &self.operation())
-            .field("place", &self.place())
-            .finish()
     }
 }
 
