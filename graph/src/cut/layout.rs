@@ -29,8 +29,9 @@ pub struct Layout {
     pub recompute: Vec<bool>,
     /// The structure of the planned forward, and the stage of each of its operations.
     pub(crate) operations: Option<(String, Vec<usize>)>,
-    /// The stage of carried tensors in the planned forward, by their names.
-    pub(super) carried: BTreeMap<String, StageIndex>,
+    /// The stage of carried tensors in the planned forward, by their names. Forwards of other structures have them on
+    /// the same stages, so that all can use one value.
+    pub carried: BTreeMap<String, StageIndex>,
 }
 
 impl Layout {
@@ -125,12 +126,6 @@ impl Layout {
             }
         }
         Ok(Self { copies, ..layout })
-    }
-
-    /// The same layout, where forwards of other structures than the planned one have these carried tensors on these
-    /// stages, so that all can use one value.
-    pub fn with_carried(self, carried: BTreeMap<String, StageIndex>) -> Self {
-        Self { carried, ..self }
     }
 
     /// The stage of each operation of a forward; `None` for one of another structure than the planned.
