@@ -60,9 +60,12 @@ impl<'a> Assignment<'a> {
             };
             self.forward[stage].targets.insert(value);
         }
-        for (gradient, owner) in joint.gradients().iter().zip(&layout.owners) {
-            let targets = &mut self.backward[owner.index()].targets;
-            targets.extend(gradient);
+        for (position, gradient) in joint.gradients().iter().enumerate() {
+            let parts = &mut self.backward[layout.owners[position].index()];
+            parts.targets.extend(gradient);
+            if gradient.is_some() && joint.parameter(position).clone_of.is_none() {
+                parts.gradients.insert(position);
+            }
         }
         for (state, update) in joint.updates() {
             let owner = layout.owners[*state];
@@ -70,7 +73,7 @@ impl<'a> Assignment<'a> {
                 Some(maker) if maker.stage != owner => {
                     return Err(self.state_apart(*state, owner, maker.stage));
                 }
-                _ => self.forward[owner.index()].updates.insert(*update),
+                _ => self.forward[owner.index()].updates.insert(*state),
             };
         }
         for (input, value) in joint.carried() {

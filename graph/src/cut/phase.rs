@@ -136,20 +136,15 @@ impl<'a> Sources<'a> {
 
     /// Builds a program for its outputs, for the gradients of some parameters, for the new values of some
     /// running states and for the new values of carried tensors.
-    pub(super) fn phase(
-        &self,
-        compute: Compute,
-        parts: &Parts,
-        gradients: &[usize],
-        updates: &[usize],
-    ) -> Result<Phase, ProgramError> {
+    pub(super) fn phase(&self, compute: Compute, parts: &Parts) -> Result<Phase, ProgramError> {
         let (joint, outputs) = (self.joint, self.taken.outputs(compute));
         let is_forward = compute == Compute::Forward;
         let inputs: Vec<ValueId> = parts.reads.iter().copied().collect();
         let nodes: Vec<NodeId> = parts.nodes.iter().copied().collect();
         let mut values: Vec<ValueId> = outputs.iter().map(|(value, _)| *value).collect();
-        values.extend(gradients.iter().filter_map(|at| joint.gradients()[*at]));
-        values.extend(updates.iter().map(|at| joint.updates()[at]));
+        let gradients = parts.gradients.iter();
+        values.extend(gradients.filter_map(|at| joint.gradients()[*at]));
+        values.extend(parts.updates.iter().map(|at| joint.updates()[at]));
         values.extend(parts.carried.iter().map(|at| joint.carried()[at]));
         let operations = nodes.iter().copied();
         let program = Program::new(joint.graph(), operations, &inputs, &values, joint.keys())?;
@@ -159,8 +154,8 @@ impl<'a> Sources<'a> {
             nodes,
             inputs: inputs.map(|value| self.of(*value, is_forward)).collect(),
             outputs,
-            gradients: gradients.to_vec(),
-            updates: updates.to_vec(),
+            gradients: parts.gradients.iter().copied().collect(),
+            updates: parts.updates.iter().copied().collect(),
             carried: parts.carried.iter().copied().collect(),
         })
     }
