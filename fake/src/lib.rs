@@ -79,4 +79,4 @@ pub use origin::ErrorOrigin;
 pub use record::{Defaults, Mode, RecordOptions, Recording, panic_message, record};
 pub use region::{Region, RegionError};
 pub use runs::{ElementRun, RunAxis, Runs};
-pub use sealed::{seal, unseal};
+pub use sealed::{hex_digest, seal, unseal};

@@ -4,12 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tinderbox_deferred::{Parameter, ParameterTable};
-use tinderbox_fake::{Operation, dtype_name};
+use tinderbox_fake::{Operation, dtype_name, hex_digest};
 use tinderbox_planner::{
     Boundary, Choice, Machine, PLAN_VERSION, Partition, PartitionCosts, PlanFile, PlanParameter,
     PlanStage, Rates, StageBytes, Step, TieGroup, Work, lower_bound, predict_costs,
 };
-use twox_hash::XxHash3_128;
 
 use super::{Plan, text, values};
 use crate::PlanError;
@@ -35,7 +34,7 @@ pub(super) fn model_digest(table: &ParameterTable) -> String {
         let (path, shape, dtype) = (&one.path, &one.shape, one.dtype);
         format!("{path}\n{shape:?}\n{dtype:?}\n")
     });
-    digest(&texts.collect::<String>())
+    hex_digest(texts.collect::<String>().as_bytes())
 }
 
 /// A digest of a program without its initialization: operations, shapes and operands.
@@ -52,11 +51,7 @@ pub(super) fn graph_digest(joint: &JointGraph) -> String {
         }
         text.push('\n');
     }
-    digest(&text)
-}
-
-fn digest(text: &str) -> String {
-    format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
+    hex_digest(text.as_bytes())
 }
 
 /// A trace, prepared for planning.

@@ -1,8 +1,7 @@
 //! The forward operations that a plan assigns to stages.
 
 use tinderbox_deferred::ParameterPath;
-use tinderbox_fake::{NodeId, ValueId};
-use twox_hash::XxHash3_128;
+use tinderbox_fake::{NodeId, ValueId, hex_digest};
 
 use super::{ForwardOperations, JointGraph, Role};
 
@@ -91,6 +90,6 @@ fn operations_of(joint: &JointGraph) -> ForwardOperations {
         nodes,
         first_reads,
         newest,
-        structure: format!("{:032x}", XxHash3_128::oneshot(structure.as_bytes())),
+        structure: hex_digest(structure.as_bytes()),
     }
 }
