@@ -2,6 +2,7 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
     Data, DeriveInput, Field, Fields, Ident, LitInt, Member, Path, Result, Token, WherePredicate,
@@ -40,18 +41,19 @@ fn implement(input: &DeriveInput) -> Result<TokenStream> {
         return Err(syn::Error::new(input.ident.span(), message));
     };
     let tinderbox = crate_path(input)?;
-    let fields = data.fields.iter().enumerate();
-    let fields = fields.map(|(index, field)| map_field(&tinderbox, index, field));
-    let (members, values): (Vec<Member>, Vec<TokenStream>) =
-        fields.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    let (mut members, mut values, mut bounds) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, field) in data.fields.iter().enumerate() {
+        let (member, value, bound) = map_field(&tinderbox, index, field)?;
+        members.push(member);
+        values.push(value);
+        bounds.push(bound);
+    }
     // A pattern binds a field to a variable, whose name must not be the name of another item.
     let variables: Vec<Ident> = (0..members.len())
         .map(|index| quote::format_ident!("field_{index}"))
         .collect();
     let mut generics = input.generics.clone();
     if generics.type_params().next().is_some() {
-        let bounds = data.fields.iter().map(|field| bound(&tinderbox, field));
-        let bounds = bounds.collect::<Result<Vec<WherePredicate>>>()?;
         let predicates = &mut generics.make_where_clause().predicates;
         predicates.push(parse_quote!(Self: ::core::clone::Clone + Send + Sync + 'static));
         predicates.extend(bounds);
@@ -87,60 +89,50 @@ fn crate_path(input: &DeriveInput) -> Result<Path> {
     Ok(path)
 }
 
-/// Returns a field, and its value in the new struct.
-fn map_field(tinderbox: &Path, index: usize, field: &Field) -> Result<(Member, TokenStream)> {
-    let member = match &field.ident {
-        Some(name) => Member::Named(name.clone()),
-        None => Member::from(index),
-    };
-    let name = match &field.ident {
-        Some(name) => syn::ext::IdentExt::unraw(name).to_string(),
-        None => index.to_string(),
+/// Returns a field, its value in the new struct, and what its type needs in a struct with type parameters.
+fn map_field(
+    tinderbox: &Path,
+    index: usize,
+    field: &Field,
+) -> Result<(Member, TokenStream, WherePredicate)> {
+    let (member, name) = match &field.ident {
+        Some(name) => (Member::Named(name.clone()), name.unraw().to_string()),
+        None => (Member::from(index), index.to_string()),
     };
     let variable = quote::format_ident!("field_{index}");
     // Errors about missing traits point to the type of the field.
-    let at = Span::call_site().located_at(field.ty.span());
-    let value = match role(field)? {
-        Role::Tensors => quote_spanned!(at=> mapper.field(#name, #variable)),
-        Role::Whole => {
-            quote_spanned!(at=> mapper.field(#name, #tinderbox::Whole(#variable)).0)
-        }
-        Role::Along(axis) => {
-            quote_spanned!(at=> mapper.field(#name, #tinderbox::Along::<#axis, _>(#variable)).0)
-        }
-        Role::Carried => {
-            quote_spanned!(at=> mapper.field(#name, #tinderbox::Carried(#variable)).0)
-        }
-        Role::Constant => quote_spanned!(at=> mapper.constant(#name, #variable)),
-        Role::Skip => quote_spanned!(at=> mapper.skip(#variable)),
+    let (of, at) = (&field.ty, Span::call_site().located_at(field.ty.span()));
+    let batch = parse_quote!(#of: #tinderbox::Batch);
+    let (value, bound) = match role(field)? {
+        Role::Tensors => (quote_spanned!(at=> mapper.field(#name, #variable)), batch),
+        Role::Within(wrapper) => (
+            quote_spanned!(at=> mapper.field(#name, #tinderbox::#wrapper(#variable)).0),
+            batch,
+        ),
+        Role::Constant => (
+            quote_spanned!(at=> mapper.constant(#name, #variable)),
+            parse_quote!(#of: ::core::fmt::Debug),
+        ),
+        Role::Skip => (
+            quote_spanned!(at=> mapper.skip(#variable)),
+            parse_quote!(#of: ::core::default::Default),
+        ),
     };
-    Ok((member, value))
-}
-
-/// Returns what the type of a field needs, for a struct with type parameters.
-fn bound(tinderbox: &Path, field: &Field) -> Result<WherePredicate> {
-    let of = &field.ty;
-    Ok(match role(field)? {
-        Role::Tensors | Role::Whole | Role::Along(_) | Role::Carried => {
-            parse_quote!(#of: #tinderbox::Batch)
-        }
-        Role::Constant => parse_quote!(#of: ::core::fmt::Debug),
-        Role::Skip => parse_quote!(#of: ::core::default::Default),
-    })
+    Ok((member, value, bound))
 }
 
 /// How a field is mapped.
 enum Role {
     Tensors,
-    Whole,
-    Along(LitInt),
-    Carried,
+    /// As tensors in a wrapper: `Whole`, `Along` or `Carried`.
+    Within(TokenStream),
     Constant,
     Skip,
 }
 
 fn role(field: &Field) -> Result<Role> {
     let mut role = Role::Tensors;
+    let at = Span::call_site().located_at(field.ty.span());
     for attribute in field.attrs.iter().filter(|a| a.path().is_ident("batch")) {
         attribute.parse_nested_meta(|meta| {
             if !matches!(role, Role::Tensors) {
@@ -148,9 +140,12 @@ fn role(field: &Field) -> Result<Role> {
             }
             let name = meta.path.get_ident().map(Ident::to_string);
             role = match name.as_deref() {
-                Some("whole") => Role::Whole,
-                Some("along") => Role::Along(meta.value()?.parse()?),
-                Some("carried") => Role::Carried,
+                Some("whole") => Role::Within(quote_spanned!(at=> Whole)),
+                Some("along") => {
+                    let axis: LitInt = meta.value()?.parse()?;
+                    Role::Within(quote_spanned!(at=> Along::<#axis, _>))
+                }
+                Some("carried") => Role::Within(quote_spanned!(at=> Carried)),
                 Some("constant") => Role::Constant,
                 Some("skip") => Role::Skip,
                 _ => {

@@ -1,7 +1,5 @@
 //! A tensor whose rank and kind are known at run time.
 
-use std::sync::Mutex;
-
 use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Shape, Slice, Tensor, TensorData,
     kind::{Basic, BridgeTensor, Kind},
@@ -19,6 +17,7 @@ use burn_dispatch::{
 use burn_ir::TensorId;
 use bytemuck::pod_collect_to_vec;
 use derive_more::{From, Into};
+use parking_lot::Mutex;
 
 use crate::{FakeError, Region, TensorMeta, dtype_on};
 
@@ -81,11 +80,7 @@ impl DynTensor {
     /// Copies data to a device, in the dtype that it has [there](crate::dtype_on). Cost: one copy.
     pub fn from_data(data: TensorData, device: &Device) -> Self {
         let dtype = dtype_on(data.dtype(), device);
-        let data = if dtype == data.dtype() {
-            data
-        } else {
-            data.convert_dtype(dtype)
-        };
+        let data = data.convert_dtype(dtype);
         let dispatch = device.as_dispatch();
         Self(match TensorKind::of(data.dtype()) {
             TensorKind::Float => Dispatch::float_from_data(data, dispatch),
@@ -217,12 +212,7 @@ impl DynTensor {
         let is_on_host = matches!(tensor.0.kind, DispatchTensorKind::Flex(_));
         let crosses = matches!(dispatch, DispatchDevice::Flex(_)) != is_on_host;
         let is_between_devices = !is_on_host && !crosses && tensor.0.device() != *dispatch;
-        let copying = is_between_devices.then(|| {
-            // The lock protects no data, so it can be used after a panic.
-            COPIES
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-        });
+        let copying = is_between_devices.then(|| COPIES.lock());
         let moved = match kind {
             // Booleans are stored differently on the two devices.
             TensorKind::Bool if crosses => {
@@ -253,17 +243,13 @@ impl DynTensor {
     }
 
     /// Returns the tensor outside of any autodiff context; the same tensor if it is in none.
-    pub fn without_autodiff(self) -> Self {
+    pub fn without_autodiff(mut self) -> Self {
         if self.0.autodiff == DispatchAutodiffContext::Disabled {
             return self;
         }
         let kind = self.kind();
-        let DispatchTensor {
-            kind: inside,
-            autodiff,
-        } = self.0;
         // Burn's own functions refuse captured tensors.
-        let inside = match inside {
+        self.0.kind = match self.0.kind {
             DispatchTensorKind::Autodiff(tracked) => match *tracked {
                 DispatchTensorKind::Capture(BackendTensor::Autodiff(tensor)) => {
                     return Self::captured(BackendTensor::Float(tensor.into_primitive()));
@@ -273,14 +259,10 @@ impl DynTensor {
             DispatchTensorKind::Capture(tensor) => return Self::captured(tensor),
             other => other,
         };
-        let tensor = DispatchTensor {
-            kind: inside,
-            autodiff,
-        };
         Self(match kind {
-            TensorKind::Float => Dispatch::inner(tensor),
-            TensorKind::Int => Dispatch::int_inner(tensor),
-            TensorKind::Bool => Dispatch::bool_inner(tensor),
+            TensorKind::Float => Dispatch::inner(self.0),
+            TensorKind::Int => Dispatch::int_inner(self.0),
+            TensorKind::Bool => Dispatch::bool_inner(self.0),
         })
     }
 
@@ -370,15 +352,12 @@ impl DynTensor {
             DispatchTensorKind::Autodiff(tracked) => &**tracked,
             kind => kind,
         };
-        let DispatchTensorKind::Capture(tensor) = kind else {
-            return None;
-        };
-        match tensor {
-            BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t) => {
-                Some(t.id())
-            }
-            BackendTensor::Autodiff(t) => Some(t.primitive().id()),
-            BackendTensor::Quantized(_) => None,
+        match kind {
+            DispatchTensorKind::Capture(
+                BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t),
+            ) => Some(t.id()),
+            DispatchTensorKind::Capture(BackendTensor::Autodiff(t)) => Some(t.primitive().id()),
+            _ => None,
         }
     }
 }

@@ -46,15 +46,12 @@ impl HostLayout {
 
 impl DynTensor {
     fn flex(&self) -> Option<&FlexTensor> {
-        let DispatchTensorKind::Flex(tensor) = &self.0.kind else {
-            return None;
-        };
-        match tensor {
-            BackendTensor::Float(tensor)
-            | BackendTensor::Int(tensor)
-            | BackendTensor::Bool(tensor) => Some(tensor),
-            BackendTensor::Autodiff(tensor) => Some(tensor.primitive()),
-            BackendTensor::Quantized(_) => None,
+        match &self.0.kind {
+            DispatchTensorKind::Flex(
+                BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t),
+            ) => Some(t),
+            DispatchTensorKind::Flex(BackendTensor::Autodiff(t)) => Some(t.primitive()),
+            _ => None,
         }
     }
 

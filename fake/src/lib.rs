@@ -24,7 +24,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! dtype region runs scope origin meta dyn_tensor backward host operation graph file mark record sealed
+//! brackets dtype region runs scope origin meta dyn_tensor backward host operation graph file mark record sealed
 //! ```
 //!
 //! # Architecture invariants
@@ -43,6 +43,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backward;
+mod brackets;
 mod dtype;
 mod dyn_tensor;
 mod error;
@@ -72,10 +73,10 @@ pub use host::HostLayout;
 pub use mark::cut;
 pub use meta::{DeviceLabel, TensorMeta, is_host};
 pub use operation::{
-    NodeId, Operation, OperationCost, ValueId, encode, operation_name, typed_shape,
+    NodeId, Operation, OperationCost, ValueId, change_tensors, encode, operation_name, typed_shape,
 };
 pub use origin::ErrorOrigin;
 pub use record::{Defaults, Mode, RecordOptions, Recording, panic_message, record};
 pub use region::{Region, RegionError};
 pub use runs::{ElementRun, RunAxis, Runs};
-pub use sealed::{seal, unseal};
+pub use sealed::{hex_digest, seal, unseal};

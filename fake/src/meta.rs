@@ -1,16 +1,15 @@
 //! Metadata of tensors.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::str::FromStr;
-use std::sync::{LazyLock, RwLock};
 
 use burn::tensor::{DType, Shape};
 use burn_dispatch::DispatchDevice;
 use derive_more::{Display, Into};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
-use crate::FakeError;
+use crate::{FakeError, dtype_name};
 
 /// The name of a device, such as `flex` or `cuda:7`. The device need not exist.
 #[derive(
@@ -66,14 +65,11 @@ impl TryFrom<String> for DeviceLabel {
 ///
 /// Global because a tensor only has the index of its capture device. An
 /// entry never changes: the pool reuses a device only for the same claim.
-static CLAIMS: LazyLock<RwLock<BTreeMap<u16, DeviceLabel>>> = LazyLock::new(RwLock::default);
+static CLAIMS: RwLock<BTreeMap<u16, DeviceLabel>> = RwLock::new(BTreeMap::new());
 
 /// Registers the claim of a new capture device.
 pub(crate) fn claim(index: u16, label: DeviceLabel) {
-    CLAIMS
-        .write()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-        .insert(index, label);
+    CLAIMS.write().insert(index, label);
 }
 
 /// Returns whether tensors on a device are in this process' memory, where every CPU backend can read them: only on
@@ -96,7 +92,6 @@ fn of_dispatch(device: &DispatchDevice) -> DeviceLabel {
         }),
         DispatchDevice::Capture(device) => CLAIMS
             .read()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
             .get(&burn_backend::Device::to_id(device).index_id)
             .cloned()
             .unwrap_or_else(|| DeviceLabel("capture".into())),
@@ -105,7 +100,12 @@ fn of_dispatch(device: &DispatchDevice) -> DeviceLabel {
 }
 
 /// Shape, dtype and device of a tensor, real or fake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display(
+    "tensor(..., size={:?}, dtype={}, device={device}, fake={fake})",
+    shape.as_slice(),
+    dtype_name(*dtype)
+)]
 pub struct TensorMeta {
     /// Size per dimension.
     pub shape: Shape,
@@ -130,17 +130,6 @@ impl TensorMeta {
     /// Returns the bytes that the tensor has when it is real.
     pub fn bytes(&self) -> u64 {
         self.shape.num_elements() as u64 * self.dtype.size() as u64
-    }
-}
-
-impl fmt::Display for TensorMeta {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (shape, dtype) = (self.shape.as_slice(), crate::dtype_name(self.dtype));
-        let (device, fake) = (&self.device, self.fake);
-        write!(
-            f,
-            "tensor(..., size={shape:?}, dtype={dtype}, device={device}, fake={fake})"
-        )
     }
 }
 

@@ -14,17 +14,19 @@ use frames::{Found, find};
 thread_local! {
     /// The last panic of each recording that runs on this thread, the innermost last. Thread-local, because a panic
     /// hook has no other context.
-    static WATCHED: RefCell<Vec<Option<Caught>>> = const { RefCell::new(Vec::new()) };
+    static WATCHED: RefCell<Vec<ErrorOrigin>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Where in the recorded code an error arose: the operation of Burn that failed, and the line that called it, as far
 /// as the program has debug information. Without it there are no lines, and in a stripped program no names.
 ///
 /// Names and lines are resolved on first use, which takes a few milliseconds.
-#[derive(Clone, Default)]
+#[derive(Clone, derive_more::Debug, Default)]
+#[debug("ErrorOrigin {{ operation: {:?}, place: {:?} }}", self.operation(), self.place())]
 pub struct ErrorOrigin(Option<Arc<Panic>>);
 
 struct Panic {
+    message: Option<String>,
     backtrace: Backtrace,
     location: Option<String>,
     found: OnceLock<Found>,
@@ -63,23 +65,8 @@ impl fmt::Display for ErrorOrigin {
     }
 }
 
-impl fmt::Debug for ErrorOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ErrorOrigin")
-            .field("operation", &self.operation())
-            .field("place", &self.place())
-            .finish()
-    }
-}
-
-/// A panic that the hook recorded.
-struct Caught {
-    message: Option<String>,
-    origin: ErrorOrigin,
-}
-
 /// Records the panics of one recording instead of printing them; ends when dropped, also while a panic unwinds.
-pub(crate) struct Watch(Scope<Option<Caught>>);
+pub(crate) struct Watch(Scope<ErrorOrigin>);
 
 impl Watch {
     pub(crate) fn begin() -> Self {
@@ -90,15 +77,17 @@ impl Watch {
     /// Returns the origin of the panic with this message. Unknown if the panic came from another thread, or if a hook
     /// that was set later does not call this one.
     pub(crate) fn origin(&self, message: &str) -> ErrorOrigin {
-        let caught = self.0.take();
-        let caught = caught.filter(|caught| caught.message.as_deref().is_none_or(|m| m == message));
-        caught.map(|caught| caught.origin).unwrap_or_default()
+        let ErrorOrigin(panic) = self.0.take();
+        let is_it = |panic: &Arc<Panic>| panic.message.as_ref().is_none_or(|m| m == message);
+        ErrorOrigin(panic.filter(is_it))
     }
 
     /// Reports a panic that the recorded code caught itself: the hook did not print it.
     pub(crate) fn report_caught(&self) {
-        if let Some(Caught { message, origin }) = self.0.take() {
-            let message = message.unwrap_or_else(|| "a panic without a message".into());
+        let origin = self.0.take();
+        if let Some(panic) = &origin.0 {
+            let message = panic.message.as_deref();
+            let message = message.unwrap_or("a panic without a message");
             tracing::warn!("the recorded code caught a panic{origin}: {message}");
         }
     }
@@ -128,15 +117,13 @@ fn note(info: &PanicHookInfo<'_>) -> bool {
     let noted = WATCHED.try_with(|recordings| {
         let mut recordings = recordings.try_borrow_mut().ok()?;
         let slot = recordings.last_mut()?;
-        let is_first = slot.is_none();
-        *slot = Some(Caught {
+        let is_first = slot.0.is_none();
+        slot.0 = Some(Arc::new(Panic {
             message: info.payload_as_str().map(str::to_owned),
-            origin: ErrorOrigin(Some(Arc::new(Panic {
-                backtrace: Backtrace::force_capture(),
-                location: info.location().map(ToString::to_string),
-                found: OnceLock::new(),
-            }))),
-        });
+            backtrace: Backtrace::force_capture(),
+            location: info.location().map(ToString::to_string),
+            found: OnceLock::new(),
+        }));
         Some(is_first)
     });
     noted.ok().flatten().unwrap_or(false) && cfg!(panic = "unwind")

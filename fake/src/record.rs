@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{LazyLock, Mutex};
 
 use burn::tensor::{BoolDType, Device, DeviceConfig, FloatDType, IntDType};
 use burn_backend::Device as _;
 use burn_dispatch::DispatchDevice;
 use burn_ir::TensorId;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Built, DenseIds, build};
@@ -153,7 +153,7 @@ type PoolKey = (String, DeviceLabel);
 
 /// Capture devices that no recording uses, for reuse: Burn never recycles their ids and
 /// allows 65,536 per process. Global, because the ids are.
-static POOL: LazyLock<Mutex<BTreeMap<PoolKey, Vec<Device>>>> = LazyLock::new(Mutex::default);
+static POOL: Mutex<BTreeMap<PoolKey, Vec<Device>>> = Mutex::new(BTreeMap::new());
 
 /// A device from the pool; it is returned when dropped, also while a panic unwinds.
 struct Pooled {
@@ -165,7 +165,7 @@ struct Pooled {
 impl Pooled {
     fn take(options: &RecordOptions) -> Self {
         let key = (format!("{:?}", options.defaults), options.claim.clone());
-        let known = lock_pool().get_mut(&key).and_then(Vec::pop);
+        let known = POOL.lock().get_mut(&key).and_then(Vec::pop);
         let configured = known.is_some();
         let device = known.unwrap_or_else(|| {
             let device = Device::capture();
@@ -186,16 +186,11 @@ impl Drop for Pooled {
     fn drop(&mut self) {
         // A device whose settings were rejected is not reused.
         if self.configured {
-            let mut pool = lock_pool();
+            let mut pool = POOL.lock();
             let devices = pool.entry(self.key.clone()).or_default();
             devices.push(self.device.clone());
         }
     }
-}
-
-fn lock_pool() -> std::sync::MutexGuard<'static, BTreeMap<PoolKey, Vec<Device>>> {
-    // A panic during a push or pop leaves the map valid, so the pool can be used after it.
-    POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Runs `run` on a recording device and returns its result and the recording.
@@ -313,9 +308,7 @@ fn explain(panic: &(dyn std::any::Any + Send), watch: &Watch) -> RecordError {
 
 /// Returns the message of a caught panic.
 pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".into())
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_owned()
 }

@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// A rectangular region of a tensor: the elements whose index in every dimension `d` is in
 /// `offset[d] .. offset[d] + size[d]`.
 ///
 /// The common type for slices, chunks and shards. A region of rank 0 is a scalar and has one element.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, derive_more::Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[debug("Region {{ offset: {:?}, size: {size:?} }}", self.offset())]
+#[display("{:?}", self.ranges())]
 #[serde(try_from = "Form<Vec<u64>>")]
 pub struct Region {
     /// Empty if all are 0, as in most regions: a manifest may have millions.
@@ -37,16 +40,11 @@ impl TryFrom<Form<Vec<u64>>> for Region {
 
 impl Serialize for Region {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.form().serialize(serializer)
-    }
-}
-
-impl std::fmt::Debug for Region {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Form { offset, size } = self.form();
-        let mut region = f.debug_struct("Region");
-        region.field("offset", &offset).field("size", &size);
-        region.finish()
+        let form = Form {
+            offset: self.offset(),
+            size: self.size(),
+        };
+        form.serialize(serializer)
     }
 }
 
@@ -119,13 +117,6 @@ impl Region {
             offset = Vec::new();
         }
         Self { offset, size }
-    }
-
-    fn form(&self) -> Form<&[u64]> {
-        Form {
-            offset: self.offset(),
-            size: &self.size,
-        }
     }
 
     /// Returns the region of all elements of a tensor of this shape.
@@ -248,13 +239,6 @@ impl Region {
     pub fn ranges(&self) -> Vec<Range<usize>> {
         let ranges = (0..self.rank()).map(|d| self.range(d));
         ranges.map(|r| r.start as usize..r.end as usize).collect()
-    }
-}
-
-impl std::fmt::Display for Region {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let ranges: Vec<Range<u64>> = (0..self.rank()).map(|d| self.range(d)).collect();
-        write!(f, "{ranges:?}")
     }
 }
 

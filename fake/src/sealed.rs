@@ -100,6 +100,7 @@ fn decoder_error(error: ciborium::de::Error<std::io::Error>) -> String {
     }
 }
 
-fn hex_digest(bytes: &[u8]) -> String {
+/// Returns the XXH3-128 of bytes, in hexadecimal digits.
+pub fn hex_digest(bytes: &[u8]) -> String {
     format!("{:032x}", XxHash3_128::oneshot(bytes))
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
-use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::ValueId;
 
 use crate::PlanError;
@@ -82,8 +81,8 @@ struct Places<'a> {
     crossing: Vec<u64>,
     /// The forward values that the operation at each position reads.
     reads: Vec<Vec<ForwardRead>>,
-    /// The first and last position of each running state, which stay on one stage.
-    states: Vec<(usize, usize)>,
+    /// Whether a cut at each position separates a running state, which stays on one stage.
+    separates: Vec<bool>,
 }
 
 /// A value that an assigned operation reads.
@@ -99,32 +98,34 @@ impl<'a> Places<'a> {
     /// Cost: linear in the graph.
     fn new(joint: &'a JointGraph) -> Self {
         let (graph, forward) = (joint.graph(), joint.forward());
+        let end = forward.nodes().len();
         let mut touched: BTreeMap<ValueId, usize> = BTreeMap::new();
-        let mut reads: Vec<Vec<ForwardRead>> = Vec::with_capacity(forward.nodes().len());
+        let mut reads: Vec<Vec<ForwardRead>> = Vec::with_capacity(end);
+        // A value crosses every cut between two of its uses.
+        let mut change = vec![0_i64; end + 2];
         for (position, id) in forward.nodes().iter().enumerate() {
             let mut here = Vec::new();
             for value in graph.node(*id).inputs() {
-                let known = graph.value(*value);
-                let made = known.producer.and_then(|node| forward.position(node));
-                let Some(made) = made else { continue };
+                let Some(made) = joint.position_of(*value) else {
+                    continue;
+                };
                 let touched = touched.insert(*value, position).unwrap_or(made);
                 if touched < position {
+                    let bytes = graph.value(*value).bytes();
+                    change[touched + 1] += bytes as i64;
+                    change[position + 1] -= bytes as i64;
                     here.push(ForwardRead {
                         made,
                         touched,
-                        bytes: known.bytes(),
+                        bytes,
                     });
                 }
             }
             reads.push(here);
         }
-        // A value crosses every cut between two of its uses.
-        let mut change = vec![0_i64; reads.len() + 2];
-        for (position, here) in reads.iter().enumerate() {
-            for read in here {
-                change[read.touched + 1] += read.bytes as i64;
-                change[position + 1] -= read.bytes as i64;
-            }
+        let mut separates = vec![false; end + 1];
+        for (first, last) in joint.inseparable() {
+            separates[first + 1..=last].fill(true);
         }
         let mut live = 0;
         let crossing = change.into_iter().map(|change| {
@@ -135,27 +136,22 @@ impl<'a> Places<'a> {
             joint,
             crossing: crossing.collect(),
             reads,
-            states: joint.inseparable().collect(),
+            separates,
         }
     }
 
     /// The position after all running states that a cut at a position would separate.
     fn after_states(&self, position: usize) -> usize {
-        let last = self.separated(position).map(|(_, last)| last).max();
-        last.map_or(position, |last| self.after_states(last + 1))
+        let mut positions = position..self.end();
+        let after = positions.find(|position| !self.separates[*position]);
+        after.unwrap_or(self.end())
     }
 
     /// The position of the first of the running states that a cut at a position would separate.
     fn first_of_states(&self, position: usize) -> usize {
-        let first = self.separated(position).map(|(first, _)| first).min();
-        first.map_or(position, |first| self.first_of_states(first))
-    }
-
-    /// The first and last position of each running state that a cut at a position would separate.
-    fn separated(&self, position: usize) -> impl Iterator<Item = (usize, usize)> {
-        let is_separated =
-            move |(first, last): &(usize, usize)| *first < position && position <= *last;
-        self.states.iter().copied().filter(is_separated)
+        let mut positions = (0..=position).rev();
+        let first = positions.find(|position| !self.separates[*position]);
+        first.unwrap_or(0)
     }
 
     /// The position after the last operation.
@@ -169,7 +165,7 @@ impl<'a> Places<'a> {
             Cut::Mark(number) => self.after_mark(*number),
             Cut::Before(module) => {
                 let first = self.reads_under(module)?.into_iter().min().unwrap_or(0);
-                let before = self.first_reads(|_| true);
+                let before = self.joint.first_reads(|_| true);
                 let before = before.filter(|read| *read < first).max();
                 let inside = |before| match self.cheapest(since, before, first) {
                     Some(position) => position,
@@ -180,7 +176,8 @@ impl<'a> Places<'a> {
             }
             Cut::After(module) => {
                 let last = self.reads_under(module)?.into_iter().max().unwrap_or(0);
-                let next = self.first_reads(|_| true).filter(|read| *read > last).min();
+                let next = self.joint.first_reads(|_| true);
+                let next = next.filter(|read| *read > last).min();
                 let inside = |next| {
                     let cheapest = self.cheapest(since, last, next);
                     cheapest.unwrap_or_else(|| self.after_states(next))
@@ -196,8 +193,7 @@ impl<'a> Places<'a> {
             mark,
             marks: marks.len(),
         })?;
-        let producer = self.joint.graph().producer(*value);
-        let position = producer.and_then(|node| self.joint.forward().position(node));
+        let position = self.joint.position_of(*value);
         let position = position.ok_or(PlanError::IdleMark { mark })?;
         Ok(self.after_states(position + 1))
     }
@@ -216,19 +212,11 @@ impl<'a> Places<'a> {
             let old = old.filter(|read| read.made < since && read.touched < since);
             sent_before += old.map(|read| read.bytes).sum::<u64>();
             let cost = self.crossing[position] + sent_before;
-            let is_apart = self.after_states(position) == position;
-            if is_apart && best.is_none_or(|(least, _)| cost <= least) {
+            if !self.separates[position] && best.is_none_or(|(least, _)| cost <= least) {
                 best = Some((cost, position));
             }
         }
         best.map(|(_, position)| position)
-    }
-
-    /// Where the forward reads some parameters for the first time.
-    fn first_reads(&self, keep: impl Fn(&ParameterPath) -> bool) -> impl Iterator<Item = usize> {
-        let parameters = self.joint.table().iter().enumerate();
-        let kept = parameters.filter(move |(_, parameter)| keep(&parameter.path));
-        kept.filter_map(|(position, _)| self.joint.forward().first_read(position))
     }
 
     /// Where the forward reads the parameters of a module for the first time.
@@ -241,7 +229,8 @@ impl<'a> Places<'a> {
                 near: table.near_modules(module),
             });
         }
-        let reads: Vec<usize> = self.first_reads(|path| path.is_under(module)).collect();
+        let reads = self.joint.first_reads(|path| path.is_under(module));
+        let reads: Vec<usize> = reads.collect();
         match reads.is_empty() {
             true => Err(PlanError::NoOperation {
                 module: module.to_owned(),

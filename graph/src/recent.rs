@@ -1,60 +1,50 @@
 //! A map that drops the least recently used values.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
-use std::hash::Hash;
 
-/// Values by key, each with the time of its last use, counted in uses.
+/// A few values by key, the least recently used first. Cost of an access: linear in their number.
 #[derive(Debug)]
 pub struct Recent<K, V> {
-    values: HashMap<K, (u64, V)>,
+    values: Vec<(K, V)>,
     capacity: usize,
-    uses: u64,
 }
 
-impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+impl<K: Eq, V> Recent<K, V> {
     /// An empty map that keeps `capacity` values.
     pub fn new(capacity: usize) -> Self {
         Self {
-            values: HashMap::new(),
+            values: Vec::new(),
             capacity,
-            uses: 0,
         }
     }
 
     /// Returns a value and marks it as the most recently used.
-    pub fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
+    pub fn get<Q: Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
-        let (used, value) = self.values.get_mut(key)?;
-        self.uses += 1;
-        *used = self.uses;
-        Some(value)
+        let mut values = self.values.iter();
+        let position = values.position(|(known, _)| <K as Borrow<Q>>::borrow(known) == key)?;
+        self.values[position..].rotate_left(1);
+        self.values.last().map(|(_, value)| value)
     }
 
     /// Adds a value as the most recently used. No value is dropped before [`trim`](Self::trim).
     pub fn insert(&mut self, key: K, value: V) {
-        self.uses += 1;
-        self.values.insert(key, (self.uses, value));
+        self.values.retain(|(known, _)| *known != key);
+        self.values.push((key, value));
     }
 
     /// Drops the least recently used values until the capacity is left, or `least` if that is more.
     /// Returns their keys.
     pub fn trim(&mut self, least: usize) -> Vec<K> {
         let surplus = self.values.len().saturating_sub(self.capacity.max(least));
-        let dropped = (0..surplus).filter_map(|_| {
-            let oldest = self.values.iter().min_by_key(|(_, (used, _))| *used);
-            let key = oldest.map(|(key, _)| key.clone())?;
-            self.values.remove(&key);
-            Some(key)
-        });
-        dropped.collect()
+        self.values.drain(..surplus).map(|(key, _)| key).collect()
     }
 
     /// All values.
     pub fn values(&self) -> impl Iterator<Item = &V> {
-        self.values.values().map(|(_, value)| value)
+        self.values.iter().map(|(_, value)| value)
     }
 }
 

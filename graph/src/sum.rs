@@ -94,10 +94,9 @@ impl<T> TreeSum<T> {
     /// Adds a value to a leaf, the last one or a later one. A leaf adds its values one after the other. Leaves may be
     /// missing: a subtree without leaves adds nothing.
     pub fn add(&mut self, leaf: usize, value: T, plus: impl Fn(T, T) -> T) {
-        match self.sums.pop() {
-            Some((last, sum)) if last == leaf => self.sums.push((leaf, plus(sum, value))),
-            Some(last) => {
-                self.sums.push(last);
+        match self.sums.pop_if(|(last, _)| *last == leaf) {
+            Some((_, sum)) => self.sums.push((leaf, plus(sum, value))),
+            None => {
                 // The subtree of the last two sums is complete if the new leaf is outside of it.
                 while let [.., (first, _), (second, _)] = self.sums[..]
                     && height(first, second) < height(second, leaf)
@@ -106,7 +105,6 @@ impl<T> TreeSum<T> {
                 }
                 self.sums.push((leaf, value));
             }
-            None => self.sums.push((leaf, value)),
         }
     }
 

@@ -319,7 +319,8 @@ impl Machine {
     }
 
     /// Returns the costs of a step of these stages for the simulator, where a tick is a nanosecond.
-    pub(crate) fn costs(
+    #[must_use]
+    pub fn costs(
         &self,
         stages: Vec<StageCosts>,
         message_bytes: BTreeMap<Edge, u64>,

@@ -10,9 +10,9 @@ use burn_flex::Flex;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use rayon::prelude::*;
-use tinderbox_fake::{DynTensor, NodeId, ValueId, dtype_on, is_host};
+use tinderbox_fake::{DynTensor, NodeId, ValueId, change_tensors, dtype_on, is_host};
 
-use super::operation::{self, change_tensors, summed_elements, tensor_id};
+use super::operation::{self, summed_elements, tensor_id};
 use super::rows::{self, ProgramInput, Rows};
 use super::stack::StackDepth;
 use super::sums::{is_divided, with_ordered_sums};

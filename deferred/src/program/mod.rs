@@ -21,16 +21,14 @@ use std::sync::Arc;
 use burn::tensor::{DType, Distribution, Shape, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId};
+use tinderbox_fake::{Graph, Node, NodeId, Region, ValueId, change_tensors};
 
 pub use executor::{Executable, Executor, RunContext, ValueObserver};
 pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
 pub use keys::initialization_keys;
 pub use operation::is_random;
-pub(crate) use operation::{
-    base, change_tensors, family, is_elementwise, is_row_major, is_view, tensor_id,
-};
+pub(crate) use operation::{base, family, is_elementwise, is_row_major, is_view, tensor_id};
 pub use rows::{ProgramInput, Rows, rows_read};
 pub use sums::with_ordered_sums;
 
@@ -182,6 +180,12 @@ impl Program {
     /// Returns shape and dtype of each input.
     pub fn input_types(&self) -> &[(Shape, DType)] {
         &self.input_types
+    }
+
+    /// Returns the values of the outputs, in order.
+    pub fn outputs(&self) -> impl Iterator<Item = ValueId> {
+        let value = |out| ValueId::of_tensor(out).expect("the ids of a program are ids of a graph");
+        self.outputs.iter().map(value)
     }
 
     /// Returns the bytes of all outputs, counting those that share memory separately.

@@ -5,8 +5,8 @@ use burn::tensor::{DType, Shape, read_sync};
 use burn_backend::{TensorMetadata, tensor::IndexingUpdateOp};
 use burn_ir::{
     ActivationOperationIr, BackendIr, BaseOperationIr, BoolOperationIr, FloatOperationIr,
-    HandleKind, IntOperationIr, IrVisitorMut, ModuleOperationIr, NumericOperationIr, OperationIr,
-    ScatterOpIr, SelectAssignOpIr, TensorId, TensorIr, TensorStatus,
+    HandleKind, IntOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr, ScatterOpIr,
+    SelectAssignOpIr, TensorId, TensorIr, TensorStatus,
 };
 use burn_router::TensorInterpreter;
 use tinderbox_fake::{Node, Operation, TensorKind, ValueId};
@@ -16,19 +16,6 @@ use crate::ProgramError;
 /// Returns the id of a value in the operations of its graph.
 pub(crate) fn tensor_id(value: ValueId) -> TensorId {
     TensorId::new(value.index() as u64)
-}
-
-/// Changes all tensors of an operation.
-pub(crate) fn change_tensors(operation: &mut OperationIr, change: impl FnMut(&mut TensorIr)) {
-    operation.visit_mut(&mut ChangeTensors(change));
-}
-
-struct ChangeTensors<F>(F);
-
-impl<F: FnMut(&mut TensorIr)> IrVisitorMut for ChangeTensors<F> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        (self.0)(tensor);
-    }
 }
 
 /// Returns a value of a program as a tensor of Burn.

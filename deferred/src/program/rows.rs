@@ -6,10 +6,10 @@ use std::sync::Arc;
 use burn::tensor::{Device, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
-use tinderbox_fake::{DynTensor, Node, ValueId};
+use tinderbox_fake::{DynTensor, Node, ValueId, change_tensors};
 
 use super::indices;
-use super::operation::{change_tensors, row_selection};
+use super::operation::row_selection;
 use crate::device::DeviceBackend;
 use crate::{ProgramError, SourceError};
 

@@ -7,12 +7,12 @@ use burn_ir::{
     BaseOperationIr, CastOpIr, CreationOpIr, SliceAssignOpIr, SliceOpIr, TensorIr, TensorStatus,
 };
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, ValueId};
+use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, ValueId, change_tensors};
 
 use super::layout::is_part_of_more;
 use super::rules::{Make, Step, step, whole};
 use super::{NotSliceable, RecipeError};
-use crate::program::{Draw, Draws, change_tensors, family, is_row_major, tensor_id};
+use crate::program::{Draw, Draws, family, is_row_major, tensor_id};
 use crate::random::Seed;
 
 /// The contents of a recipe, in the order of its file.

@@ -1,10 +1,10 @@
 //! Builds a graph with dense ids from Burn's captured operations.
 
 use burn_capture::CapturedGraph;
-use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{OperationIr, TensorId, TensorStatus};
 
 use super::{Constant, Graph, Node, Value};
-use crate::operation::{NodeId, ValueId};
+use crate::operation::{NodeId, ValueId, change_tensors};
 use crate::{ErrorOrigin, RecordError};
 
 /// A graph, and the value of each tensor of the recording.
@@ -61,17 +61,22 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
     let (ids, values): (Vec<TensorId>, Vec<Value>) = made.into_iter().unzip();
     let ids = DenseIds(ids);
 
-    let mut renumber = Renumber {
-        ids: &ids,
-        foreign: false,
-    };
     let mut nodes = Vec::with_capacity(count);
     for (index, mut operation) in operations.into_iter().enumerate() {
         if !is_recorded(&operation) {
             continue;
         }
-        operation.visit_mut(&mut renumber);
-        if renumber.foreign {
+        let mut is_foreign = false;
+        change_tensors(&mut operation, |tensor| {
+            match ids.value_of(tensor.id) {
+                Some(id) => tensor.id = TensorId::new(id.index() as u64),
+                None => is_foreign = true,
+            }
+            if tensor.status == TensorStatus::ReadWrite {
+                tensor.status = TensorStatus::ReadOnly;
+            }
+        });
+        if is_foreign {
             return Err(RecordError::Foreign {
                 message: format!("operation {index}"),
                 origin: ErrorOrigin::default(),
@@ -94,21 +99,4 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
 /// Returns whether an operation computes something: `Init` creates a constant, and `Drop` frees.
 fn is_recorded(operation: &OperationIr) -> bool {
     !matches!(operation, OperationIr::Init(_) | OperationIr::Drop(_))
-}
-
-struct Renumber<'a> {
-    ids: &'a DenseIds,
-    foreign: bool,
-}
-
-impl IrVisitorMut for Renumber<'_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        match self.ids.value_of(tensor.id) {
-            Some(id) => tensor.id = TensorId::new(id.index() as u64),
-            None => self.foreign = true,
-        }
-        if tensor.status == TensorStatus::ReadWrite {
-            tensor.status = TensorStatus::ReadOnly;
-        }
-    }
 }

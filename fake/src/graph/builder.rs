@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Shape, TensorData};
-use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 
 use super::{Constant, Graph, Node, Value};
 use crate::GraphFileError;
-use crate::operation::{NodeId, ValueId};
+use crate::operation::{NodeId, ValueId, change_tensors};
 
 /// A builder of a graph.
 #[derive(Debug, Default)]
@@ -96,10 +96,11 @@ impl GraphBuilder {
         assert_eq!(node.inputs().len(), inputs.len(), "as many inputs");
         assert_eq!(node.outputs().len(), outputs.len(), "as many outputs");
         let mut operation = node.operation.clone();
-        operation.visit_mut(&mut Rename {
-            // Burn visits the inputs in their order, then the outputs.
-            values: inputs.iter().chain(outputs),
-            builder: self,
+        // Burn visits the inputs in their order, then the outputs.
+        let mut values = inputs.iter().chain(outputs);
+        change_tensors(&mut operation, |tensor| {
+            let value = values.next().expect("a value for each tensor");
+            *tensor = self.tensor(*value, tensor.status);
         });
         self.node(operation)
     }
@@ -132,18 +133,5 @@ impl From<Graph> for GraphBuilder {
             values: graph.values,
             constants: graph.constants,
         }
-    }
-}
-
-/// Gives the tensors of an operation the ids, shapes and dtypes of values of a builder.
-struct Rename<'a, V> {
-    values: V,
-    builder: &'a GraphBuilder,
-}
-
-impl<'a, V: Iterator<Item = &'a ValueId>> IrVisitorMut for Rename<'_, V> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        let value = self.values.next().expect("a value for each tensor");
-        *tensor = self.builder.tensor(*value, tensor.status);
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use burn::tensor::{DType, TensorData};
-use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr};
+use burn_ir::{OperationIr, TensorId};
 use derive_more::Display;
 use twox_hash::XxHash3_128;
 
 use super::{Graph, Slice};
-use crate::operation::{Operation, ValueId, encode, typed_shape};
+use crate::operation::{Operation, ValueId, change_tensors, encode, typed_shape};
 
 /// The first difference between two recordings of one program. Operations and constants are counted from 1, in
 /// recorded order, within the compared part.
@@ -60,8 +60,8 @@ impl Graph {
     ///
     /// Cost: each operation is encoded once, about a microsecond.
     pub fn difference(&self, now: &Graph) -> Option<Difference> {
-        let (before, after) = (self.all(), now.all());
-        compare(&mut Side::new(self, &before), &mut Side::new(now, &after))
+        let (mut before, mut now) = (Side::new(self, self.all()), Side::new(now, now.all()));
+        compare(&mut before, &mut now)
     }
 
     /// Returns a hash of all operations and constants, equal for two recordings if [`difference`](Self::difference)
@@ -69,14 +69,13 @@ impl Graph {
     ///
     /// Cost: each operation is encoded once, about a microsecond; a pass over the constants.
     pub fn digest(&self) -> u128 {
-        let slice = self.all();
-        let mut side = Side::new(self, &slice);
+        let mut side = Side::new(self, self.all());
         let (mut hasher, mut bytes) = (XxHash3_128::new(), Vec::new());
         let mut write = |bytes: &[u8]| {
             hasher.write(&(bytes.len() as u64).to_le_bytes());
             hasher.write(bytes);
         };
-        for index in 0..slice.nodes.len() {
+        for index in 0..side.slice.nodes.len() {
             let operation = side.operation(index).expect("the index is in the slice");
             bytes.clear();
             encode(&operation, &mut bytes);
@@ -109,9 +108,8 @@ impl Graph {
         now: &Graph,
         value_now: ValueId,
     ) -> Option<Difference> {
-        let slice_before = self.backward_slice([value], |_| false);
-        let slice_now = now.backward_slice([value_now], |_| false);
-        let (mut before, mut now) = (Side::new(self, &slice_before), Side::new(now, &slice_now));
+        let mut before = Side::new(self, self.backward_slice([value], |_| false));
+        let mut now = Side::new(now, now.backward_slice([value_now], |_| false));
         compare(&mut before, &mut now).or_else(|| {
             let (before, now) = (before.number(value), now.number(value_now));
             (before != now).then_some(Difference::Output { before, now })
@@ -123,12 +121,12 @@ impl Graph {
 /// programs have equal numbers wherever they are in their graphs.
 struct Side<'a> {
     graph: &'a Graph,
-    slice: &'a Slice,
+    slice: Slice,
     numbers: HashMap<ValueId, u32>,
 }
 
 impl<'a> Side<'a> {
-    fn new(graph: &'a Graph, slice: &'a Slice) -> Self {
+    fn new(graph: &'a Graph, slice: Slice) -> Self {
         Self {
             graph,
             slice,
@@ -145,21 +143,15 @@ impl<'a> Side<'a> {
     fn operation(&mut self, index: usize) -> Option<OperationIr> {
         let node = self.graph.node(*self.slice.nodes.get(index)?);
         let mut operation = node.operation.clone();
-        operation.visit_mut(&mut Renumber(self));
+        change_tensors(&mut operation, |tensor| {
+            let value = ValueId::of_tensor(tensor).expect("the graph's ids are dense");
+            tensor.id = TensorId::new(self.number(value).into());
+        });
         Some(operation)
     }
 
     fn constant(&self, index: usize) -> Option<&'a TensorData> {
         self.graph.constant(*self.slice.leaves.get(index)?)
-    }
-}
-
-struct Renumber<'a, 'b>(&'a mut Side<'b>);
-
-impl IrVisitorMut for Renumber<'_, '_> {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        let value = ValueId::of_tensor(tensor).expect("the graph's ids are dense");
-        tensor.id = TensorId::new(self.0.number(value).into());
     }
 }
 

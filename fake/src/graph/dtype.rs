@@ -1,6 +1,6 @@
 //! Operations of a graph in another float dtype.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use burn::tensor::DType;
 use burn_ir::{BaseOperationIr, CastOpIr, OperationIr};
@@ -29,14 +29,8 @@ impl Graph {
             graph: self,
             builder: GraphBuilder::of_values(self),
             dtype,
-            original: BTreeMap::new(),
             cast: HashMap::new(),
         };
-        for id in nodes {
-            for output in self.node(*id).outputs() {
-                change.original.insert(*output, self.value(*output).dtype);
-            }
-        }
         let mut ids = Vec::with_capacity(self.nodes().len());
         for id in self.node_ids() {
             ids.push(match nodes.contains(&id) {
@@ -56,8 +50,6 @@ struct Change<'a> {
     graph: &'a Graph,
     builder: GraphBuilder,
     dtype: DType,
-    /// The original dtype of each value that has another one.
-    original: BTreeMap<ValueId, DType>,
     /// The casts of values.
     cast: HashMap<(ValueId, DType), ValueId>,
 }
@@ -91,11 +83,9 @@ impl Change<'_> {
 
     /// Adds an operation as it is, which reads values in their original dtypes.
     fn keep(&mut self, id: NodeId) -> NodeId {
-        let node = self.graph.node(id);
-        let inputs = node.inputs().iter().map(|input| {
-            let original = self.original.get(input).copied();
-            original.map_or(*input, |original| self.as_dtype(*input, original))
-        });
+        let (graph, node) = (self.graph, self.graph.node(id));
+        let inputs = node.inputs().iter();
+        let inputs = inputs.map(|input| self.as_dtype(*input, graph.value(*input).dtype));
         let inputs: Vec<ValueId> = inputs.collect();
         self.builder.copy(node, &inputs, node.outputs())
     }

@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Shape, TensorData};
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -46,8 +47,9 @@ impl From<TensorData> for Constant {
     }
 }
 
-/// The metadata of a value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The metadata of a value; its text is dtype and shape, such as `f32[4, 8]`.
+#[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
+#[display("{}", typed_shape(*dtype, shape))]
 pub struct Value {
     /// Size per dimension.
     pub shape: Shape,
@@ -61,13 +63,6 @@ impl Value {
     /// Returns the bytes of the elements.
     pub fn bytes(&self) -> u64 {
         self.shape.num_elements() as u64 * self.dtype.size() as u64
-    }
-}
-
-/// Dtype and shape, such as `f32[4, 8]`.
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&typed_shape(self.dtype, &self.shape))
     }
 }
 

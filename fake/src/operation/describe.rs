@@ -4,6 +4,7 @@ use burn::tensor::DType;
 use burn_ir::OperationIr;
 
 use super::Operation;
+use crate::brackets::{inside, parts};
 
 /// Returns the name of an operation, such as `Float.Matmul`, from its variants.
 pub fn operation_name(operation: &OperationIr) -> String {
@@ -65,23 +66,7 @@ fn arguments(text: &str) -> String {
     if before.ends_with("Tensor") {
         return String::new();
     }
-    let mut arguments = Vec::new();
-    let (mut depth, mut start) = (0_usize, 0);
-    for (at, character) in fields.char_indices() {
-        match character {
-            '(' | '[' | '{' => depth += 1,
-            ',' if depth == 0 => {
-                arguments.push(fields[start..at].trim());
-                start = at + 1;
-            }
-            ')' | ']' | '}' if depth == 0 => {
-                arguments.push(fields[start..at].trim());
-                break;
-            }
-            ')' | ']' | '}' => depth -= 1,
-            _ => {}
-        }
-    }
+    let mut arguments = parts(inside(fields).unwrap_or_default().trim(), ", ");
     arguments.retain(|argument| !argument.contains("TensorIr {"));
     match arguments.as_slice() {
         // The name of a single argument is implied by the operation's name.

@@ -1,9 +1,9 @@
 //! The bytes of operations, for comparisons and hashes.
 
-use burn_ir::{IrVisitorMut, TensorId, TensorIr, TensorStatus};
+use burn_ir::{TensorId, TensorStatus};
 use serde::Serialize;
 
-use super::Operation;
+use super::{Operation, change_tensors};
 
 /// Appends an operation, or an attribute of one, as CBOR. Two operations have the same bytes only if they are equal.
 ///
@@ -18,25 +18,18 @@ impl Operation<'_> {
     /// if they compute the same of the same operands.
     pub fn write_attributes(self, bytes: &mut Vec<u8>) {
         let mut attributes = self.0.clone();
-        attributes.visit_mut(&mut WithoutIds);
+        change_tensors(&mut attributes, |tensor| {
+            tensor.id = TensorId::new(0);
+            tensor.status = TensorStatus::ReadOnly;
+        });
         encode(&attributes, bytes);
-    }
-}
-
-/// Sets all tensors of an operation to the same id and status.
-struct WithoutIds;
-
-impl IrVisitorMut for WithoutIds {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        tensor.id = TensorId::new(0);
-        tensor.status = TensorStatus::ReadOnly;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use burn::tensor::{DType, Shape};
-    use burn_ir::{NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr};
+    use burn_ir::{NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorIr};
 
     use super::*;
 

@@ -1,22 +1,27 @@
 //! The ids of operations and values.
 
-use std::fmt;
-
 use burn_ir::TensorIr;
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// The id of a value of a graph: the output of a node, or a constant. Dense, in recorded order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[display("%{_0}")]
 #[serde(transparent)]
 pub struct ValueId(u32);
 
 /// The id of an operation of a graph. Dense, in recorded order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[display("#{_0}")]
 #[serde(transparent)]
 pub struct NodeId(u32);
 
 macro_rules! index {
-    ($id:ident, $letter:literal) => {
+    ($id:ident) => {
         impl $id {
             /// Returns the id at an index in recorded order.
             pub(crate) fn at(index: usize) -> Self {
@@ -28,17 +33,11 @@ macro_rules! index {
                 self.0 as usize
             }
         }
-
-        impl fmt::Display for $id {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($letter, "{}"), self.0)
-            }
-        }
     };
 }
 
-index!(ValueId, "%");
-index!(NodeId, "#");
+index!(ValueId);
+index!(NodeId);
 
 impl ValueId {
     /// Returns the value that a tensor of a graph's operation refers to; `None` for an id that is out of range for all

@@ -7,10 +7,12 @@ mod cost;
 mod describe;
 mod encode;
 mod id;
+mod tensors;
 mod view;
 
 pub use cost::OperationCost;
 pub use describe::{operation_name, typed_shape};
 pub use encode::encode;
 pub use id::{NodeId, ValueId};
+pub use tensors::change_tensors;
 pub use view::Operation;

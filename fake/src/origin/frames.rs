@@ -1,5 +1,7 @@
 //! Parses the text of a backtrace, because the frames are not public in the standard library.
 
+use crate::brackets::{inside, parts};
+
 /// The information that a backtrace has about a panic.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Found {
@@ -171,39 +173,6 @@ fn operation(name: &str, place: Option<&str>) -> Option<String> {
         true => format!("{of}::{method}"),
         false => method.to_owned(),
     })
-}
-
-/// Returns the text before the bracket that closes an open one.
-fn inside(text: &str) -> Option<&str> {
-    let mut depth = 1;
-    let end = text.char_indices().find(|(at, c)| {
-        depth += step(text, *at, *c);
-        depth == 0
-    });
-    end.map(|(at, _)| &text[..at])
-}
-
-/// Splits at the separators that are not inside brackets.
-fn parts<'a>(text: &'a str, separator: &str) -> Vec<&'a str> {
-    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
-    for (at, c) in text.char_indices() {
-        depth += step(text, at, c);
-        if depth == 0 && at >= start && text[at..].starts_with(separator) {
-            parts.push(&text[start..at]);
-            start = at + separator.len();
-        }
-    }
-    parts.push(&text[start..]);
-    parts
-}
-
-/// Returns by how much a character changes the nesting depth; the `>` of an arrow does not.
-fn step(text: &str, at: usize, c: char) -> i32 {
-    match c {
-        '<' => 1,
-        '>' if !text[..at].ends_with('-') => -1,
-        _ => 0,
-    }
 }
 
 #[cfg(test)]

@@ -47,20 +47,11 @@ pub(super) struct Hasher {
 }
 
 impl Hasher {
-    fn begin(&mut self, kind: Kind) {
+    /// A hash of what identifies an item among the items of its kind.
+    fn hash(&mut self, kind: Kind, item: &impl Serialize) -> Fingerprint {
         self.bytes.clear();
         self.bytes.push(kind as u8);
-    }
-
-    fn number(&mut self, number: usize) {
-        self.bytes.extend_from_slice(&(number as u64).to_le_bytes());
-    }
-
-    fn write(&mut self, value: &impl Serialize) {
-        encode(value, &mut self.bytes);
-    }
-
-    fn finish(&self) -> Fingerprint {
+        encode(item, &mut self.bytes);
         Fingerprint(XxHash3_128::oneshot(&self.bytes))
     }
 
@@ -72,11 +63,7 @@ impl Hasher {
             Given::Input(position) => (Kind::Input, position),
             Given::Weight => (Kind::Weight, 0),
         };
-        self.begin(kind);
-        self.number(position);
-        self.write(shape);
-        self.write(&dtype);
-        self.finish()
+        self.hash(kind, &(position, shape, dtype))
     }
 
     /// Constant data. The data must live as long as this hasher is used: they are identified by their
@@ -86,53 +73,39 @@ impl Hasher {
         let place = (bytes.as_ptr() as usize, bytes.len());
         let known = self.constants.entry(place);
         let digest = *known.or_insert_with(|| XxHash3_128::oneshot(bytes));
-        self.begin(Kind::Constant);
-        self.bytes.extend_from_slice(&digest.to_le_bytes());
-        self.write(data.shape());
-        self.write(&data.dtype());
-        self.finish()
+        self.hash(Kind::Constant, &(digest, data.shape(), data.dtype()))
     }
 
     /// Random values of this project's generator.
     pub(super) fn random(&mut self, random: RandomValues<'_>, draws: Draws) -> Fingerprint {
-        self.begin(Kind::Random);
-        self.bytes.push(u8::from(draws == Draws::PerMicroBatch));
-        self.write(random.key);
-        self.write(&random.distribution);
-        self.write(random.whole);
-        self.write(random.region);
-        self.write(&random.out.shape);
-        self.write(&random.out.dtype);
-        self.finish()
+        let stream = (draws == Draws::PerMicroBatch, random.key);
+        let values = (random.distribution, random.whole, random.region);
+        let out = (&random.out.shape, random.out.dtype);
+        self.hash(Kind::Random, &(stream, values, out))
     }
 
     /// An operation that no program can run: its fingerprint differs from every other.
     pub(super) fn unkeyed(&mut self, position: usize) -> Fingerprint {
-        self.begin(Kind::Unkeyed);
-        self.number(position);
-        self.finish()
+        self.hash(Kind::Unkeyed, &position)
     }
 
     /// Pushes the fingerprints of an operation's outputs.
     pub(super) fn operation(
         &mut self,
         operation: Operation<'_>,
-        operands: impl ExactSizeIterator<Item = Fingerprint>,
+        operands: impl Iterator<Item = Fingerprint>,
         outputs: &mut Vec<Fingerprint>,
     ) {
-        self.begin(Kind::Operation);
+        self.bytes.clear();
+        self.bytes.push(Kind::Operation as u8);
         // The hashes of the operands identify the tensors.
         operation.write_attributes(&mut self.bytes);
-        self.number(operands.len());
         for operand in operands {
             self.bytes.extend_from_slice(&operand.0.to_le_bytes());
         }
-        let whole = self.finish();
+        let whole = XxHash3_128::oneshot(&self.bytes);
         for index in 0..operation.outputs().count() {
-            self.begin(Kind::Output);
-            self.number(index);
-            self.bytes.extend_from_slice(&whole.0.to_le_bytes());
-            outputs.push(self.finish());
+            outputs.push(self.hash(Kind::Output, &(index, whole)));
         }
     }
 }

@@ -13,9 +13,10 @@ impl ListRun<'_> {
             Message::Values { edge, micro_batch } => {
                 let sends = &self.programs(edge.from.stage, micro_batch).sends;
                 let values = sends.get(&edge).map_or(&[][..], Vec::as_slice);
-                let location = (edge.from.stage, micro_batch);
-                let made = values.iter().map(|value| self.take(location, *value));
-                Contents::Values(made.collect::<Result<_, _>>()?)
+                for value in values {
+                    self.take((edge.from.stage, micro_batch), *value)?;
+                }
+                Contents::Values(values.to_vec())
             }
             Message::Tie(tie) => {
                 let versions = &self.copies[tie.owner.index()].versions;
@@ -45,9 +46,10 @@ impl ListRun<'_> {
                 self.same_length(needed.len(), values.len())?;
                 let is_split = self.replica.lists.is_split(to, micro_batch.index());
                 for (needed, made) in needed.iter().zip(values) {
-                    let wanted = (*needed, micro_batch);
-                    if made != wanted {
-                        return Err(self.expected(&value_text(wanted), value_text(made)));
+                    if made != *needed {
+                        let [expected, found] =
+                            [*needed, made].map(|value| value_text(value, micro_batch));
+                        return Err(self.expected(&expected, found));
                     }
                     let uses = programs.received.get(needed);
                     let uses = uses.map_or(0, |takes| takes.of(is_split));
@@ -91,7 +93,7 @@ impl ListRun<'_> {
         let addends = &self.changes.addends[position];
         let copies = &mut self.copies[task.stage.index()];
         let Some(added) = copies.added.get_mut(&position) else {
-            let owner = self.step.layout.owners()[position];
+            let owner = self.step.layout.owners[position];
             let needed = format!("its parts at its owner, stage {owner}, alone");
             return Err(self.sum(position, needed, Some(k)));
         };
@@ -133,7 +135,7 @@ impl ListRun<'_> {
     /// Updates a running state.
     pub(super) fn advance(&mut self, task: Task, position: usize) -> Result<(), CertifyError> {
         self.read_state(task, position)?;
-        let owner = self.step.layout.owners()[position];
+        let owner = self.step.layout.owners[position];
         if task.stage != owner {
             let needed = format!("its owner, stage {owner}, alone");
             return Err(self.expected(&needed, format!("stage {}", task.stage)));
@@ -153,7 +155,7 @@ impl ListRun<'_> {
     pub(super) fn complete(&self, stage: StageIndex) -> Result<(), CertifyError> {
         for (position, updaters) in &self.changes.updaters {
             let advanced = self.copies[stage.index()].advanced(*position);
-            let is_owner = self.step.layout.owners()[*position] == stage;
+            let is_owner = self.step.layout.owners[*position] == stage;
             if is_owner && advanced != updaters.len() {
                 return Err(self.state(*position, updaters.len(), advanced));
             }
@@ -287,7 +289,7 @@ impl ListRun<'_> {
                 return Err(other_value(site(), "an update of the stage", found));
             }
             for (position, version) in &copies.versions {
-                let owner = self.step.layout.owners()[*position].index();
+                let owner = self.step.layout.owners[*position].index();
                 let owners = self.copies[owner].versions.get(position);
                 if owners != Some(version) {
                     let what = format!("`{}` is", self.path(*position));

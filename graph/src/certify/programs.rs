@@ -1,6 +1,7 @@
 //! Runs the programs of every stage on fingerprints.
 
 use burn::tensor::TensorData;
+use derive_more::From;
 use tinderbox_deferred::{Interpreter, Program, ProgramError, RandomValues};
 use tinderbox_fake::{BurnOperation, Operation, ValueId, typed_shape};
 
@@ -48,9 +49,9 @@ pub fn certify_programs(
             rank: ranks[index],
             stage: StageIndex::new(index),
             micro_batch: None,
-            at: String::new(),
+            at: "constants".to_owned(),
         };
-        certify_stage(&reference, programs, &site, &mut hasher)?;
+        certify_stage(&reference, programs, site, &mut hasher)?;
     }
     let gradients = joint.gradients().iter().zip(joint.parameters()).enumerate();
     let gradients = gradients.filter(|(position, (gradient, value))| {
@@ -70,28 +71,24 @@ pub fn certify_programs(
 fn certify_stage(
     reference: &Reference<'_>,
     programs: &StagePrograms,
-    stage: &CertifySite,
+    site: CertifySite,
     hasher: &mut Hasher,
 ) -> Result<(), CertifyError> {
-    let site = |at: String| CertifySite {
-        at,
-        ..stage.clone()
-    };
     let mut run = ProgramRun {
         reference,
         hasher,
-        site: site("constants".into()),
+        site,
         draws: Draws::Once,
     };
     let constants = run.program(&programs.constants, Vec::new())?;
     run.draws = Draws::PerMicroBatch;
     for compute in Compute::ALL {
         if let Some(phase) = programs.phase(compute) {
-            run.site = site(format!("program {}", compute.letter()));
+            run.site.at = format!("program {}", compute.letter());
             run.phase(phase, &constants)?;
         }
     }
-    run.site = site("results".into());
+    run.site.at = "results".to_owned();
     let joint = reference.joint;
     if let Some(loss) = programs.loss {
         run.result("the loss", joint.loss(), loss)?;
@@ -114,15 +111,10 @@ struct ProgramRun<'a, 'h> {
 }
 
 /// An error of a program without its site.
+#[derive(From)]
 enum Refused {
     Program(ProgramError),
     Differs(Box<CertifyError>),
-}
-
-impl From<ProgramError> for Refused {
-    fn from(error: ProgramError) -> Self {
-        Self::Program(error)
-    }
 }
 
 impl ProgramRun<'_, '_> {

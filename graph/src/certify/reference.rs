@@ -1,9 +1,7 @@
 //! The uncut graph: the fingerprint of every value, and texts that describe its values.
 
-use std::collections::HashMap;
-
 use burn::tensor::{Distribution, Shape};
-use tinderbox_deferred::{ParameterPath, RandomKey, RandomValues, random::Domain};
+use tinderbox_deferred::{RandomKey, RandomValues, random::Domain};
 use tinderbox_fake::{Region, ValueId};
 
 use super::fingerprint::{Draws, Fingerprint, Hasher};
@@ -64,10 +62,10 @@ impl<'a> Reference<'a> {
         let (joint, graph) = (self.joint, self.joint.graph());
         // Not by `JointGraph::given`, which the cut reads.
         let table = joint.table();
-        let paths = table.iter().map(|parameter| &parameter.path);
-        let position_of: HashMap<&ParameterPath, usize> = paths.zip(0..).collect();
-        let firsts = table.iter();
-        let firsts = firsts.map(|one| Given::Parameter(position_of[one.original()]));
+        let firsts = table.iter().map(|parameter| {
+            let first = table.position(parameter.original());
+            Given::Parameter(first.expect("the original of a clone is in the table"))
+        });
         let parameters = joint.parameters().iter().copied().zip(firsts);
         let inputs = joint.inputs().iter().enumerate();
         let inputs = inputs.map(|(position, input)| (input.value, Given::Input(position)));

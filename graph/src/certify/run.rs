@@ -16,19 +16,16 @@ use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, Schedule, Sta
 use crate::sum::TreeSum;
 use crate::{CertifyError, CertifySite};
 
-/// A value of a micro-batch.
-pub(super) type Made = (ValueId, MicroBatchIndex);
-
-/// The text of a value.
-pub(super) fn text((value, micro_batch): Made) -> String {
+/// The text of a value of a micro-batch.
+pub(super) fn text(value: ValueId, micro_batch: MicroBatchIndex) -> String {
     format!("{value} of micro-batch {micro_batch}")
 }
 
 /// The contents of a message.
 #[derive(Clone, Debug)]
 pub(super) enum Contents {
-    /// Values of a micro-batch.
-    Values(Vec<Made>),
+    /// Values of the message's micro-batch.
+    Values(Vec<ValueId>),
     /// Values of parameters, by position in the table.
     Parameters(Vec<(usize, Version)>),
     /// The norms of the complete gradients of a stage.
@@ -152,23 +149,20 @@ impl<'a> ListRun<'a> {
         value: ValueId,
         uses: usize,
     ) -> Result<(), CertifyError> {
-        let made = (value, location.1);
         match self.kept.put(location, value, (), uses) {
             true => Ok(()),
-            false => Err(self.expected("each value once", format!("{} again", text(made)))),
+            false => {
+                let found = format!("{} again", text(value, location.1));
+                Err(self.expected("each value once", found))
+            }
         }
     }
 
     /// Uses a value of a stage.
-    pub(super) fn take(
-        &mut self,
-        location: Location,
-        value: ValueId,
-    ) -> Result<Made, CertifyError> {
-        let made = (value, location.1);
+    pub(super) fn take(&mut self, location: Location, value: ValueId) -> Result<(), CertifyError> {
         match self.kept.take(location, value) {
-            Some(_) => Ok(made),
-            None => Err(self.expected(&text(made), "nothing")),
+            Some(_) => Ok(()),
+            None => Err(self.expected(&text(value, location.1), "nothing")),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Assigns operations, values and what crosses between programs to the programs of stages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tinderbox_fake::ValueId;
 
@@ -55,22 +55,25 @@ impl<'a> Assignment<'a> {
             // What depends on no parameter is made where the forward ends.
             let stage = match (self.maker(value), joint.given(value)) {
                 (Some(maker), _) => maker.stage.index(),
-                (None, Some(Given::Parameter(position))) => layout.owners()[position].index(),
+                (None, Some(Given::Parameter(position))) => layout.owners[position].index(),
                 (None, _) => self.forward.len() - 1,
             };
             self.forward[stage].targets.insert(value);
         }
-        for (gradient, owner) in joint.gradients().iter().zip(layout.owners()) {
-            let targets = &mut self.backward[owner.index()].targets;
-            targets.extend(gradient);
+        for (position, gradient) in joint.gradients().iter().enumerate() {
+            let parts = &mut self.backward[layout.owners[position].index()];
+            parts.targets.extend(gradient);
+            if gradient.is_some() && joint.parameter(position).clone_of.is_none() {
+                parts.gradients.insert(position);
+            }
         }
         for (state, update) in joint.updates() {
-            let owner = layout.owners()[*state];
+            let owner = layout.owners[*state];
             match self.maker(*update) {
                 Some(maker) if maker.stage != owner => {
                     return Err(self.state_apart(*state, owner, maker.stage));
                 }
-                _ => self.forward[owner.index()].updates.insert(*update),
+                _ => self.forward[owner.index()].updates.insert(*state),
             };
         }
         for (input, value) in joint.carried() {
@@ -119,7 +122,7 @@ impl<'a> Assignment<'a> {
     fn keep_states(&mut self) -> Result<(), PlanError> {
         let (joint, layout) = (self.joint, self.layout);
         for state in joint.running() {
-            let (owner, value) = (layout.owners()[*state], joint.parameters()[*state]);
+            let (owner, value) = (layout.owners[*state], joint.parameters()[*state]);
             for stage in layout.stages() {
                 let [forward, backward] = [&self.forward, &self.backward]
                     .map(|parts| parts[stage.index()].reads.contains(&value));
@@ -136,8 +139,8 @@ impl<'a> Assignment<'a> {
     }
 
     /// The values that cross between programs.
-    pub(super) fn edges(&self) -> BTreeMap<Edge, BTreeSet<ValueId>> {
-        let mut edges: BTreeMap<Edge, BTreeSet<ValueId>> = BTreeMap::new();
+    pub(super) fn edges(&self) -> BTreeMap<Edge, Vec<ValueId>> {
+        let mut edges: BTreeMap<Edge, Vec<ValueId>> = BTreeMap::new();
         for index in 0..self.forward.len() {
             let stage = StageIndex::new(index);
             let readers = [
@@ -157,8 +160,7 @@ impl<'a> Assignment<'a> {
                             from.compute == Compute::Forward || from.stage > stage,
                             "a gradient flows from a higher stage to a lower one"
                         );
-                        let values = edges.entry(Edge { from, to }).or_default();
-                        values.insert(*value);
+                        edges.entry(Edge { from, to }).or_default().push(*value);
                     }
                 }
             }
@@ -174,7 +176,7 @@ impl<'a> Assignment<'a> {
     /// The one stage that has the new value of a carried tensor; `None` if every stage can compute it.
     fn keeper(&self, value: ValueId) -> Option<StageIndex> {
         match self.joint.given(value) {
-            Some(Given::Parameter(position)) => Some(self.layout.owners()[position]),
+            Some(Given::Parameter(position)) => Some(self.layout.owners[position]),
             Some(_) => None,
             None => self.maker(value).map(|maker| maker.stage),
         }

@@ -17,7 +17,7 @@ pub struct Cutting {
     pub(super) forward: Vec<Parts>,
     pub(super) backward: Vec<Parts>,
     /// Values that one program sends to another, in the order of their ids.
-    edges: BTreeMap<Edge, BTreeSet<ValueId>>,
+    edges: BTreeMap<Edge, Vec<ValueId>>,
 }
 
 impl Cutting {
@@ -48,7 +48,7 @@ impl Cutting {
             let programs = [&self.forward, &self.backward].into_iter();
             let read = programs.flat_map(|parts| &parts[stage.index()].reads);
             let parameters = read.filter_map(|value| joint.parameter_of(*value));
-            let others = parameters.filter(|position| layout.owners()[*position] != stage);
+            let others = parameters.filter(|position| layout.owners[*position] != stage);
             others.collect::<BTreeSet<_>>().into_iter().collect()
         });
         copies.collect()
@@ -57,7 +57,7 @@ impl Cutting {
     /// The messages along some edges.
     pub(super) fn messages(&self, keep: impl Fn(&Edge) -> bool) -> BTreeMap<Edge, Vec<ValueId>> {
         let edges = self.edges.iter().filter(|(edge, _)| keep(edge));
-        let messages = edges.map(|(edge, values)| (*edge, values.iter().copied().collect()));
+        let messages = edges.map(|(edge, values)| (*edge, values.clone()));
         messages.collect()
     }
 

@@ -13,7 +13,7 @@ use crate::trace::{ForwardOperations, JointGraph};
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The owner of each parameter; of a clone, the owner of its original.
-    owners: Vec<StageIndex>,
+    pub owners: Vec<StageIndex>,
     /// The parameters that each stage owns, in the order of the plan.
     owned: Vec<Vec<usize>>,
     /// The parameters of other stages that each stage holds copies of.
@@ -29,8 +29,9 @@ pub struct Layout {
     pub recompute: Vec<bool>,
     /// The structure of the planned forward, and the stage of each of its operations.
     pub(crate) operations: Option<(String, Vec<usize>)>,
-    /// The stage of carried tensors in the planned forward, by their names.
-    pub(super) carried: BTreeMap<String, StageIndex>,
+    /// The stage of carried tensors in the planned forward, by their names. Forwards of other structures have them on
+    /// the same stages, so that all can use one value.
+    pub carried: BTreeMap<String, StageIndex>,
 }
 
 impl Layout {
@@ -83,15 +84,12 @@ impl Layout {
 
     /// The layout of a plan's stages, checked against the table.
     pub fn of_plan(table: &ParameterTable, stages: &[PlanStage]) -> Result<Self, PlanError> {
-        let distinct = table.iter().enumerate();
-        let distinct = distinct.filter(|(_, parameter)| parameter.clone_of.is_none());
-        let known: HashMap<&ParameterPath, usize> = distinct
-            .map(|(position, parameter)| (&parameter.path, position))
-            .collect();
+        let parameters = table.iter().as_slice();
         let positions = |paths: &[ParameterPath]| -> Result<Vec<usize>, PlanError> {
             let positions = paths.iter().map(|path| {
-                let position = known.get(path).copied();
-                position.ok_or_else(|| PlanError::UnknownParameter {
+                let position = table.position(path);
+                let distinct = position.filter(|at| parameters[*at].clone_of.is_none());
+                distinct.ok_or_else(|| PlanError::UnknownParameter {
                     path: path.clone(),
                     near: table.near(path.as_str()),
                 })
@@ -110,7 +108,7 @@ impl Layout {
             let mut held = HashSet::new();
             for position in copies {
                 let owner = layout.owners[*position];
-                let path = || table.iter().as_slice()[*position].path.clone();
+                let path = || parameters[*position].path.clone();
                 if owner == stage || !held.insert(position) {
                     return Err(PlanError::HeldTwice {
                         path: path(),
@@ -128,12 +126,6 @@ impl Layout {
             }
         }
         Ok(Self { copies, ..layout })
-    }
-
-    /// The same layout, where forwards of other structures than the planned one have these carried tensors on these
-    /// stages, so that all can use one value.
-    pub fn with_carried(self, carried: BTreeMap<String, StageIndex>) -> Self {
-        Self { carried, ..self }
     }
 
     /// The stage of each operation of a forward; `None` for one of another structure than the planned.
@@ -167,11 +159,6 @@ impl Layout {
     /// All stages.
     pub fn stages(&self) -> impl DoubleEndedIterator<Item = StageIndex> + use<> {
         (0..self.owned.len()).map(StageIndex::new)
-    }
-
-    /// The owner of each parameter.
-    pub fn owners(&self) -> &[StageIndex] {
-        &self.owners
     }
 
     /// Whether a stage may read a parameter, which is no clone.

@@ -15,8 +15,10 @@ pub struct Parts {
     pub(super) reads: BTreeSet<ValueId>,
     /// Values that it makes for the driver or the optimizer, or sends.
     pub(super) targets: BTreeSet<ValueId>,
-    /// New values of running states that it makes.
-    pub(super) updates: BTreeSet<ValueId>,
+    /// The positions in the table of the parameters whose gradients it makes.
+    pub(super) gradients: BTreeSet<usize>,
+    /// The positions in the table of the running states whose new values it makes.
+    pub(super) updates: BTreeSet<usize>,
     /// The positions in the batch of the carried tensors whose new values it makes.
     pub(super) carried: BTreeSet<usize>,
 }
@@ -26,7 +28,8 @@ impl Parts {
     pub(super) fn close(&mut self, joint: &JointGraph) {
         let graph = joint.graph();
         let inputs = self.nodes.iter().flat_map(|id| graph.node(*id).inputs());
-        let wanted = inputs.chain(&self.targets).chain(&self.updates);
+        let updates = self.updates.iter().map(|state| &joint.updates()[state]);
+        let wanted = inputs.chain(&self.targets).chain(updates);
         let carried = self.carried.iter().map(|input| &joint.carried()[input]);
         let mut wanted: Vec<ValueId> = wanted.chain(carried).copied().collect();
         self.reads.clear();
@@ -83,6 +86,7 @@ impl Parts {
             reads: reads(joint, &nodes, &self.targets),
             nodes,
             targets: self.targets.clone(),
+            gradients: self.gradients.clone(),
             ..Self::default()
         };
         (input, weight)

@@ -26,8 +26,8 @@ impl Binding {
     /// The position of a parameter.
     pub fn parameter(self) -> Option<usize> {
         match self {
-            Self::Given(given) => given.parameter(),
-            Self::Constant(_) | Self::Value(_) => None,
+            Self::Given(Given::Parameter(position)) => Some(position),
+            Self::Given(_) | Self::Constant(_) | Self::Value(_) => None,
         }
     }
 }
@@ -61,7 +61,7 @@ impl Phase {
             let values = node.outputs().iter().chain(node.inputs());
             last_uses.extend(values.map(|value| (*value, index)));
         }
-        for value in self.leaving(joint) {
+        for value in self.program.outputs() {
             last_uses.remove(&value);
         }
         last_uses
@@ -90,14 +90,8 @@ impl Phase {
     /// The maximum bytes that the program holds at a time, with all that it reads and outputs.
     pub fn peak_bytes(&self, joint: &JointGraph) -> u64 {
         let read = self.program.inputs().iter().copied();
-        let held = joint.graph().bytes(read.chain(self.leaving(joint)));
+        let held = joint.graph().bytes(read.chain(self.program.outputs()));
         held + self.transient_bytes(joint)
-    }
-
-    /// Values that outlive the program.
-    pub fn leaving(&self, joint: &JointGraph) -> impl Iterator<Item = ValueId> {
-        let carried = self.carried.iter().map(|input| joint.carried()[input]);
-        leaving(joint, &self.outputs, &self.gradients, &self.updates).chain(carried)
     }
 }
 
@@ -142,45 +136,27 @@ impl<'a> Sources<'a> {
 
     /// Builds a program for its outputs, for the gradients of some parameters, for the new values of some
     /// running states and for the new values of carried tensors.
-    pub(super) fn phase(
-        &self,
-        compute: Compute,
-        parts: &Parts,
-        gradients: &[usize],
-        updates: &[usize],
-    ) -> Result<Phase, ProgramError> {
-        let outputs = self.taken.outputs(compute);
+    pub(super) fn phase(&self, compute: Compute, parts: &Parts) -> Result<Phase, ProgramError> {
+        let (joint, outputs) = (self.joint, self.taken.outputs(compute));
         let is_forward = compute == Compute::Forward;
-        let (graph, keys) = (self.joint.graph(), self.joint.keys());
         let inputs: Vec<ValueId> = parts.reads.iter().copied().collect();
         let nodes: Vec<NodeId> = parts.nodes.iter().copied().collect();
-        let carried = parts.carried.iter();
-        let carried = carried.map(|input| self.joint.carried()[input]);
-        let values = leaving(self.joint, &outputs, gradients, updates).chain(carried);
-        let values: Vec<ValueId> = values.collect();
-        let program = Program::new(graph, nodes.iter().copied(), &inputs, &values, keys)?;
+        let mut values: Vec<ValueId> = outputs.iter().map(|(value, _)| *value).collect();
+        let gradients = parts.gradients.iter();
+        values.extend(gradients.filter_map(|at| joint.gradients()[*at]));
+        values.extend(parts.updates.iter().map(|at| joint.updates()[at]));
+        values.extend(parts.carried.iter().map(|at| joint.carried()[at]));
+        let operations = nodes.iter().copied();
+        let program = Program::new(joint.graph(), operations, &inputs, &values, joint.keys())?;
         let inputs = inputs.iter();
         Ok(Phase {
             program: Arc::new(program),
             nodes,
             inputs: inputs.map(|value| self.of(*value, is_forward)).collect(),
             outputs,
-            gradients: gradients.to_vec(),
-            updates: updates.to_vec(),
+            gradients: parts.gradients.iter().copied().collect(),
+            updates: parts.updates.iter().copied().collect(),
             carried: parts.carried.iter().copied().collect(),
         })
     }
-}
-
-/// Values that outlive a program: its outputs, gradients and new values of running states.
-fn leaving(
-    joint: &JointGraph,
-    outputs: &[(ValueId, Takes)],
-    gradients: &[usize],
-    updates: &[usize],
-) -> impl Iterator<Item = ValueId> {
-    let gradients = gradients.iter().filter_map(|at| joint.gradients()[*at]);
-    let updates = updates.iter().map(|position| joint.updates()[position]);
-    let outputs = outputs.iter().map(|(value, _)| *value);
-    outputs.chain(gradients).chain(updates)
 }

@@ -17,29 +17,23 @@ pub(super) fn place(joint: &JointGraph, layout: &Layout) -> Result<Vec<Option<us
         // Burn's operations depend on the mode, and some on the batch.
         None => by_flow(joint, layout),
     };
+    check_order(joint, &stages)?;
     let mut stage = vec![None; joint.graph().nodes().len()];
     for (id, of) in joint.forward().nodes().iter().zip(stages) {
         stage[id.index()] = Some(of);
     }
-    check_order(joint, &stage)?;
-    let owners: Vec<usize> = layout.owners().iter().map(|owner| owner.index()).collect();
+    let owners: Vec<usize> = layout.owners.iter().map(|owner| owner.index()).collect();
     place_gradients(joint, &owners, layout.stages().count(), stage)
 }
 
-/// Refuses a forward whose values go from a stage to a lower one.
-fn check_order(joint: &JointGraph, stage: &[Option<usize>]) -> Result<(), PlanError> {
-    let graph = joint.graph();
-    for id in joint.forward().nodes() {
-        let here = stage[id.index()];
-        for input in graph.node(*id).inputs() {
-            let producer = graph.producer(*input);
-            let made = producer.and_then(|node| stage[node.index()]);
-            if let (Some(made), Some(here)) = (made, here)
-                && made > here
-            {
-                let stage = StageIndex::new(made);
-                return Err(PlanError::OutOfOrder { stage });
-            }
+/// Refuses a forward whose values go from a stage to a lower one; `stages` are the stages of its operations.
+fn check_order(joint: &JointGraph, stages: &[usize]) -> Result<(), PlanError> {
+    for (id, here) in joint.forward().nodes().iter().zip(stages) {
+        let inputs = joint.graph().node(*id).inputs().iter();
+        let mut makers = inputs.filter_map(|input| joint.position_of(*input));
+        if let Some(maker) = makers.find(|maker| stages[*maker] > *here) {
+            let stage = StageIndex::new(stages[maker]);
+            return Err(PlanError::OutOfOrder { stage });
         }
     }
     Ok(())

@@ -73,23 +73,11 @@ impl StagePrograms {
         let constants = sources.constants.iter().copied();
         let nodes = graph.backward_slice(constants, |_| false).nodes;
         let constants = Program::new(graph, nodes, &[], &sources.constants, joint.keys())?;
-        let mut gradients = layout.owned(stage).to_vec();
-        gradients.retain(|position| joint.gradients()[*position].is_some());
-        gradients.sort_unstable();
-        let updates = joint.updates().keys().copied();
-        let updates = updates.filter(|state| layout.owners()[*state] == stage);
-        let updates: Vec<usize> = updates.collect();
         let has_backward = joint.gradients().iter().any(Option::is_some);
         let mut phases = [const { None }; Compute::ALL.len()];
         for (compute, parts) in Compute::ALL.into_iter().zip(parts) {
             if compute == Compute::Forward || has_backward {
-                let (gradients, updates) = match compute {
-                    Compute::Forward => (&[][..], &updates[..]),
-                    Compute::Backward | Compute::WeightGradient => (&gradients[..], &[][..]),
-                    _ => (&[][..], &[][..]),
-                };
-                let phase = sources.phase(compute, parts, gradients, updates)?;
-                phases[compute.slot()] = Some(phase);
+                phases[compute.slot()] = Some(sources.phase(compute, parts)?);
             }
         }
         let kept = whole.reads.iter();

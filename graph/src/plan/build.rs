@@ -1,22 +1,20 @@
 //! Creates a plan from a trace and a partition of its work.
 
-use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use tinderbox_deferred::ParameterTable;
-use tinderbox_fake::{Operation, dtype_name};
+use tinderbox_deferred::{Parameter, ParameterTable};
+use tinderbox_fake::{Operation, dtype_name, hex_digest};
 use tinderbox_planner::{
     Boundary, Choice, Machine, PLAN_VERSION, Partition, PartitionCosts, PlanFile, PlanParameter,
     PlanStage, Rates, StageBytes, Step, TieGroup, Work, lower_bound, predict_costs,
 };
-use twox_hash::XxHash3_128;
 
 use super::{Plan, text, values};
 use crate::PlanError;
 use crate::batch::Batch;
-use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
-use crate::schedule::{Compute, Dependencies, Edge, StageCosts, StageIndex};
+use crate::cut::{Cutting, Layout, StagePrograms};
+use crate::schedule::{Compute, Dependencies, StageCosts, StageIndex};
 use crate::trace::{JointGraph, Trace};
 use crate::work::{OperationGroups, OperationTimes, parameter_positions, work_of};
 
@@ -36,7 +34,7 @@ pub(super) fn model_digest(table: &ParameterTable) -> String {
         let (path, shape, dtype) = (&one.path, &one.shape, one.dtype);
         format!("{path}\n{shape:?}\n{dtype:?}\n")
     });
-    digest(&texts.collect::<String>())
+    hex_digest(texts.collect::<String>().as_bytes())
 }
 
 /// A digest of a program without its initialization: operations, shapes and operands.
@@ -53,11 +51,7 @@ pub(super) fn graph_digest(joint: &JointGraph) -> String {
         }
         text.push('\n');
     }
-    digest(&text)
-}
-
-fn digest(text: &str) -> String {
-    format!("{:032x}", XxHash3_128::oneshot(text.as_bytes()))
+    hex_digest(text.as_bytes())
 }
 
 /// A trace, prepared for planning.
@@ -68,7 +62,8 @@ pub struct Planning {
     samples: Option<usize>,
     groups: OperationGroups,
     times: OperationTimes,
-    work: OnceCell<Work>,
+    /// The work that partitioners divide.
+    pub(super) work: Work,
 }
 
 /// A trace that was cut by a partition.
@@ -96,22 +91,14 @@ impl Planning {
             Some(times) => times.scaled(&traced, &joint, rates),
             None => OperationTimes::analytic(&joint, rates),
         };
+        let groups = OperationGroups::new(&joint);
         Ok(Self {
             samples: samples.or(trace.samples()),
-            groups: OperationGroups::new(&joint),
+            work: work_of(&joint, &groups, &times)?,
+            groups,
             times,
-            work: OnceCell::new(),
             joint,
         })
-    }
-
-    /// The work that partitioners divide, computed on first use.
-    pub(super) fn work(&self) -> Result<&Work, PlanError> {
-        if let Some(work) = self.work.get() {
-            return Ok(work);
-        }
-        let work = work_of(&self.joint, &self.groups, &self.times)?;
-        Ok(self.work.get_or_init(|| work))
     }
 
     /// Converts a partition of the work's blocks to one of the forward's operations.
@@ -155,13 +142,24 @@ impl Planning {
     ) -> Result<Plan, PlanError> {
         let (joint, table) = (&*self.joint, self.joint.table());
         let divided = self.divide(partition)?;
-        let costs = self.costs(machine, step, &divided);
-        let stage_costs = costs.costs.stages.clone();
-        let bound = lower_bound(self.work()?, machine, step);
+        let (mut stages, mut bytes) = (Vec::new(), Vec::new());
+        for stage in divided.layout.stages() {
+            let (costs, held) = self.costs(machine, step, &divided, stage);
+            stages.push(self.stage(stage, partition, &divided, costs));
+            bytes.push(held);
+        }
+        let boundaries = boundaries(&divided.programs);
+        let messages = boundaries.iter().map(|one| (one.edge, one.bytes));
+        let edges = boundaries.iter().map(|one| one.edge);
+        let dependencies = Dependencies::new(stages.len(), edges, divided.layout.ties());
+        let costs = stages.iter().map(|stage| stage.costs).collect();
+        let costs = PartitionCosts {
+            dependencies: step.with_replicas(dependencies),
+            costs: machine.costs(costs, messages.collect(), step.replicas),
+            bytes,
+        };
+        let bound = lower_bound(&self.work, machine, step);
         let predicted = predict_costs(machine, step, &partition.stage_to_rank, costs, bound)?;
-        let stages = divided.layout.stages().zip(stage_costs);
-        let stages = stages.map(|(stage, costs)| self.stage(stage, partition, &divided, costs));
-        let mut stages: Vec<PlanStage> = stages.collect();
         values::add(&mut stages, joint, &divided.programs);
         if with_programs {
             text::add(&mut stages, joint, &divided.programs);
@@ -183,7 +181,7 @@ impl Planning {
             parameters: plan_parameters(table),
             forward: text::forward(joint),
             ties: self.ties(&divided.layout),
-            boundaries: boundaries(&divided.programs),
+            boundaries,
             stages,
         };
         file.check_ranks()?;
@@ -194,15 +192,6 @@ impl Planning {
     /// is recorded first may be on a later stage.
     fn layout(&self, partition: &Partition) -> Result<Layout, PlanError> {
         let (joint, table) = (&self.joint, self.joint.table());
-        let mut lowest: BTreeMap<usize, usize> = BTreeMap::new();
-        for (id, stage) in joint.forward().nodes().iter().zip(&partition.stage_of) {
-            for input in joint.graph().node(*id).inputs() {
-                if let Some(parameter) = joint.parameter_of(*input) {
-                    let known = lowest.entry(parameter).or_insert(*stage);
-                    *known = (*known).min(*stage);
-                }
-            }
-        }
         // In the order of the forward; parameters of one operation in the order of the table.
         let positions = parameter_positions(joint).into_iter().zip(0..);
         let mut parameters: Vec<(usize, usize)> = positions.collect();
@@ -210,9 +199,10 @@ impl Planning {
         parameters.sort_unstable();
         let mut owned = vec![Vec::new(); partition.stages()];
         for (position, parameter) in parameters {
-            let stage = partition.stage_of.get(position).copied().unwrap_or(0);
-            let stage = lowest.get(&parameter).copied().unwrap_or(stage);
-            owned[stage].push(parameter);
+            let readers = joint.reads_of(joint.parameters()[parameter]);
+            let lowest = readers.map(|reader| partition.stage_of[reader]).min();
+            let first = || partition.stage_of.get(position).copied();
+            owned[lowest.or_else(first).unwrap_or(0)].push(parameter);
         }
         let ranks = partition.stage_to_rank.clone();
         let mut layout = Layout::new(table, owned, ranks, partition.recompute.clone())?;
@@ -226,69 +216,51 @@ impl Planning {
         let groups = table.iter().enumerate().map(|(position, parameter)| {
             let copies = layout.stages();
             let copies = copies.filter(|stage| layout.copies(*stage).contains(&position));
-            let clones = table.iter();
-            let clones = clones.filter(|other| other.clone_of.as_ref() == Some(&parameter.path));
             TieGroup {
                 path: parameter.path.clone(),
-                clones: clones.map(|other| other.path.clone()).collect(),
-                owner: layout.owners()[position],
+                clones: table.clones(&parameter.path).to_vec(),
+                owner: layout.owners[position],
                 copies: copies.collect(),
             }
         });
         groups.filter(|group| !group.copies.is_empty()).collect()
     }
 
-    fn costs(&self, machine: &Machine, step: &Step, divided: &Divided) -> PartitionCosts {
-        let (layout, programs) = (&divided.layout, &divided.programs);
-        let mut costs = step_bytes(programs);
-        costs.link = machine.link;
-        costs.network = machine.network.clone();
-        costs.replicas = step.replicas;
-        costs.overhead = machine.action_ns;
-        let replicas = step.replicas.max(1) as u64;
-        let mut bytes = Vec::new();
-        let stages = layout.stages().zip(programs);
-        for ((stage, programs), costs) in stages.zip(&mut costs.stages) {
-            let rank = machine.rank(layout.ranks[stage.index()]);
-            let time = |compute: Compute| {
-                let phase = programs.phase(compute);
-                rank.time(phase.map_or(0, |phase| self.times.of_all(&phase.nodes, compute)))
-            };
-            let phases = programs.phases.iter().flatten();
-            let transient = phases.map(|phase| phase.transient_bytes(&self.joint)).max();
-            let held = layout.held_bytes(&self.joint, stage, step.optimizer_states);
-            // The trained parameters of a stage have as many bytes as their gradients. Each replica updates its part.
-            let trained = held.gradients;
-            let update = machine
-                .rates
-                .update_ns(trained / replicas, step.optimizer_states);
-            let sum = machine.rates.add_ns(step.summed(trained));
-            let held = StageBytes {
-                gradients: trained.saturating_mul(step.gradients_held()),
-                optimizer: held.optimizer / replicas,
-                ..held
-            };
-            *costs = StageCosts {
-                forward: time(Compute::Forward),
-                backward: time(Compute::Backward),
-                input_gradient: time(Compute::InputGradient),
-                weight_gradient: time(Compute::WeightGradient),
-                sum: rank.time(sum),
-                update: rank.time(update),
-                resident_bytes: held.resident(),
-                transient_bytes: transient.unwrap_or(0),
-                exchanged_bytes: step.exchanged(trained),
-                ..*costs
-            };
-            bytes.push(held);
-        }
-        let edges: Vec<Edge> = costs.message_bytes.keys().copied().collect();
-        let dependencies = Dependencies::new(programs.len(), edges, layout.ties());
-        PartitionCosts {
-            dependencies: step.with_replicas(dependencies),
-            costs,
-            bytes,
-        }
+    /// The costs of the programs of a stage, and the bytes that it holds besides activations.
+    fn costs(
+        &self,
+        machine: &Machine,
+        step: &Step,
+        divided: &Divided,
+        stage: StageIndex,
+    ) -> (StageCosts, StageBytes) {
+        let (layout, programs) = (&divided.layout, &divided.programs[stage.index()]);
+        let time = |compute: Compute| {
+            let phase = programs.phase(compute);
+            phase.map_or(0, |phase| self.times.of_all(&phase.nodes, compute))
+        };
+        let phases = programs.phases.iter().flatten();
+        let transient = phases.map(|phase| phase.transient_bytes(&self.joint)).max();
+        let held = layout.held_bytes(&self.joint, stage, step.optimizer_states);
+        // The trained parameters of a stage have as many bytes as their gradients.
+        let trained = held.gradients;
+        let held = StageBytes {
+            gradients: trained.saturating_mul(step.gradients_held()),
+            optimizer: held.optimizer / step.replicas.max(1) as u64,
+            ..held
+        };
+        let costs = StageCosts {
+            forward: time(Compute::Forward),
+            backward: time(Compute::Backward),
+            input_gradient: time(Compute::InputGradient),
+            weight_gradient: time(Compute::WeightGradient),
+            transient_bytes: transient.unwrap_or(0),
+            activation_bytes: programs.activation_bytes,
+            weight_gradient_bytes: programs.weight_gradient_bytes,
+            ..StageCosts::default()
+        };
+        let rank = layout.ranks[stage.index()];
+        (held.complete(costs, trained, machine, step, rank), held)
     }
 
     fn stage(
@@ -301,15 +273,12 @@ impl Planning {
         let (layout, programs) = (&divided.layout, &divided.programs[stage.index()]);
         let held = [layout.owned(stage), layout.copies(stage)];
         let held = held.map(|all| all.iter().map(|at| self.joint.parameter(*at)));
-        let [parameters, copies] = held
-            .clone()
-            .map(|all| all.map(|one| one.path.clone()).collect());
-        let [owned, _] = &held;
+        let [owned, copied] = &held;
         let mut known = HashSet::new();
         let modules = owned.clone().map(|parameter| parameter.path.module());
         let modules = modules.filter(|module| known.insert(*module));
-        let modules = modules.map(str::to_owned).collect();
-        let [parameter_bytes, copy_bytes] = held.map(|all| all.map(|one| one.bytes).sum());
+        let path = |parameter: &Parameter| parameter.path.clone();
+        let bytes = |parameter: &Parameter| parameter.bytes;
         let flops = |compute| -> u64 {
             let phase = programs.phase(compute).into_iter();
             let nodes = phase.flat_map(|phase| &phase.nodes);
@@ -319,11 +288,11 @@ impl Planning {
         PlanStage {
             stage,
             rank: layout.ranks[stage.index()],
-            modules,
-            parameter_bytes,
-            copy_bytes,
-            parameters,
-            copies,
+            modules: modules.map(str::to_owned).collect(),
+            parameter_bytes: owned.clone().map(bytes).sum(),
+            copy_bytes: copied.clone().map(bytes).sum(),
+            parameters: owned.clone().map(path).collect(),
+            copies: copied.clone().map(path).collect(),
             forward_flops: flops(Compute::Forward),
             backward_flops: flops(Compute::Backward),
             boundary_bytes: programs.sent_bytes.values().sum(),

@@ -10,8 +10,7 @@ use crate::{NotHeld, PlanError};
 impl Plan {
     /// Returns the number of ranks of one replica.
     pub fn ranks(&self) -> usize {
-        let ranks = self.stages().iter().map(|stage| stage.rank.index() + 1);
-        ranks.max().unwrap_or(0)
+        self.file.ranks()
     }
 
     /// Returns the stages of a rank, in the order of the forward.

@@ -1,7 +1,5 @@
 //! The settings of a plan.
 
-use std::fmt;
-
 use tinderbox_fake::Mode;
 use tinderbox_path::with_causes;
 use tinderbox_planner::{
@@ -49,6 +47,11 @@ use crate::work::OperationTimes;
 /// assert!(plan.file().prediction.step_ns > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[debug(
+    "Planner {{ machine: {machine:?}, step: {step:?}, partitioner: {:?}, .. }}",
+    division.partitioner
+)]
 pub struct Planner<'a, B> {
     trace: &'a Trace<B>,
     machine: Machine,
@@ -303,8 +306,7 @@ impl<'a, B: Batch> Planner<'a, B> {
                 let replicas = least;
                 return Err(PlanError::FewSamples { samples, replicas });
             }
-            let counts = (1..=samples).filter(|count| samples.is_multiple_of(*count));
-            let counts = counts.filter(|count| *count >= least);
+            let counts = (least..=samples).filter(|count| samples.is_multiple_of(*count));
             return self.choose(counts, |count| of_samples(Some(samples / count)));
         }
         match (self.step.micro_batches, self.replicas) {
@@ -325,40 +327,39 @@ impl<'a, B: Batch> Planner<'a, B> {
     ) -> Result<Plan, PlanError> {
         /// After so many numbers without a faster plan, larger ones are not tried.
         const SLOWER: usize = 3;
-        // The first of the shortest steps; the error of most micro-batches, of several the one with the fewest replicas.
-        let mut best: Option<(u64, (usize, usize))> = None;
-        let mut error: Option<(usize, PlanError)> = None;
-        let (mut reasons, mut slower) = (Vec::new(), 0);
+        let mut tried: Vec<((usize, usize), Result<u64, PlanError>)> = Vec::new();
+        let (mut best, mut slower) = (None, 0);
         for count in counts {
-            slower += 1;
-            let steps = match planning_of(count) {
+            match planning_of(count) {
                 Ok(planning) => {
-                    let replicas = self.possible_replicas(&planning, count).into_iter();
-                    let steps = replicas.map(|of| (of, self.step_ns(&planning, (of, count))));
-                    steps.collect()
+                    for replicas in self.possible_replicas(&planning, count) {
+                        let numbers = (replicas, count);
+                        tried.push((numbers, self.step_ns(&planning, numbers)));
+                    }
                 }
                 // Such as the error of a forward that compares samples with each other.
-                Err(error) => vec![(self.replicas.unwrap_or(1), Err(error))],
-            };
-            for (replicas, step_ns) in steps {
-                reasons.push(self.reason((replicas, count), &step_ns));
-                match step_ns {
-                    Ok(step_ns) if best.is_none_or(|(least, _)| step_ns < least) => {
-                        best = Some((step_ns, (replicas, count)));
-                        slower = 0;
-                    }
-                    Err(found) if error.as_ref().is_none_or(|(at, _)| count > *at) => {
-                        error = Some((count, found));
-                    }
-                    Ok(_) | Err(_) => {}
-                }
+                Err(error) => tried.push(((self.replicas.unwrap_or(1), count), Err(error))),
             }
+            let steps = tried.iter().filter_map(|(_, found)| found.as_ref().ok());
+            let now = steps.min().copied();
+            slower = if now == best { slower + 1 } else { 0 };
+            best = now;
             if best.is_some() && slower == SLOWER {
                 break;
             }
         }
-        let Some((_, numbers)) = best else {
-            let (_, error) = error.expect("one replica and one micro-batch are always possible");
+        let reasons = tried.iter();
+        let reasons = reasons.map(|(numbers, found)| self.reason(*numbers, found));
+        let reasons: Vec<String> = reasons.collect();
+        // The first of the shortest steps.
+        let steps = tried.iter();
+        let steps = steps.filter_map(|(numbers, found)| Some((*found.as_ref().ok()?, *numbers)));
+        let Some((_, numbers)) = steps.min_by_key(|(step_ns, _)| *step_ns) else {
+            let errors = tried.into_iter();
+            let errors = errors.filter_map(|((_, count), found)| Some((count, found.err()?)));
+            // The error of most micro-batches, of several the one with the fewest replicas.
+            let most = errors.rev().max_by_key(|(count, _)| *count);
+            let (_, error) = most.expect("one replica and one micro-batch are always possible");
             return Err(error);
         };
         let planning = planning_of(numbers.1)?;
@@ -373,13 +374,15 @@ impl<'a, B: Batch> Planner<'a, B> {
             return vec![replicas];
         }
         let ranks = self.machine.ranks();
+        let most = match planning.joint.updates().is_empty() {
+            true => ranks.min(micro_batches),
+            // Running states follow the order of the micro-batches.
+            false => 1,
+        };
         let powers = (0..usize::BITS).map(|power| 1_usize << power);
-        let powers = powers.take_while(|replicas| *replicas <= ranks);
-        // Running states follow the order of the micro-batches.
-        let is_one = !planning.joint.updates().is_empty();
+        let powers = powers.take_while(|replicas| *replicas <= most);
         powers
-            .filter(|replicas| ranks.is_multiple_of(*replicas) && *replicas <= micro_batches)
-            .filter(|replicas| *replicas == 1 || !is_one)
+            .filter(|replicas| ranks.is_multiple_of(*replicas))
             .collect()
     }
 
@@ -472,7 +475,7 @@ impl<'a, B: Batch> Planner<'a, B> {
             let partition = self.by_cuts(planning, machine, cuts)?;
             return Ok((partition, choice("manual", reason)));
         }
-        let work = planning.work()?;
+        let work = &planning.work;
         let (partition, choice) = match self.division.stage_bytes {
             Some((stage_bytes, kept_bytes)) => {
                 // Of all micro-batches.
@@ -523,15 +526,5 @@ fn without_advice(error: &PlanError) -> String {
             text.to_owned()
         }
         _ => text,
-    }
-}
-
-impl<B> fmt::Debug for Planner<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Planner")
-            .field("machine", &self.machine)
-            .field("step", &self.step)
-            .field("partitioner", &self.division.partitioner)
-            .finish_non_exhaustive()
     }
 }

@@ -166,19 +166,12 @@ impl Writer<'_> {
 
     /// The uses of the values that leave the program.
     fn destinations(&self) -> BTreeMap<ValueId, String> {
-        let sent_to = |value: ValueId| -> Vec<StageIndex> {
-            let is_of = |edge: &Edge| match self.compute {
-                Compute::Forward => edge.from.compute == Compute::Forward,
-                _ => edge.from.compute != Compute::Forward,
-            };
+        let is_forward = |compute: Compute| compute == Compute::Forward;
+        let is_here = |edge: &Edge| is_forward(edge.from.compute) == is_forward(self.compute);
+        let outputs = self.phase.outputs.iter().map(|(value, takes)| {
             let sends = self.programs.sends.iter();
-            let sends = sends.filter(|(edge, values)| is_of(edge) && values.contains(&value));
+            let sends = sends.filter(|(edge, values)| is_here(edge) && values.contains(value));
             let stages: BTreeSet<StageIndex> = sends.map(|(edge, _)| edge.to.stage).collect();
-            stages.into_iter().collect()
-        };
-        let mut destinations: BTreeMap<ValueId, Vec<String>> = BTreeMap::new();
-        for (value, takes) in &self.phase.outputs {
-            let stages = sent_to(*value);
             let sent = stages.iter().map(|stage| format!("sent to stage {stage}"));
             let mut words: Vec<String> = sent.collect();
             let outputs = self.programs.outputs.iter();
@@ -190,25 +183,19 @@ impl Writer<'_> {
             if takes.whole.max(takes.split) > words.len() {
                 words.push("kept for the backward".to_owned());
             }
-            destinations.insert(*value, words);
-        }
-        let joint = self.joint;
-        let path = |position: usize| name_of(joint, joint.parameters()[position]);
-        let gradients = self.phase.gradients.iter().filter_map(|at| {
-            let text = format!("the gradient of {}", path(*at));
-            Some((joint.gradients()[*at]?, text))
+            words.join(", ")
         });
-        let updates = self.phase.updates.iter();
-        let updates = updates.map(|at| {
-            let text = format!("the new value of {}", path(*at));
-            (joint.updates()[at], text)
-        });
-        let carried = self.phase.carried.iter();
-        let carried = carried.map(|at| {
-            let text = format!("carried `{}`", joint.inputs()[*at].leaf.name);
-            (joint.carried()[at], text)
-        });
-        for (value, text) in gradients.chain(updates).chain(carried) {
+        let (joint, phase) = (self.joint, self.phase);
+        let path = |at: &usize| name_of(joint, joint.parameters()[*at]);
+        let gradients = phase.gradients.iter();
+        let gradients = gradients.map(|at| format!("the gradient of {}", path(at)));
+        let updates = phase.updates.iter();
+        let updates = updates.map(|at| format!("the new value of {}", path(at)));
+        let carried = phase.carried.iter();
+        let carried = carried.map(|at| format!("carried `{}`", joint.inputs()[*at].leaf.name));
+        let texts = outputs.chain(gradients).chain(updates).chain(carried);
+        let mut destinations: BTreeMap<ValueId, Vec<String>> = BTreeMap::new();
+        for (value, text) in phase.program.outputs().zip(texts) {
             destinations.entry(value).or_default().push(text);
         }
         let texts = destinations.into_iter();

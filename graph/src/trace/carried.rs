@@ -62,7 +62,7 @@ impl JointGraph {
     /// one that computes the new value, by the position of the tensor in the batch.
     pub fn touching_carried(&self) -> impl Iterator<Item = (usize, BTreeSet<usize>)> {
         self.carried().iter().filter_map(|(input, value)| {
-            let made = self.forward().position(self.graph().producer(*value)?)?;
+            let made = self.position_of(*value)?;
             let mut touching = self.readers(self.inputs()[*input].value);
             touching.insert(made);
             Some((*input, touching))

@@ -29,24 +29,6 @@ pub enum Given {
     Weight,
 }
 
-impl Given {
-    /// The position of a parameter.
-    pub fn parameter(self) -> Option<usize> {
-        match self {
-            Self::Parameter(position) => Some(position),
-            Self::Input(_) | Self::Weight => None,
-        }
-    }
-
-    /// The position of a tensor of the batch.
-    pub fn input(self) -> Option<usize> {
-        match self {
-            Self::Input(position) => Some(position),
-            Self::Parameter(_) | Self::Weight => None,
-        }
-    }
-}
-
 /// The values that a forward and its backward read and compute; parameters by their position in the table, tensors of the
 /// batch by their position in the batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -211,21 +193,29 @@ impl JointGraph {
 
     /// The position of the parameter that a value is.
     pub fn parameter_of(&self, value: ValueId) -> Option<usize> {
-        self.given(value).and_then(Given::parameter)
+        match self.given(value)? {
+            Given::Parameter(position) => Some(position),
+            Given::Input(_) | Given::Weight => None,
+        }
     }
 
     /// The position of the tensor of the batch that a value is.
     pub fn input_of(&self, value: ValueId) -> Option<usize> {
-        self.given(value).and_then(Given::input)
+        match self.given(value)? {
+            Given::Input(position) => Some(position),
+            Given::Parameter(_) | Given::Weight => None,
+        }
     }
 
     /// Returns the keys of all random operations.
     pub fn keys(&self) -> &RandomKeys {
         &self.keys
     }
+}
 
-    /// Returns a copy with other operations or keys, for tests.
-    #[cfg(test)]
+#[cfg(test)]
+impl JointGraph {
+    /// Returns a copy with other operations or keys.
     pub fn with(&self, graph: Graph, keys: RandomKeys) -> Self {
         Self {
             graph,

@@ -16,10 +16,9 @@ impl JointGraph {
         let graph = self.graph();
         let is_float =
             |value: &ValueId| TensorKind::of(graph.value(*value).dtype) == TensorKind::Float;
-        let mut forward = graph.node_ids().filter(|node| {
-            let node = *node;
-            !self.is_initialization(node) && !self.is_backward(node)
-        });
+        let forward = graph.node_ids();
+        let mut forward =
+            forward.filter(|id| !self.is_initialization(*id) && !self.is_backward(*id));
         forward.any(|node| {
             let node = graph.node(node);
             let (inputs, mut outputs) = (node.inputs(), node.outputs().iter());

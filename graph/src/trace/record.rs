@@ -37,10 +37,7 @@ pub(super) fn record_joint<B: Batch>(
     let recorded = recorder.record(
         Calls::Once,
         |device, inputs, forward| {
-            let mut carried = new_values(&key.leaves, &carried, &forward.outputs.carried)?;
-            if key.mode == Mode::Training {
-                carried.clear();
-            }
+            let carried = new_values(&key.leaves, &carried, &forward.outputs.carried)?;
             let weight = weight_of(device, &forward.outputs)?;
             check_states(&forward, key.mode, table)?;
             let mut recorded = Recorded {
@@ -52,13 +49,13 @@ pub(super) fn record_joint<B: Batch>(
                 forward,
             };
             if key.mode == Mode::Training {
+                recorded.carried.clear();
                 recorded.differentiate(weight, table)?;
             }
             Ok(recorded)
         },
         |recorded, recording| {
-            let compute = recorder.compute;
-            recorded.assemble(key.clone(), table.clone(), recording, compute)
+            recorded.assemble(key.clone(), table.clone(), recording, recorder.compute)
         },
     );
     recorded.map_err(|error| match error {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::DType;
-use tinderbox_fake::{Graph, Retyped, ValueId};
+use tinderbox_fake::{Graph, NodeId, Retyped, ValueId};
 
 use super::JointGraph;
 use crate::{StateFault, TraceError};
@@ -55,7 +55,8 @@ impl JointGraph {
         updates: &BTreeMap<usize, ValueId>,
     ) -> Result<Option<Retyped>, TraceError> {
         let graph = self.graph();
-        let (mut nodes, mut state_of) = (BTreeSet::new(), BTreeMap::new());
+        // The operations from a state to its update.
+        let mut state_of: BTreeMap<NodeId, usize> = BTreeMap::new();
         for (state, update) in updates {
             let old = self.parameters()[*state];
             let own = self.parameter(*state).dtype;
@@ -64,22 +65,19 @@ impl JointGraph {
             }
             let mut reached = BTreeSet::from([old]);
             let slice = graph.backward_slice([*update], |value| value == old);
-            let of_state = slice.nodes.into_iter().filter(|id| {
-                let node = graph.node(*id);
-                let is_reached = node.inputs().iter().any(|input| reached.contains(input));
-                if is_reached {
+            state_of.extend(graph.producer(old).map(|node| (node, *state)));
+            for id in slice.nodes {
+                let node = graph.node(id);
+                if node.inputs().iter().any(|input| reached.contains(input)) {
                     reached.extend(node.outputs());
+                    state_of.insert(id, *state);
                 }
-                is_reached
-            });
-            for node in graph.producer(old).into_iter().chain(of_state) {
-                nodes.insert(node);
-                state_of.insert(node, *state);
             }
         }
-        if nodes.is_empty() {
+        if state_of.is_empty() {
             return Ok(None);
         }
+        let nodes = state_of.keys().copied().collect();
         let retyped = graph.with_dtype(&nodes, DType::F32);
         retyped.map(Some).map_err(|node| {
             let operation = graph.describe(node);
@@ -102,25 +100,20 @@ impl JointGraph {
     /// The position of the operation that computes the new value of a running state; `None` if every stage can
     /// compute it.
     pub fn update_position(&self, state: usize) -> Option<usize> {
-        let update = self.updates().get(&state)?;
-        self.forward().position(self.graph().producer(*update)?)
+        self.position_of(*self.updates().get(&state)?)
     }
 
     /// The first and last position of the operations that one stage has to run for each running state that the
     /// forward updates: those that read it or update it, after the last that reads another parameter of its
     /// module for the first time.
-    pub fn state_ranges(&self) -> impl Iterator<Item = (usize, usize)> {
-        let (graph, forward) = (self.graph(), self.forward());
-        self.updates().keys().filter_map(move |state| {
-            let readers = graph.users(self.parameters()[*state]).iter();
-            let readers = readers.filter_map(|node| forward.position(*node));
+    pub(super) fn state_ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.updates().keys().filter_map(|state| {
+            let readers = self.reads_of(self.parameters()[*state]);
             let touching: Vec<usize> = readers.chain(self.update_position(*state)).collect();
             let (first, last) = (touching.iter().min()?, touching.iter().max()?);
             let module = self.parameter(*state).path.module();
-            let siblings = self.table().iter().enumerate();
-            let siblings = siblings.filter(|(_, other)| other.path.module() == module);
-            let reads = siblings.filter_map(|(position, _)| forward.first_read(position));
-            let before = reads.filter(|read| read < first).max();
+            let siblings = self.first_reads(|path| path.module() == module);
+            let before = siblings.filter(|read| read < first).max();
             Some((before.unwrap_or(*first), *last))
         })
     }

@@ -1,11 +1,12 @@
 //! Recordings of a model's forward, kept by batch shape.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
 use burn::tensor::{DType, FloatDType};
+use parking_lot::Mutex;
 use tinderbox_deferred::{Deferred, ParameterTable};
 use tinderbox_fake::{Difference, DynTensor, Graph, Mode, RecordOptions};
 use twox_hash::XxHash3_128;
@@ -236,13 +237,13 @@ impl<B: Batch> Trace<B> {
             return Ok(first.clone());
         }
         let name = key.to_string();
-        if let Some(program) = self.programs().get(&name) {
+        if let Some(program) = self.programs.lock().get(&name) {
             return Ok(program.clone());
         }
         let program = self.record(&key, example)?;
         // A forward that differs from call to call is not a program.
         let digest = XxHash3_128::oneshot(name.as_bytes());
-        let known = lock(&self.digests).get(&digest).copied();
+        let known = self.digests.lock().get(&digest).copied();
         match known {
             Some(known) if known == program.digest() => {}
             Some(_) => return Err(TraceError::ChangedForward { program: name }),
@@ -251,11 +252,11 @@ impl<B: Batch> Trace<B> {
                 let recorder = self.recorder(mode, example);
                 check_twice(&program, &recorder)?;
                 check_layers(&program, &recorder)?;
-                lock(&self.digests).insert(digest, program.digest());
+                self.digests.lock().insert(digest, program.digest());
             }
         }
         let program = Arc::new(program);
-        let mut programs = self.programs();
+        let mut programs = self.programs.lock();
         programs.insert(name, program.clone());
         programs.trim(1);
         drop(programs);
@@ -300,10 +301,6 @@ impl<B: Batch> Trace<B> {
         record_joint(&self.recorder(key.mode, example), &self.table, key)
     }
 
-    fn programs(&self) -> MutexGuard<'_, Recent<String, Arc<JointGraph>>> {
-        lock(&self.programs)
-    }
-
     /// Returns how a constructor differs from the traced one: the trace contains the values besides
     /// parameters that the forward reads of it.
     pub fn constructor_difference(&self, constructor: &Arc<Graph>) -> Option<Difference> {
@@ -318,9 +315,4 @@ impl<B: Batch> Trace<B> {
 fn skipped(error: TraceError) -> TraceError {
     let source = Box::new(error);
     TraceError::SkippedField { source }
-}
-
-/// A panic during an insertion leaves the map consistent.
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }

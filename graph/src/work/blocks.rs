@@ -1,6 +1,7 @@
 //! A joint graph as blocks: one for each indivisible group of the forward.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::iter::successors;
 
 use tinderbox_fake::{NodeId, TensorKind, ValueId};
 use tinderbox_planner::{Block, Parameter, Value, Work};
@@ -56,18 +57,13 @@ pub fn parameter_positions(joint: &JointGraph) -> Vec<usize> {
     let table = joint.table();
     let first_read = |parameter: usize| joint.forward().first_read(parameter);
     let nearest = |module: &str| -> usize {
-        let mut prefix = module;
-        loop {
-            let inside = table.iter().enumerate();
-            let inside = inside.filter(|(_, other)| other.path.is_under(prefix));
-            let reads = inside.filter_map(|(position, _)| first_read(position));
-            match (reads.min(), prefix.rsplit_once('.')) {
-                (Some(read), _) => return read,
-                (None, Some((outer, _))) => prefix = outer,
-                (None, None) if prefix.is_empty() => return 0,
-                (None, None) => prefix = "",
-            }
-        }
+        // From the module outwards, to the whole model.
+        let mut modules = successors(Some(module), |inner| match inner.rsplit_once('.') {
+            Some((outer, _)) => Some(outer),
+            None => (!inner.is_empty()).then_some(""),
+        });
+        let read = modules.find_map(|outer| joint.first_reads(|path| path.is_under(outer)).min());
+        read.unwrap_or(0)
     };
     let parameters = table.iter().zip(joint.parameters());
     let positions = parameters.map(|(parameter, value)| {
@@ -79,20 +75,13 @@ pub fn parameter_positions(joint: &JointGraph) -> Vec<usize> {
 }
 
 fn parameters(joint: &JointGraph, groups: &OperationGroups, owners: &[usize]) -> Vec<Parameter> {
-    let mut readers: BTreeMap<ValueId, BTreeSet<usize>> = BTreeMap::new();
-    for (position, id) in joint.forward().nodes().iter().enumerate() {
-        for input in joint.graph().node(*id).inputs() {
-            let readers = readers.entry(*input).or_default();
-            readers.insert(groups.of(position));
-        }
-    }
     let parameters = joint.table().iter().enumerate();
     let distinct = parameters.filter(|(_, parameter)| parameter.clone_of.is_none());
     distinct
         .map(|(position, parameter)| {
-            let readers = readers.remove(&joint.parameters()[position]);
-            let mut readers = readers.unwrap_or_default();
-            readers.insert(owners[position]);
+            let readers = joint.reads_of(joint.parameters()[position]);
+            let readers = readers.map(|reader| groups.of(reader));
+            let readers: BTreeSet<usize> = readers.chain([owners[position]]).collect();
             Parameter {
                 bytes: parameter.bytes,
                 cast_bytes: joint.cast_bytes(position),
@@ -204,7 +193,7 @@ impl Builder<'_> {
             let role = self.joint.role(*id);
             matches!(role, Role::Gradient | Role::BackwardLocal)
         };
-        let needs = self.needs_gradients();
+        let with_gradients = self.with_gradients();
         let mut values = Vec::new();
         for id in self.joint.forward().nodes() {
             let Some(maker) = self.block_of(*id) else {
@@ -223,7 +212,8 @@ impl Builder<'_> {
                 let keepers = blocks(&is_backward, maker);
                 let value = graph.value(*output);
                 let bytes = value.bytes();
-                let flows = needs.contains(id) && TensorKind::of(value.dtype) == TensorKind::Float;
+                let flows = with_gradients.contains(output)
+                    && TensorKind::of(value.dtype) == TensorKind::Float;
                 if !readers.is_empty() || !keepers.is_empty() {
                     values.push(Value {
                         bytes,
@@ -238,24 +228,18 @@ impl Builder<'_> {
         values
     }
 
-    /// Forward operations through which a gradient flows: those that depend on a parameter with a
-    /// gradient, detached ones included.
-    fn needs_gradients(&self) -> BTreeSet<NodeId> {
+    /// Parameters with a gradient, and the forward values that depend on one, detached ones included.
+    fn with_gradients(&self) -> BTreeSet<ValueId> {
         let graph = self.joint.graph();
         let parameters = self.joint.parameters().iter().zip(self.joint.gradients());
         let trained = parameters.filter(|(_, gradient)| gradient.is_some());
-        let trained: BTreeSet<ValueId> = trained.map(|(value, _)| *value).collect();
-        let mut needs = BTreeSet::new();
+        let mut values: BTreeSet<ValueId> = trained.map(|(value, _)| *value).collect();
         for id in self.joint.forward().nodes() {
-            let mut inputs = graph.node(*id).inputs().iter();
-            let flows = inputs.any(|input| {
-                let producer = graph.producer(*input);
-                trained.contains(input) || producer.is_some_and(|node| needs.contains(&node))
-            });
-            if flows {
-                needs.insert(*id);
+            let node = graph.node(*id);
+            if node.inputs().iter().any(|input| values.contains(input)) {
+                values.extend(node.outputs());
             }
         }
-        needs
+        values
     }
 }

@@ -1,7 +1,5 @@
 //! Groups of forward operations that are never separated.
 
-use tinderbox_fake::ValueId;
-
 use crate::trace::JointGraph;
 
 /// The maximum distance in operations of two parameters of one module that stay together: a weight and
@@ -80,11 +78,8 @@ fn sources(joint: &JointGraph) -> impl Iterator<Item = (usize, usize)> {
     let positions = forward.nodes().iter().enumerate();
     positions.filter_map(|(position, id)| {
         let node = graph.node(*id);
-        let is_made = |value: &ValueId| {
-            let producer = graph.producer(*value);
-            producer.is_some_and(|node| forward.position(node).is_some())
-        };
-        if node.inputs().iter().any(is_made) {
+        let mut inputs = node.inputs().iter();
+        if inputs.any(|value| joint.position_of(*value).is_some()) {
             return None;
         }
         let readers = graph.readers(*id);

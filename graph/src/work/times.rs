@@ -6,6 +6,7 @@ use tinderbox_fake::{Node, NodeId, ValueId};
 use tinderbox_planner::Rates;
 
 use crate::schedule::Compute;
+use crate::schedule::arithmetic::{add, scaled, sum};
 use crate::trace::JointGraph;
 
 /// The nanoseconds of every operation of one program, on a rank of speed 1.
@@ -22,10 +23,7 @@ impl OperationTimes {
     /// plus a constant overhead. The operation that computes a parameter's gradient also adds it to the
     /// sum over earlier micro-batches. Cost: linear in the graph.
     pub fn analytic(joint: &JointGraph, rates: &Rates) -> Self {
-        let per_second = |amount: u64, rate: u64| -> u64 {
-            let nanoseconds = u128::from(amount) * 1_000_000_000 / u128::from(rate.max(1));
-            u64::try_from(nanoseconds).unwrap_or(u64::MAX)
-        };
+        let per_second = |amount: u64, rate: u64| scaled(amount, 1_000_000_000, rate.max(1));
         let nanoseconds = joint.graph().nodes().iter().map(|node| {
             let cost = node.operation().cost();
             let arithmetic = per_second(cost.flops, rates.flops_per_s);
@@ -39,8 +37,8 @@ impl OperationTimes {
             // The sum and the gradient are read, the sum is written.
             let moved = value.bytes().saturating_mul(3);
             if let Some(producer) = value.producer {
-                let time = &mut whole[producer.index()];
-                *time = time.saturating_add(per_second(moved, rates.bytes_per_s));
+                let time = per_second(moved, rates.bytes_per_s);
+                add(&mut whole[producer.index()], time);
             }
         }
         Self {
@@ -58,26 +56,32 @@ impl OperationTimes {
             nodes.map(Node::name).collect()
         });
         let [from, to] = [own, other].map(|joint| Self::analytic(joint, rates));
-        let scaled = |times: &[u64], from: &[u64], to: &[u64]| {
+        let like = |times: &[u64], from: &[u64], to: &[u64]| -> Vec<u64> {
             let pairs: Vec<(u64, u64)> = times.iter().copied().zip(from.iter().copied()).collect();
+            // A time from shapes, changed as a measured time differs from its own time from shapes.
+            let change = |time: u64, (measured, from_shapes): (u64, u64)| match from_shapes {
+                0 => measured,
+                _ => scaled(time, measured, from_shapes),
+            };
             if names[0] == names[1] {
                 let each = to.iter().zip(pairs);
-                return each.map(|(to, pair)| scale(*to, pair)).collect();
+                return each.map(|(to, pair)| change(*to, pair)).collect();
             }
             let mut of_all = (0, 0);
             let mut of_names: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
             for (name, pair) in names[0].iter().zip(pairs) {
                 for sums in [&mut of_all, of_names.entry(name).or_default()] {
-                    *sums = (sums.0.saturating_add(pair.0), sums.1.saturating_add(pair.1));
+                    add(&mut sums.0, pair.0);
+                    add(&mut sums.1, pair.1);
                 }
             }
             let of = |name: &str| of_names.get(name).copied().unwrap_or(of_all);
             let each = names[1].iter().zip(to);
-            each.map(|(name, to)| scale(*to, of(name))).collect()
+            each.map(|(name, to)| change(*to, of(name))).collect()
         };
         Self {
-            whole: scaled(&self.whole, &from.whole, &to.whole),
-            halves: scaled(&self.halves, &from.halves, &to.halves),
+            whole: like(&self.whole, &from.whole, &to.whole),
+            halves: like(&self.halves, &from.halves, &to.halves),
         }
     }
 
@@ -92,8 +96,7 @@ impl OperationTimes {
 
     /// Returns the total nanoseconds of several operations in a program.
     pub fn of_all(&self, nodes: &[NodeId], compute: Compute) -> u64 {
-        let times = nodes.iter().map(|node| self.of(*node, compute));
-        times.fold(0, u64::saturating_add)
+        sum(nodes.iter().map(|node| self.of(*node, compute)))
     }
 
     /// Returns a copy with other times for some operations.
@@ -106,13 +109,5 @@ impl OperationTimes {
             }
         }
         self
-    }
-}
-
-/// Returns a time from shapes, changed as a measured time differs from its own time from shapes.
-fn scale(time: u64, (measured, from_shapes): (u64, u64)) -> u64 {
-    match (u128::from(time) * u128::from(measured)).checked_div(u128::from(from_shapes)) {
-        Some(scaled) => u64::try_from(scaled).unwrap_or(u64::MAX),
-        None => measured,
     }
 }

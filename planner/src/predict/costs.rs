@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tinderbox_schedule::arithmetic::{add, sum};
 use tinderbox_schedule::{
-    Compute, Costs, Dependencies, Edge, Endpoint, StageCosts, StageIndex, Tie,
+    Compute, Costs, Dependencies, Edge, Endpoint, RankIndex, StageCosts, StageIndex, Tie,
 };
 
 use crate::{Machine, Partition, Step, Work};
@@ -25,6 +25,33 @@ impl StageBytes {
     #[must_use]
     pub fn resident(&self) -> u64 {
         sum([self.parameters, self.gradients, self.optimizer])
+    }
+
+    /// Completes the costs of a stage that holds these bytes and trains parameters of so many: its times at the speed of
+    /// its rank, the sum and the update of its gradients, and what replicas exchange of them.
+    #[must_use]
+    pub fn complete(
+        &self,
+        costs: StageCosts,
+        trained: u64,
+        machine: &Machine,
+        step: &Step,
+        rank: RankIndex,
+    ) -> StageCosts {
+        let (rank, rates) = (machine.rank(rank), &machine.rates);
+        // Each replica updates its part.
+        let updated = trained / step.share() as u64;
+        StageCosts {
+            forward: rank.time(costs.forward),
+            backward: rank.time(costs.backward),
+            input_gradient: rank.time(costs.input_gradient),
+            weight_gradient: rank.time(costs.weight_gradient),
+            sum: rank.time(rates.add_ns(step.summed(trained))),
+            update: rank.time(rates.update_ns(updated, step.optimizer_states)),
+            exchanged_bytes: step.exchanged(trained),
+            resident_bytes: self.resident(),
+            ..costs
+        }
     }
 }
 
@@ -84,7 +111,6 @@ pub fn partition_costs(
         }
     }
     for (stage, cost) in costs.iter_mut().enumerate() {
-        let rank = machine.rank(partition.stage_to_rank[stage]);
         let (own, got) = kept[stage];
         cost.activation_bytes = got;
         if partition.recompute[stage] {
@@ -94,23 +120,8 @@ pub fn partition_costs(
         } else {
             add(&mut cost.activation_bytes, own);
         }
-        // Each replica updates its part.
-        let updated = trained[stage] / step.share() as u64;
-        cost.update = machine.rates.update_ns(updated, step.optimizer_states);
-        cost.exchanged_bytes = step.exchanged(trained[stage]);
-        cost.sum = machine.rates.add_ns(step.summed(trained[stage]));
-        let times = [
-            &mut cost.sum,
-            &mut cost.update,
-            &mut cost.forward,
-            &mut cost.backward,
-            &mut cost.input_gradient,
-            &mut cost.weight_gradient,
-        ];
-        for time in times {
-            *time = rank.time(*time);
-        }
-        cost.resident_bytes = bytes[stage].resident();
+        let rank = partition.stage_to_rank[stage];
+        *cost = bytes[stage].complete(*cost, trained[stage], machine, step, rank);
     }
     let Edges(messages) = edges;
     let dependencies = Dependencies::new(stages, messages.keys().copied(), ties);

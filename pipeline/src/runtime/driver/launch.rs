@@ -69,8 +69,8 @@ impl Launch {
         check_replicas(&settings)?;
         let mut layout = plan.layout(&self.table)?;
         if !self.example.carried().is_empty() {
-            let carried = Cutting::new(&self.example, &layout)?.carried(&self.example);
-            layout = layout.with_carried(carried);
+            let cutting = Cutting::new(&self.example, &layout)?;
+            layout.carried = cutting.carried(&self.example);
         }
         if let Some(state) = self.example.updates().keys().next()
             && replicas > 1

@@ -139,7 +139,7 @@ fn few_rows(joint: &JointGraph, phase: &Phase) -> HashMap<ValueId, u64> {
             }
         }
     }
-    for value in phase.leaving(joint) {
+    for value in phase.program.outputs() {
         rows.remove(&value);
     }
     rows.retain(|table, count| {
