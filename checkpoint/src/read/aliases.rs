@@ -46,11 +46,11 @@ impl Alias<'_> {
     ) -> Result<bool, LoadError> {
         let checkpoint = loading.checkpoint;
         let pair = [first, &self.wanted].map(Compared::of);
-        if checkpoint.kept().compared.contains(&pair) {
+        if checkpoint.kept.lock().compared.contains(&pair) {
             return Ok(true);
         }
         let is_equal = self.has_values(loading, values.as_bytes())?;
-        let mut kept = checkpoint.kept();
+        let mut kept = checkpoint.kept.lock();
         if is_equal && kept.compared.len() < MAX_COMPARED {
             kept.compared.push(pair);
         }

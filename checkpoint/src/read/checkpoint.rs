@@ -3,9 +3,11 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::SystemTime,
 };
+
+use parking_lot::Mutex;
 
 use super::{
     files::{Files, Kept},
@@ -33,7 +35,8 @@ pub struct Checkpoint {
     /// For each file, the indices of its tensors and of their chunks, in file order.
     contents: Arc<Vec<Vec<(usize, usize)>>>,
     files: Arc<Files>,
-    kept: Arc<Mutex<Kept>>,
+    /// What is kept from one load to the next.
+    pub(super) kept: Arc<Mutex<Kept>>,
 }
 
 impl Checkpoint {
@@ -105,12 +108,6 @@ impl Checkpoint {
         }
     }
 
-    /// Returns what is kept from one load to the next.
-    pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
-        // It is whole after a panic.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.place
@@ -149,26 +146,23 @@ impl Checkpoint {
     fn open_file(&self, entry: &FileEntry, position: usize) -> Result<ShardFile, LoadError> {
         let (store, block) = (&*self.store, self.manifest.block_bytes);
         let (shard, header) = ShardFile::open(store, &self.files_dir, entry, block)?;
-        if !self.kept().proven.contains(&position) {
+        if !self.kept.lock().proven.contains(&position) {
             let checked = check_header(&header, self.contents(position), entry);
             checked.map_err(|source| LoadError::Header {
                 path: shard.path.clone(),
                 source,
             })?;
-            self.kept().proven.insert(position);
+            self.kept.lock().proven.insert(position);
         }
         Ok(shard)
     }
 
     /// Opens the file of this name.
     pub(super) fn file_named(&self, name: &str) -> Result<Arc<ShardFile>, LoadError> {
-        let files = &self.manifest.files;
-        // Validation of the manifest ensures that every chunk's file is listed, sorted by name.
-        let position = files.binary_search_by(|f| (*f.name).cmp(name));
-        let position = position.map_err(|_| LoadError::NotAFile {
+        let position = position_of(&self.manifest, name);
+        self.file(position.ok_or_else(|| LoadError::NotAFile {
             path: self.place.join(name),
-        })?;
-        self.file(position)
+        })?)
     }
 
     /// Returns the plan that was saved with the checkpoint, in the planner's format; `None` without one.
@@ -271,17 +265,22 @@ impl Checkpoint {
     }
 }
 
+/// Returns the index of the file of this name.
+fn position_of(manifest: &Manifest, name: &str) -> Option<usize> {
+    // Validation of the manifest ensures this order, and that the file of every chunk is listed.
+    let found = manifest
+        .files
+        .binary_search_by(|file| (*file.name).cmp(name));
+    found.ok()
+}
+
 /// Returns the chunks of every file, in file order.
 fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
-    let names: BTreeMap<&str, usize> = {
-        let files = manifest.files.iter().enumerate();
-        files.map(|(at, file)| (&*file.name, at)).collect()
-    };
     let mut contents = vec![Vec::new(); manifest.files.len()];
     for (tensor, entry) in manifest.tensors.iter().enumerate() {
         for (chunk, found) in entry.chunks.iter().enumerate() {
-            // Validation of the manifest ensures that every chunk's file is listed.
-            contents[names[&*found.file]].push((tensor, chunk));
+            let file = position_of(manifest, &found.file);
+            contents[file.expect("the file of every chunk is listed")].push((tensor, chunk));
         }
     }
     for chunks in &mut contents {

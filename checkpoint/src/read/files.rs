@@ -1,12 +1,9 @@
 //! What a checkpoint keeps from one load to the next: its open files, memory, and what was compared.
 
-use std::{
-    collections::BTreeSet,
-    ops::Range,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use burn::tensor::DType;
+use parking_lot::Mutex;
 use tinderbox_fake::Region;
 
 use super::{plan::Wanted, shard::ShardFile};
@@ -75,11 +72,10 @@ impl Compared {
 }
 
 /// The most recently used files.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Files {
     /// Each with its index in the manifest, the most recently used first.
     open: Mutex<Vec<(usize, Arc<Slot>)>>,
-    most: usize,
     /// Where files without digests are.
     plain: Option<Plain>,
 }
@@ -107,16 +103,6 @@ impl Plain {
     }
 }
 
-impl Default for Files {
-    fn default() -> Self {
-        Self {
-            open: Mutex::default(),
-            most: most_open(),
-            plain: None,
-        }
-    }
-}
-
 impl Files {
     /// Creates a set of files without digests, of which the first are open.
     pub(super) fn plain(
@@ -131,7 +117,6 @@ impl Files {
         Self {
             open: Mutex::new(first.map(Arc::new).enumerate().collect()),
             plain: Some(Plain { dir, versions }),
-            ..Self::default()
         }
     }
 
@@ -148,7 +133,7 @@ impl Files {
         open: impl FnOnce() -> Result<ShardFile, LoadError>,
     ) -> Result<Arc<ShardFile>, LoadError> {
         let slot = self.slot(position);
-        let mut file = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = slot.lock();
         if let Some(file) = &*file {
             return Ok(file.clone());
         }
@@ -161,11 +146,11 @@ impl Files {
 
     /// Returns the slot of a file and marks it as the most recently used.
     fn slot(&self, position: usize) -> Arc<Slot> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let known = open.iter().position(|(at, _)| *at == position);
         let slot = known.map_or_else(Arc::default, |at| open.remove(at).1);
         open.insert(0, (position, slot.clone()));
-        open.truncate(self.most);
+        open.truncate(most_open());
         slot
     }
 }

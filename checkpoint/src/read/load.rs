@@ -229,14 +229,14 @@ fn run(
     uncached: bool,
 ) -> Result<(), LoadError> {
     let checkpoint = load.checkpoint;
-    let mut scratch = std::mem::take(&mut checkpoint.kept().scratch);
+    let mut scratch = std::mem::take(&mut checkpoint.kept.lock().scratch);
     scratch.resize_with(threads.max(1), Held::default);
     let results = parallel_with(&mut scratch, items, |held, item| {
         // Of a strided region, the system reads ahead for its thread.
         held.uncached = uncached && !matches!(item.work, Work::Strided(_));
         item.run(load, held)
     });
-    checkpoint.kept().scratch = scratch;
+    checkpoint.kept.lock().scratch = scratch;
     results.into_iter().collect()
 }
 

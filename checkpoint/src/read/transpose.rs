@@ -1,10 +1,8 @@
 //! Transposition of two-dimensional regions.
 
-use std::{
-    ops::Range,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::ops::Range;
 
+use parking_lot::{Mutex, MutexGuard};
 use tinderbox_fake::{Region, RegionError};
 use tinderbox_pages::Part;
 
@@ -179,14 +177,12 @@ impl<'out> Transposed<'out> {
         let mut taken = Vec::new();
         for at in strips {
             match self.strips[at].try_lock() {
-                Ok(strip) => write(strip, at),
-                Err(_) => taken.push(at),
+                Some(strip) => write(strip, at),
+                None => taken.push(at),
             }
         }
         for at in taken {
-            // Its bytes are overwritten after a panic.
-            let strip = self.strips[at].lock();
-            write(strip.unwrap_or_else(PoisonError::into_inner), at);
+            write(self.strips[at].lock(), at);
         }
     }
 }

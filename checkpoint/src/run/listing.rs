@@ -1,7 +1,7 @@
 //! The entries of a run's directory: steps, checkpoints that were set aside, and what is not made by this crate; selection of the
 //! checkpoint to resume from.
 
-use std::{path::PathBuf, sync::PoisonError};
+use std::path::PathBuf;
 
 use super::Run;
 use crate::{
@@ -121,8 +121,7 @@ impl Run {
             let Some(reason) = reason(found) else {
                 continue;
             };
-            let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-            if warned.insert(found.name.clone()) {
+            if self.warned.lock().insert(found.name.clone()) {
                 let path = self.store.place(&found.name);
                 tracing::warn!(path = %path.display(), reason, "this is not a checkpoint");
             }

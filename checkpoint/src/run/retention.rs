@@ -79,8 +79,8 @@ impl Run {
         saved: u64,
         retention: Retention,
     ) -> Result<Vec<u64>, SaveError> {
-        self.opened().insert(saved);
-        let known = self.opened().clone();
+        self.opened.lock().insert(saved);
+        let known = self.opened.lock().clone();
         // The disk that a link leads to may be gone.
         let is_known = |step: u64| known.contains(&step) && self.link_target(step).is_none();
         let usable = self.usable(|step| is_known(step) || self.open(step).is_ok())?;
@@ -92,7 +92,7 @@ impl Run {
     fn remove_all(&self, steps: Vec<u64>) -> Result<Vec<u64>, SaveError> {
         for step in &steps {
             self.remove(*step)?;
-            self.opened().remove(step);
+            self.opened.lock().remove(step);
         }
         Ok(steps)
     }
