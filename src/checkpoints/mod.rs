@@ -7,11 +7,12 @@ mod working;
 mod world;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use burn::module::Module;
 use burn::tensor::Device;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, ModuleTypes, Retention, Run, Saving};
 use tinderbox_deferred::{Deferred, NumericFingerprint, Source, random::Seed};
@@ -26,8 +27,8 @@ pub use working::WorkingDir;
 
 use crate::CheckpointsError;
 
-/// The checkpoints of a run: one directory per step, in a directory or another store.
-#[derive(Debug)]
+/// The checkpoints of a run: one directory per step, in a directory or another store. Clones share the background save.
+#[derive(Clone, Debug)]
 pub struct Checkpoints {
     run: Run,
     place: PathBuf,
@@ -38,7 +39,7 @@ pub struct Checkpoints {
     /// The processes that save and resume together.
     world: Option<World>,
     /// The running background save of the pipeline's last saved step.
-    saving: Mutex<Option<Saving>>,
+    saving: Arc<Mutex<Option<Saving>>>,
     settings: Expected,
 }
 
@@ -72,7 +73,7 @@ impl Checkpoints {
             in_background: false,
             timeout: Duration::from_secs(600),
             world,
-            saving: Mutex::default(),
+            saving: Arc::default(),
             settings: Expected::default(),
         }
     }
@@ -141,7 +142,7 @@ impl Checkpoints {
     /// Returns an error if the save has failed, in which case nothing was published, or if it has written
     /// nothing within the [timeout](Self::timeout), in which case it may still be published.
     pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
-        let Some(saving) = self.saving().take() else {
+        let Some(saving) = self.saving.lock().take() else {
             return Ok(None);
         };
         let step = saving.step();
@@ -152,15 +153,10 @@ impl Checkpoints {
 
     /// Returns the result of a background save that has ended, without waiting for one that is running.
     fn reap(&self) -> Result<(), CheckpointsError> {
-        if self.saving().as_ref().is_some_and(Saving::is_done) {
+        if self.saving.lock().as_ref().is_some_and(Saving::is_done) {
             self.wait()?;
         }
         Ok(())
-    }
-
-    fn saving(&self) -> MutexGuard<'_, Option<Saving>> {
-        // The state is consistent even if a thread panics while it holds the lock.
-        self.saving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the checkpoints that are not to be kept.
@@ -274,7 +270,7 @@ impl Checkpoints {
         if self.in_background {
             let of_rank = move |rank| ranks.off_devices(rank);
             let saving = attempt.save_in_background(of_rank, Arc::new(()));
-            *self.saving() = Some(saving.map_err(failed)?.timeout(self.timeout));
+            *self.saving.lock() = Some(saving.map_err(failed)?.timeout(self.timeout));
             return Ok(self.run.step_place(step));
         }
         let of_rank = move |rank| ranks.of_rank(rank);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use burn::module::Module;
 use burn::tensor::TensorData;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tinderbox_checkpoint::{
     Checkpoint, CheckpointSource, ErrorClass, Latest, LoadError, LoadOptions, Role, Skipped,
@@ -133,7 +134,7 @@ pub struct Resumed {
 }
 
 /// A damaged checkpoint that was skipped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedCheckpoint {
     /// Its step, which can be saved again.
     pub step: u64,
@@ -233,17 +234,13 @@ impl Prepared {
 }
 
 /// The optimizer's state in a checkpoint.
-pub(super) struct State(Checkpoint);
+pub(super) struct State(pub(super) Checkpoint);
 
 impl State {
-    pub(super) fn of(checkpoint: Checkpoint) -> Self {
-        Self(checkpoint)
-    }
-
     pub(super) fn is_empty(&self) -> bool {
-        let scalars = self.0.scalars().range("optimizer.".to_owned()..).next();
-        let is_of_optimizer = |(name, _): (&String, _)| name.starts_with("optimizer.");
-        self.0.tensors(Role::State).next().is_none() && !scalars.is_some_and(is_of_optimizer)
+        let mut scalars = self.0.scalars().keys();
+        self.0.tensors(Role::State).next().is_none()
+            && !scalars.any(|name| name.starts_with("optimizer."))
     }
 
     fn prefix(path: &ParameterPath) -> String {

@@ -55,11 +55,11 @@ pub(super) fn of_base_rate(rate: f64) -> (String, Scalar) {
 
 /// Returns what is saved of the learning rates that differ from the base.
 pub(super) fn of_other_rates(rates: BTreeMap<ParameterPath, f64>) -> Scalars {
-    let named = rates.into_iter();
-    let named = named.map(|(path, rate)| (format!("{LEARNING_RATE_OF}{path}"), rate));
-    named
-        .map(|(name, rate)| (name, Scalar::Float(rate)))
-        .collect()
+    let named = rates.into_iter().map(|(path, rate)| {
+        let name = format!("{LEARNING_RATE_OF}{path}");
+        (name, Scalar::Float(rate))
+    });
+    named.collect()
 }
 
 /// Returns the learning rates of the last step, if the checkpoint has them.

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -116,18 +115,6 @@ impl Checkpoints {
         Ok(Self::of(run, Some(world.clone())))
     }
 
-    /// The same, for a call that may be repeated.
-    fn for_calls(&self) -> Arc<Self> {
-        Arc::new(Self {
-            run: self.run.clone(),
-            place: self.place.clone(),
-            world: self.world.clone(),
-            saving: Mutex::default(),
-            settings: self.settings.clone(),
-            ..*self
-        })
-    }
-
     /// Saves what the rank of this process holds, as one of all. If a process is lost and the pipeline continues without it, the
     /// others save again.
     pub(super) fn save_in_world<M: Module + Sync + 'static, B: Batch>(
@@ -140,7 +127,7 @@ impl Checkpoints {
         if self.in_background {
             return Err(CheckpointsError::BackgroundInWorld);
         }
-        let (saves, world) = (self.for_calls(), world.clone());
+        let (saves, world) = (self.clone(), world.clone());
         let was_begun = AtomicBool::new(false);
         pipeline.repeatable(move |pipeline| {
             let step = pipeline.steps();
@@ -166,8 +153,8 @@ impl Checkpoints {
         // The ranks after these have no stage.
         let writers = meta.world_size as usize;
         // A process that waits has no rank.
-        let own = own.first();
-        let size = own.map_or_else(SaveSize::default, RankSnapshot::size);
+        let own = own.into_iter().next();
+        let size = own.as_ref().map(RankSnapshot::size).unwrap_or_default();
         let sizes = world.all_gather(size)?;
         let mut size = SaveSize::default();
         sizes.into_iter().for_each(|of_rank| size.add_size(of_rank));
@@ -186,7 +173,7 @@ impl Checkpoints {
             if world.rank().index() >= writers {
                 return Ok(());
             }
-            let save = own.map(RankSnapshot::to_save).transpose()?;
+            let save = own.map(RankSnapshot::into_save).transpose()?;
             let mut save = save.unwrap_or_default();
             if world.is_first() {
                 save.scalars.extend(of_run);
@@ -212,7 +199,7 @@ impl Checkpoints {
         world: &World,
         pipeline: &mut Pipeline<M, B>,
     ) -> Result<Option<Resumed>, CheckpointsError> {
-        let (saves, world) = (self.for_calls(), world.clone());
+        let (saves, world) = (self.clone(), world.clone());
         pipeline.repeatable_change(move |pipeline| saves.resume_once(&world, pipeline))
     }
 
@@ -243,21 +230,22 @@ impl Checkpoints {
         let mut resumed = prepared.restore(pipeline)?;
         let skipped = world.from_first(|| {
             let skipped = skipped.iter().map(|skipped| self.set_aside(skipped));
-            let parts = skipped.map(|one| {
+            let named = skipped.map(|one| SkippedCheckpoint {
                 // The name, since a path that is not UTF-8 can't be sent.
-                let name = one.set_aside.as_deref().and_then(Path::file_name);
-                let name = name.map(|name| name.to_string_lossy().into_owned());
-                (one.step, one.reason, name)
+                set_aside: one
+                    .set_aside
+                    .as_deref()
+                    .and_then(Path::file_name)
+                    .map(PathBuf::from),
+                ..one
             });
-            Ok::<Vec<_>, WorldError>(parts.collect())
+            Ok::<Vec<_>, WorldError>(named.collect())
         })?;
-        let skipped = skipped.into_iter();
-        let skipped = skipped.map(|(step, reason, name)| SkippedCheckpoint {
-            step,
-            reason,
-            set_aside: name.map(|name| self.place.join(name)),
+        let placed = skipped.into_iter().map(|one| SkippedCheckpoint {
+            set_aside: one.set_aside.map(|name| self.place.join(name)),
+            ..one
         });
-        resumed.skipped = skipped.collect();
+        resumed.skipped = placed.collect();
         Ok(Some(resumed))
     }
 }
