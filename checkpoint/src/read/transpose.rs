@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use parking_lot::{Mutex, MutexGuard};
-use tinderbox_fake::{Region, RegionError};
+use tinderbox_fake::Region;
 use tinderbox_pages::Part;
 
 use super::transfer::{PerElement, Transfer};
@@ -15,10 +15,11 @@ const ROWS: usize = 128;
 /// Additional columns of a tile, so that its rows are no power of two apart.
 const PAD: usize = 16;
 
-/// Returns the same elements with their dimensions in reverse order.
-pub(crate) fn reversed(region: &Region) -> Result<Region, RegionError> {
+/// Returns the elements of a matrix with its dimensions in reverse order.
+pub(crate) fn reversed(region: &Region) -> Region {
     let reversed = |sizes: &[u64]| sizes.iter().rev().copied().collect();
-    Region::new(reversed(region.offset()), reversed(region.size()))
+    let region = Region::new(reversed(region.offset()), reversed(region.size()));
+    region.expect("a matrix fits in either order")
 }
 
 /// Returns the elements of a piece transposed, from the bytes of the matrix around it.

@@ -147,28 +147,26 @@ impl Checkpoint {
         })
     }
 
-    /// Reads boxes of a matrix of this checkpoint, each transposed and cast.
+    /// Reads a box of a matrix of this checkpoint, transposed and cast.
     ///
-    /// Every block that contains an element of a box is read. Memory: a box and a block.
+    /// Every block that contains an element of the box is read. Memory: the box and a block.
     pub(crate) fn read_transposed(
         &self,
         tensor: &TensorEntry,
-        boxes: impl IntoIterator<Item = Region>,
+        region: Region,
         dtype: StoredDType,
-    ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
-        boxes.into_iter().map(move |region| {
-            let wanted = Wanted {
-                region,
-                dtype: dtype.burn(),
-                transposed: true,
-                ..Wanted::whole(tensor)
-            };
-            let loading = Load {
-                threads: 1,
-                ..Load::of(self)
-            };
-            self.load_one(loading, wanted)
-        })
+    ) -> Result<TensorData, LoadError> {
+        let wanted = Wanted {
+            region,
+            dtype: dtype.burn(),
+            transposed: true,
+            ..Wanted::whole(tensor)
+        };
+        let loading = Load {
+            threads: 1,
+            ..Load::of(self)
+        };
+        self.load_one(loading, wanted)
     }
 
     /// Reads every byte and checks it against its digest, including the Hugging Face index and the plan.

@@ -347,11 +347,9 @@ impl SaveTensor {
         mut take: impl FnMut(&[u8]) -> Result<(), SaveError>,
     ) -> Result<(), SaveError> {
         let dtype = self.check()?;
-        let fits = "the same elements in another order are a region";
-        let own = Region::whole(self.region.size()).expect(fits);
-        let transposed = reversed(&own).expect(fits);
-        let pieces = pieces(&transposed, limit_bytes / dtype.size_bytes());
-        let mut boxes = pieces.iter().map(|piece| reversed(piece).expect(fits));
+        let own = Region::whole(self.region.size()).expect("the region has as many elements");
+        let pieces = pieces(&reversed(&own), limit_bytes / dtype.size_bytes());
+        let mut boxes = pieces.iter().map(reversed);
         let element = dtype.size_bytes() as usize;
         let mut in_memory = |bytes: &[u8]| {
             boxes.try_for_each(|piece| take(&transposed_piece(&own, &piece, element, bytes)))
@@ -364,15 +362,14 @@ impl SaveTensor {
                 tensor,
                 region,
                 dtype,
-            } => {
-                let boxes = boxes.map(|piece| {
-                    let offset = piece.offset().iter().zip(region.offset());
-                    let offset = offset.map(|(at, first)| at + first).collect();
-                    Region::new(offset, piece.size().to_vec()).expect("it is inside of the region")
-                });
-                let mut pieces = checkpoint.read_transposed(tensor, boxes, *dtype);
-                pieces.try_for_each(|piece| take(self.read_piece(piece)?.as_bytes()))
-            }
+            } => boxes.try_for_each(|piece| {
+                let offset = piece.offset().iter().zip(region.offset());
+                let offset = offset.map(|(at, first)| at + first).collect();
+                let part = Region::new(offset, piece.size().to_vec());
+                let part = part.expect("it is inside of the region");
+                let read = checkpoint.read_transposed(tensor, part, *dtype);
+                take(self.read_piece(read)?.as_bytes())
+            }),
             SaveData::Source(source, request) => {
                 self.with_bytes(&self.value_of(&**source, request)?, in_memory)
             }
