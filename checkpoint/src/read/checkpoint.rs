@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::{
     files::{Files, Kept},
-    shard::{ShardFile, check_digest, check_header},
+    shard::{Held, ShardFile, check_digest, check_header},
 };
 use crate::{
     Chunk, DocumentEntry, FileEntry, LoadError, Manifest, Role, Scalar, TensorEntry,
@@ -212,12 +212,12 @@ impl Checkpoint {
     ) -> Result<(), E> {
         let shard = self.file(position)?;
         each(&shard.header(&self.manifest.files[position])?)?;
-        let mut held = Vec::new();
+        let mut held = Held::default();
         for (tensor, chunk) in self.contents(position) {
             let chunk = shard.chunk(tensor, chunk);
             for span in chunk.blocks() {
-                chunk.hold(span, &mut held, false)?;
-                each(&held)?;
+                chunk.hold(span, &mut held)?;
+                each(held.block())?;
             }
         }
         Ok(())

@@ -1,12 +1,15 @@
 //! What a checkpoint keeps from one load to the next: its open files, memory, and what was compared.
 
-use std::{collections::BTreeSet, ops::Range, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use burn::tensor::DType;
 use parking_lot::Mutex;
 use tinderbox_fake::Region;
 
-use super::{plan::Wanted, shard::ShardFile};
+use super::{
+    plan::Wanted,
+    shard::{Held, ShardFile},
+};
 use crate::{
     FileEntry, LoadError,
     store::{FileVersion, LocalStore, Store},
@@ -35,20 +38,6 @@ pub(super) struct Kept {
     pub(super) proven: BTreeSet<usize>,
     /// The parts that were equal, of a model that is loaded again and again.
     pub(super) compared: Vec<[Compared; 2]>,
-}
-
-/// The memory in which a thread has the block that it has read.
-#[derive(derive_more::Debug, Default)]
-pub(super) struct Held {
-    #[debug(skip)]
-    pub(super) memory: Vec<u8>,
-    /// Where in the memory the block is.
-    pub(super) range: Range<usize>,
-    /// Memory to transpose.
-    #[debug(skip)]
-    pub(super) scratch: Vec<u8>,
-    /// Whether the cache of the system is bypassed.
-    pub(super) uncached: bool,
 }
 
 /// A part of a tensor that was compared.

@@ -9,9 +9,8 @@ use tinderbox_pages::{Memory, Part};
 
 use super::{
     Checkpoint,
-    files::Held,
     plan::{Wanted, blocks_of},
-    shard::OpenChunk,
+    shard::{Held, OpenChunk},
     transfer::Transfer,
     transpose::{Elements, Transposed},
 };
@@ -323,22 +322,17 @@ impl ChunkReader<'_> {
             let len = (stop - source) / stored * self.element;
             let place = &mut out[target as usize..(target + len) as usize];
             let is_whole = source == span.start && stop == span.end && self.transfer.is_copy();
-            if !(is_whole && self.read_into(span.start, place)?) {
+            if !(is_whole && self.chunk.read(span.start, place, self.held.uncached)?) {
                 let from = (source - span.start) as usize..(stop - span.start) as usize;
                 if self.held_span.as_ref() != Some(&span) {
                     self.hold(span)?;
                 }
-                let copied = self.transfer.copy(&self.block()[from], place);
+                let copied = self.transfer.copy(&self.held.block()[from], place);
                 copied.map_err(|invalid| self.chunk.invalid(invalid))?;
             }
             (source, target) = (stop, target + len);
         }
         Ok(run.len)
-    }
-
-    /// Returns the bytes that were read.
-    fn block(&self) -> &[u8] {
-        &self.held.memory[self.held.range.clone()]
     }
 
     /// Reads a block, and writes its elements to their positions in a transposed region. Returns their number.
@@ -365,21 +359,10 @@ impl ChunkReader<'_> {
         Ok(count)
     }
 
-    /// Reads a span directly to its place, if that is possible.
-    fn read_into(&self, start: u64, place: &mut [u8]) -> Result<bool, LoadError> {
-        match self.held.uncached {
-            true => self.chunk.read_direct(start, place),
-            false => self.chunk.read(start, place).map(|()| true),
-        }
-    }
-
     /// Reads a span.
     fn hold(&mut self, span: Range<u64>) -> Result<(), LoadError> {
-        let held = &mut *self.held;
         self.held_span = None;
-        held.range = self
-            .chunk
-            .hold(span.clone(), &mut held.memory, held.uncached)?;
+        self.chunk.hold(span.clone(), self.held)?;
         self.held_span = Some(span);
         Ok(())
     }

@@ -109,6 +109,27 @@ pub(super) fn check_digest(
     }
 }
 
+/// The memory in which a thread has the block that it has read.
+#[derive(derive_more::Debug, Default)]
+pub(super) struct Held {
+    #[debug(skip)]
+    pub(super) memory: Vec<u8>,
+    /// Where in the memory the block is.
+    pub(super) range: Range<usize>,
+    /// Memory to transpose.
+    #[debug(skip)]
+    pub(super) scratch: Vec<u8>,
+    /// Whether the cache of the system is bypassed.
+    pub(super) uncached: bool,
+}
+
+impl Held {
+    /// Returns the block that was read.
+    pub(super) fn block(&self) -> &[u8] {
+        &self.memory[self.range.clone()]
+    }
+}
+
 /// A chunk in an open file. Positions are relative to the chunk's first byte.
 #[derive(Clone, Copy)]
 pub(super) struct OpenChunk<'a> {
@@ -139,46 +160,39 @@ impl OpenChunk<'_> {
         (0..self.chunk.digests.len() as u64).map(|block| self.block(block))
     }
 
-    /// Fills memory from a position and checks the digest of the block, if it has one.
-    pub(super) fn read(&self, start: u64, into: &mut [u8]) -> Result<(), LoadError> {
-        let read = self
-            .shard
-            .file
-            .read_exact_at(into, self.chunk.start_bytes + start);
-        read.map_err(|source| self.shard.unreadable(source))?;
-        self.check(start, into)
-    }
-
-    /// As [`read`](Self::read), around the cache of the system; returns `false` where that is not possible for this memory.
-    pub(super) fn read_direct(&self, start: u64, into: &mut [u8]) -> Result<bool, LoadError> {
-        let read = self
-            .shard
-            .file
-            .read_direct(into, self.chunk.start_bytes + start);
-        let is_read = read.map_err(|source| self.shard.unreadable(source))?;
-        match is_read {
-            true => self.check(start, into).map(|()| true),
-            false => Ok(false),
-        }
-    }
-
-    /// Reads a span of at most a block; returns where in `memory` it is.
-    pub(super) fn hold(
+    /// Fills memory from a position and checks the digest of the block, if it has one. Around the cache of the system, returns
+    /// `false` where that is not possible for this memory.
+    pub(super) fn read(
         &self,
-        span: Range<u64>,
-        memory: &mut Vec<u8>,
+        start: u64,
+        into: &mut [u8],
         uncached: bool,
-    ) -> Result<Range<usize>, LoadError> {
-        let bytes = (span.end - span.start) as usize;
-        if !uncached {
-            memory.resize(bytes, 0);
-            return self.read(span.start, memory).map(|()| 0..bytes);
+    ) -> Result<bool, LoadError> {
+        let (file, start_bytes) = (&self.shard.file, self.chunk.start_bytes + start);
+        let read = match uncached {
+            true => file.read_direct(into, start_bytes),
+            false => file.read_exact_at(into, start_bytes).map(|()| true),
+        };
+        let is_read = read.map_err(|source| self.shard.unreadable(source))?;
+        if is_read {
+            self.check(start, into)?;
         }
+        Ok(is_read)
+    }
+
+    /// Reads a span of at most a block to the memory of a thread.
+    pub(super) fn hold(&self, span: Range<u64>, held: &mut Held) -> Result<(), LoadError> {
         let (file, start_bytes) = (&self.shard.file, self.chunk.start_bytes + span.start);
-        let range = file.read_uncached(memory, start_bytes, bytes);
-        let range = range.map_err(|source| self.shard.unreadable(source))?;
-        self.check(span.start, &memory[range.clone()])?;
-        Ok(range)
+        let (memory, bytes) = (&mut held.memory, (span.end - span.start) as usize);
+        let read = match held.uncached {
+            true => file.read_uncached(memory, start_bytes, bytes),
+            false => {
+                memory.resize(bytes, 0);
+                file.read_exact_at(memory, start_bytes).map(|()| 0..bytes)
+            }
+        };
+        held.range = read.map_err(|source| self.shard.unreadable(source))?;
+        self.check(span.start, held.block())
     }
 
     /// Checks the digest of a block, if it has one.
