@@ -151,9 +151,7 @@ type Failed = Box<dyn Error + Send + Sync>;
 /// A checkpoint that was checked, and can be restored.
 pub(super) struct Prepared {
     source: CheckpointSource,
-    state: State,
-    scale: Option<(f64, u64)>,
-    resumed: Resumed,
+    checkpoint: Checkpoint,
 }
 
 /// Checks that a checkpoint fits a pipeline, without reading values.
@@ -179,27 +177,25 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
         settings.check(&checkpoint, pipeline.run_settings())?;
     }
     warn_of_numerics(&checkpoint);
-    let scale = scale_of(&checkpoint);
-    let resumed = Resumed {
-        step: checkpoint.step(),
-        data_position: checkpoint.manifest().data_position,
-        metadata: checkpoint.manifest().metadata(),
-        learning_rates: rates_of(&checkpoint),
-        dir: checkpoint.dir().to_owned(),
-        skipped: Vec::new(),
-    };
-    let state = State(checkpoint);
+    check_state(&checkpoint, pipeline.keeps_optimizer_state())?;
+    Ok(Prepared { source, checkpoint })
+}
+
+/// Refuses a checkpoint without a state that the optimizer needs to continue.
+pub(super) fn check_state(
+    checkpoint: &Checkpoint,
+    is_needed: bool,
+) -> Result<(), CheckpointsError> {
+    let mut scalars = checkpoint.scalars().keys();
+    let has_state = checkpoint.tensors(Role::State).next().is_some()
+        || scalars.any(|name| name.starts_with("optimizer."));
     // With a loss scale, all steps so far may have been skipped.
-    let has_stepped = resumed.step > 0 && scale.is_none();
-    if has_stepped && pipeline.keeps_optimizer_state() && state.is_empty() {
-        return Err(CheckpointsError::NoOptimizerState { path: resumed.dir });
+    let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
+    if is_needed && has_stepped && !has_state {
+        let path = checkpoint.dir().to_owned();
+        return Err(CheckpointsError::NoOptimizerState { path });
     }
-    Ok(Prepared {
-        source,
-        state,
-        scale,
-        resumed,
-    })
+    Ok(())
 }
 
 impl Prepared {
@@ -208,8 +204,9 @@ impl Prepared {
         self,
         pipeline: &mut Pipeline<M, B>,
     ) -> Result<Resumed, CheckpointsError> {
-        let path = self.resumed.dir.clone();
-        let restored = pipeline.restore(self.source, self.state);
+        let Self { source, checkpoint } = self;
+        let path = checkpoint.dir().to_owned();
+        let restored = pipeline.restore(source, State(checkpoint.clone()));
         restored.map_err(|error| match error {
             PipelineError::State(StateError::Restore { rank, source }) => {
                 let source = Box::new(source);
@@ -221,15 +218,22 @@ impl Prepared {
             }
             error => error.into(),
         })?;
-        let resumed = self.resumed;
-        pipeline.resume_at(resumed.step);
-        if let Some(rates) = &resumed.learning_rates {
+        pipeline.resume_at(checkpoint.step());
+        let learning_rates = rates_of(&checkpoint);
+        if let Some(rates) = &learning_rates {
             pipeline.resume_learning_rates(rates.clone());
         }
-        if let Some((factor, steps)) = self.scale {
+        if let Some((factor, steps)) = scale_of(&checkpoint) {
             pipeline.resume_loss_scale(factor, steps);
         }
-        Ok(resumed)
+        Ok(Resumed {
+            step: checkpoint.step(),
+            data_position: checkpoint.manifest().data_position,
+            metadata: checkpoint.manifest().metadata(),
+            learning_rates,
+            dir: checkpoint.dir().to_owned(),
+            skipped: Vec::new(),
+        })
     }
 }
 
@@ -237,12 +241,6 @@ impl Prepared {
 pub(super) struct State(pub(super) Checkpoint);
 
 impl State {
-    pub(super) fn is_empty(&self) -> bool {
-        let mut scalars = self.0.scalars().keys();
-        self.0.tensors(Role::State).next().is_none()
-            && !scalars.any(|name| name.starts_with("optimizer."))
-    }
-
     fn prefix(path: &ParameterPath) -> String {
         format!("optimizer.{path}.")
     }

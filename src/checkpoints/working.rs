@@ -19,11 +19,11 @@ use tinderbox_deferred::{Deferred, NumericFingerprint, ParameterPath, Request, S
 use tinderbox_pipeline::schedule::StageIndex;
 use tinderbox_pipeline::{SavedOptimizer, StageStore, StepRates, StreamedTraining, UpdatedStage};
 
-use super::resume::State;
+use super::resume::{State, check_state};
 use super::saved::add_state;
 use super::settings::{
     AVERAGED, Expected, WORKING_DIR, is_set, of_base_rate, of_micro_batches, of_other_rates,
-    rates_of, scale_of, warn_of_numerics,
+    rates_of, warn_of_numerics,
 };
 use crate::CheckpointsError;
 
@@ -213,11 +213,7 @@ impl Progress {
         if is_set(checkpoint, AVERAGED) {
             return Err(CheckpointsError::Averaged { path });
         }
-        // With a loss scale, all steps so far may have been skipped.
-        let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
-        if has_stepped && training.keeps_state && State(checkpoint.clone()).is_empty() {
-            return Err(CheckpointsError::NoOptimizerState { path });
-        }
+        check_state(checkpoint, training.keeps_state)?;
         let trained = training.trained.iter().flat_map(|(_, paths)| paths);
         let trained: BTreeSet<&str> = trained.map(ParameterPath::as_str).collect();
         let others = checkpoint.tensors(Role::Model);

@@ -150,10 +150,9 @@ impl Verification {
             } => (format!("{largest:.2e}"), format!("{relative:.2e}")),
             _ => (String::new(), String::new()),
         };
-        let dims: Vec<String> = parameter.shape.iter().map(u64::to_string).collect();
         [
             parameter.path.to_string(),
-            format!("[{}]", dims.join(", ")),
+            format!("{:?}", parameter.shape),
             difference,
             relative,
             verdict.to_owned(),

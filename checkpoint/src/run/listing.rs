@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use super::Run;
 use crate::{
     Checkpoint, ErrorClass, LoadError,
-    error::chain,
     format::{
         MANIFEST_FILE, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
         parse_step_dir_name, step_dir_name,
@@ -200,7 +199,7 @@ impl Run {
         }
         let dir = self.store.place(&name);
         tracing::warn!(
-            dir = %dir.display(), reason = %chain(&reason),
+            dir = %dir.display(), reason = %reason.chain(),
             "skipped a damaged checkpoint"
         );
         Ok(Some(Skipped { step, dir, reason }))

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use crate::{SaveError, error::chain};
+use crate::SaveError;
 
 /// The checkpoints to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +108,12 @@ impl Run {
     fn is_whole(&self, step: u64) -> bool {
         let verified = self.open(step).and_then(|checkpoint| checkpoint.verify());
         if let Err(error) = &verified {
-            tracing::warn!(step, reason = %chain(error), "a checkpoint to keep is damaged or can't be read");
+            let reason = error.chain();
+            tracing::warn!(
+                step,
+                reason,
+                "a checkpoint to keep is damaged or can't be read"
+            );
         }
         verified.is_ok()
     }

@@ -14,10 +14,9 @@ use std::{
 use super::{Attempt, RankSave};
 use crate::{
     SaveError,
-    error::chain,
     parallel::{cores, parallel},
 };
-use tinderbox_deferred::Observer;
+use tinderbox_deferred::{Observer, with_causes};
 use tinderbox_fake::panic_message;
 
 /// Never reached, because all parts exist before the wait begins.
@@ -237,7 +236,8 @@ impl Saving {
 impl Drop for Saving {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.join() {
-            tracing::error!(step = self.step, error = %chain(&error), "a background save failed");
+            let error = with_causes(&error);
+            tracing::error!(step = self.step, error, "a background save failed");
         }
     }
 }

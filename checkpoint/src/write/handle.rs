@@ -9,7 +9,6 @@ use super::{
 };
 use crate::{
     AttemptId, SaveError, Scalar,
-    error::chain,
     format::{
         FileEntry, Marker, Part, TensorEntry, attempt_dir_name, check_tensor_name, claim_file_name,
         encode_part, failed_file_name, part_file_name, step_dir_name,
@@ -17,7 +16,7 @@ use crate::{
     parallel::{cores, parallel},
     store::{Store, join},
 };
-use tinderbox_deferred::Observer;
+use tinderbox_deferred::{Observer, with_causes};
 
 /// More threads do not increase disk throughput.
 const MAX_THREADS: usize = 4;
@@ -118,7 +117,7 @@ impl AttemptHandle {
                 SaveError::RankWritten { .. } | SaveError::Aborted { .. }
             )
         {
-            let message: String = chain(error).chars().take(MAX_MESSAGE_CHARS).collect();
+            let message: String = with_causes(error).chars().take(MAX_MESSAGE_CHARS).collect();
             // Reports the first error; if this write fails, the coordinator still has its timeout.
             let _ = self.store.put(&failed_path, message.as_bytes());
         }
