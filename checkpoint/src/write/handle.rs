@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
+use parking_lot::Mutex;
+
 use super::{
     CheckpointMeta, SaveSize, SaveTensor,
     clean::{is_marked, published},
@@ -10,8 +12,8 @@ use super::{
 use crate::{
     AttemptId, SaveError, Scalar,
     format::{
-        FileEntry, Marker, Part, TensorEntry, attempt_dir_name, check_tensor_name, claim_file_name,
-        encode_part, failed_file_name, part_file_name, step_dir_name,
+        Marker, Part, attempt_dir_name, check_tensor_name, claim_file_name, encode_part,
+        failed_file_name, part_file_name, step_dir_name,
     },
     parallel::{cores, parallel},
     store::{Store, join},
@@ -181,8 +183,6 @@ impl AttemptHandle {
         self.check_size(tensors, scalars)?;
         let bytes = tensors.iter().map(SaveTensor::bytes).sum();
         progress.begin(tensors.len(), bytes);
-        let mut part = Part::new(self.marker.attempt, rank);
-        part.scalars.clone_from(scalars);
         // Existing files belong to another call; in a bucket, the claim has already excluded this.
         let mut paths = shards
             .iter()
@@ -191,18 +191,41 @@ impl AttemptHandle {
         if let Some(path) = paths.find(is_taken) {
             return Err(self.written_by(rank, &path));
         }
-        part.tensors = self.write_shards(&shards, progress)?;
-        part.files = shards.into_iter().map(|shard| shard.entry).collect();
-        let path = join(&self.dir, &part_file_name(rank));
-        let written = (|| {
-            self.store.write(&path, &encode_part(&part)?)?;
-            self.check_living().inspect_err(|_| {
-                let _ = self.store.remove_file(&path);
-            })
-        })();
+        let mut part = Part::new(self.marker.attempt, rank);
+        part.scalars.clone_from(scalars);
+        let created = Mutex::new(Vec::new());
+        let written = self.write_part(part, shards, progress, &created);
+        if written.is_err() {
+            // That error is the one to report.
+            for path in created.into_inner().iter().rev() {
+                let _ = self.store.remove_file(path);
+            }
+        }
         written
-            .inspect(|()| progress.end())
-            .inspect_err(|_| self.remove_files(&part.files))
+    }
+
+    /// Writes the files of a rank, each on one thread, and the part that lists them; adds the path of each to `created`. The
+    /// first error stops all.
+    fn write_part(
+        &self,
+        mut part: Part,
+        shards: Vec<Shard<'_>>,
+        progress: &dyn Observer,
+        created: &Mutex<Vec<String>>,
+    ) -> Result<(), SaveError> {
+        let written = parallel(self.threads, &shards, |shard| {
+            shard.write(&*self.store, &self.dir, &self.marker, progress, created)
+        });
+        for tensors in written {
+            part.tensors.extend(tensors?);
+        }
+        part.files = shards.into_iter().map(|shard| shard.entry).collect();
+        let path = join(&self.dir, &part_file_name(part.rank));
+        self.store.write(&path, &encode_part(&part)?)?;
+        created.lock().push(path);
+        self.check_living()?;
+        progress.end();
+        Ok(())
     }
 
     /// Rejects contents that make the manifest too large, before anything is written.
@@ -231,32 +254,5 @@ impl AttemptHandle {
             Ok(attempt) if attempt != Some(self.marker.attempt) => Err(self.aborted()),
             _ => Ok(()),
         }
-    }
-
-    /// Removes files after an error; that error is the one to report.
-    fn remove_files<'a>(&self, files: impl IntoIterator<Item = &'a FileEntry>) {
-        for file in files {
-            let _ = self.store.remove_file(&join(&self.dir, &file.name));
-        }
-    }
-
-    /// Writes the files, each on one thread; the first error stops all and removes the written files.
-    fn write_shards(
-        &self,
-        shards: &[Shard<'_>],
-        progress: &dyn Observer,
-    ) -> Result<Vec<TensorEntry>, SaveError> {
-        let written = parallel(self.threads, shards, |shard| {
-            let entries = shard.write(&*self.store, &self.dir, &self.marker, progress);
-            entries.map(|entries| (&shard.entry, entries))
-        });
-        if written.iter().any(Result::is_err) {
-            self.remove_files(written.iter().flatten().map(|(file, _)| *file));
-        }
-        let mut all = Vec::new();
-        for written in written {
-            all.extend(written?.1);
-        }
-        Ok(all)
     }
 }
