@@ -130,13 +130,13 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
     }
     let mut items = Vec::new();
     for ((wanted, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
-        push_work(wanted, block_bytes, out.parts(), |work| {
-            items.push(Item {
-                wanted,
-                transfer,
-                work,
-            });
-        });
+        let item = |work| Item {
+            wanted,
+            transfer,
+            work,
+        };
+        let work = divide(wanted, block_bytes, out.parts());
+        items.extend(work.into_iter().map(item));
     }
     let threads = match uncached {
         true => uncached_threads(load.threads),
@@ -168,14 +168,14 @@ fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
 }
 
 /// Divides a region into work items.
-fn push_work<'a, 'out>(
+fn divide<'a, 'out>(
     one: &'a Wanted<'a>,
     block_bytes: u64,
     mut out: Part<'out>,
-    mut push: impl FnMut(Work<'a, 'out>),
-) {
+) -> Vec<Work<'a, 'out>> {
+    let mut work = Vec::new();
     if out.is_empty() {
-        return;
+        return work;
     }
     let element = one.tensor.dtype.size_bytes();
     if one.transposed {
@@ -184,10 +184,11 @@ fn push_work<'a, 'out>(
         for chunk in &one.tensor.chunks {
             let blocks = blocks_of(chunk, &one.region, element, block_bytes);
             let blocks: Vec<u64> = blocks.into_iter().flatten().collect();
-            let some = blocks.chunks(most as usize);
-            some.for_each(|some| push(Work::Transposed(chunk, some.to_vec(), out.clone())));
+            for some in blocks.chunks(most as usize) {
+                work.push(Work::Transposed(chunk, some.to_vec(), out.clone()));
+            }
         }
-        return;
+        return work;
     }
     let mut spans = Vec::new();
     for chunk in &one.tensor.chunks {
@@ -195,7 +196,7 @@ fn push_work<'a, 'out>(
         match (runs.next(), runs.next()) {
             (None, _) => {}
             (Some(run), None) => spans.push((chunk, run)),
-            (Some(_), Some(_)) => return push(Work::Strided(out)),
+            (Some(_), Some(_)) => return vec![Work::Strided(out)],
         }
     }
     // The overlaps cover the region, because the chunks tile the tensor.
@@ -214,10 +215,11 @@ fn push_work<'a, 'out>(
                 target: 0,
                 len: end - begin,
             };
-            push(Work::Span(chunk, part, now));
+            work.push(Work::Span(chunk, part, now));
             (begin, out) = (end, rest);
         }
     }
+    work
 }
 
 /// Runs all work items; stops at the first error.

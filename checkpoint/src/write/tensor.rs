@@ -8,11 +8,11 @@ use tinderbox_deferred::{Parameter, ParameterTable, Request, Source, read_values
 use tinderbox_fake::{DynTensor, Region, is_host};
 
 use crate::{
-    Checkpoint, Chunk, Digest, FormatError, LayoutError, LoadError, Role, SaveError, Scalar,
-    StoredDType, TensorEntry,
+    Checkpoint, Chunk, Digest, FormatError, LoadError, Role, SaveError, Scalar, StoredDType,
+    TensorEntry,
     dtype::stored_bytes,
     format::{check_tensor_name, stored_len},
-    layout::pieces,
+    layout::{check_chunk, pieces},
     read::{PIECE_BYTES, can_cast, reversed, transposed_piece},
 };
 
@@ -289,17 +289,10 @@ impl SaveTensor {
                 shape: self.shape.clone(),
             }));
         }
-        let layout = |source| SaveError::Layout {
+        check_chunk(&self.shape, &self.region).map_err(|source| SaveError::Layout {
             tensor: tensor(),
             source,
-        };
-        let inside = self.region.check_inside(&self.shape);
-        inside.map_err(|source| layout(source.into()))?;
-        if self.region.num_elements() == 0 && !self.region.is_whole(&self.shape) {
-            return Err(layout(LayoutError::Empty {
-                region: self.region.clone(),
-            }));
-        }
+        })?;
         let found = self.data.shape();
         if found != self.region.size() {
             return Err(SaveError::DataShape {
