@@ -40,9 +40,7 @@ impl FromStr for Digest {
         let is_number = text.len() == Self::HEX_LEN && text.bytes().all(is_digit);
         let value = u128::from_str_radix(text, 16).ok();
         let value = value.filter(|_| is_number).map(Self::of_number);
-        value.ok_or(FormatError::Hex {
-            expected_digits: Self::HEX_LEN,
-        })
+        value.ok_or(FormatError::Hex)
     }
 }
 

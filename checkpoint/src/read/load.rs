@@ -243,26 +243,21 @@ fn run(
 
 impl Item<'_, '_> {
     fn run(self, load: Load<'_>, held: &mut Held) -> Result<(), LoadError> {
-        let Self {
-            wanted,
-            transfer,
-            work,
-        } = self;
         let mut read = |chunk: &Chunk, read: &mut dyn FnMut(&mut ChunkReader<'_>) -> Read| {
             let shard = load.checkpoint.file_named(&chunk.file)?;
             let elements = read(&mut ChunkReader {
-                chunk: shard.chunk(wanted.tensor, chunk),
-                transfer,
-                element: wanted.dtype.size() as u64,
+                chunk: shard.chunk(self.wanted.tensor, chunk),
+                transfer: self.transfer,
+                element: self.wanted.dtype.size() as u64,
                 held: &mut *held,
                 held_span: None,
                 is_alone: false,
             })?;
-            let bytes = elements * wanted.dtype.size() as u64;
+            let bytes = elements * self.wanted.dtype.size() as u64;
             load.progress.advanced(bytes);
             Ok(())
         };
-        match work {
+        match self.work {
             Work::Span(chunk, run, out) => {
                 let out = out.ready();
                 read(chunk, &mut |reader| {
@@ -272,9 +267,9 @@ impl Item<'_, '_> {
             }
             Work::Strided(out) => {
                 let out = out.ready();
-                let mut chunks = wanted.tensor.chunks.iter();
+                let mut chunks = self.wanted.tensor.chunks.iter();
                 chunks.try_for_each(|chunk| {
-                    let mut runs = chunk.region.runs(&wanted.region);
+                    let mut runs = chunk.region.runs(&self.wanted.region);
                     match runs.peek() {
                         None => Ok(()),
                         Some(_) => read(chunk, &mut |reader| {
@@ -286,7 +281,7 @@ impl Item<'_, '_> {
             Work::Transposed(chunk, blocks, out) => read(chunk, &mut |reader| {
                 let mut blocks = blocks.iter();
                 blocks.try_fold(0, |read, block| {
-                    Ok(read + reader.transpose(*block, &wanted.region, &out)?)
+                    Ok(read + reader.transpose(*block, &self.wanted.region, &out)?)
                 })
             }),
         }

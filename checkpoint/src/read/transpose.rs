@@ -197,27 +197,22 @@ struct Put<'a, 'out> {
 
 impl PerElement for Put<'_, '_> {
     fn run<const M: usize, const N: usize>(self, convert: impl Fn([u8; M]) -> [u8; N]) {
-        let Self {
-            elements,
-            to,
-            scratch,
-        } = self;
-        let from = elements.bytes.as_chunks().0;
+        let from = self.elements.bytes.as_chunks().0;
         // Rows of a matrix are often a power of two of bytes apart, and such addresses share few places of a cache; and each is on
         // another page. So a tile of several hundred bytes of each row is copied first.
-        scratch.resize(ROWS * (COLUMNS + PAD) * M, 0);
-        let tile = scratch.as_chunks_mut::<M>().0;
+        self.scratch.resize(ROWS * (COLUMNS + PAD) * M, 0);
+        let tile = self.scratch.as_chunks_mut::<M>().0;
         let tile = tile.as_chunks_mut::<{ COLUMNS + PAD }>().0;
-        let boxes = elements.boxes();
-        for part in boxes.filter_map(|part| part.intersection(&to.region)) {
-            to.for_each_strip(&part, |bytes, strip, shared| {
+        let boxes = self.elements.boxes();
+        for part in boxes.filter_map(|part| part.intersection(&self.to.region)) {
+            self.to.for_each_strip(&part, |bytes, strip, shared| {
                 let out = bytes.as_chunks_mut().0;
                 // The bytes are in memory, so positions fit `usize`.
                 let [first_row, first_column] =
                     [0, 1].map(|d| (shared.offset()[d] - strip.offset()[d]) as usize);
                 let [rows, width] = [0, 1].map(|d| shared.size()[d] as usize);
-                let (all_rows, stride) = (strip.size()[0] as usize, elements.matrix.size()[1]);
-                let first = elements.index(shared);
+                let (all_rows, stride) = (strip.size()[0] as usize, self.elements.matrix.size()[1]);
+                let first = self.elements.index(shared);
                 for above in (0..rows).step_by(ROWS) {
                     let height = ROWS.min(rows - above);
                     for (row, copy) in tile[..height].iter_mut().enumerate() {
