@@ -85,8 +85,8 @@ impl Checkpoints {
         pipeline: &mut Pipeline<M, B>,
         latest: Latest,
     ) -> Result<Resumed, CheckpointsError> {
-        let prepared = prepare(pipeline, latest.checkpoint, &self.settings)?;
-        let mut resumed = prepared.restore(pipeline)?;
+        let source = prepare(pipeline, latest.checkpoint, &self.settings)?;
+        let mut resumed = restore(pipeline, source)?;
         // Only now, because until an older checkpoint is restored there is no other.
         let skipped = latest.skipped.into_iter();
         resumed.skipped = skipped.map(|skipped| self.set_aside(&skipped)).collect();
@@ -148,18 +148,12 @@ pub struct SkippedCheckpoint {
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// A checkpoint that was checked, and can be restored.
-pub(super) struct Prepared {
-    source: CheckpointSource,
-    checkpoint: Checkpoint,
-}
-
-/// Checks that a checkpoint fits a pipeline, without reading values.
+/// Checks that a checkpoint fits a pipeline, without reading values; returns what is restored.
 pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     pipeline: &Pipeline<M, B>,
     checkpoint: Checkpoint,
     settings: &Expected,
-) -> Result<Prepared, CheckpointsError> {
+) -> Result<CheckpointSource, CheckpointsError> {
     let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
@@ -178,7 +172,7 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     }
     warn_of_numerics(&checkpoint);
     check_state(&checkpoint, pipeline.keeps_optimizer_state())?;
-    Ok(Prepared { source, checkpoint })
+    Ok(source)
 }
 
 /// Refuses a checkpoint without a state that the optimizer needs to continue.
@@ -198,43 +192,41 @@ pub(super) fn check_state(
     Ok(())
 }
 
-impl Prepared {
-    /// Restores the values in place.
-    pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
-        self,
-        pipeline: &mut Pipeline<M, B>,
-    ) -> Result<Resumed, CheckpointsError> {
-        let Self { source, checkpoint } = self;
-        let path = checkpoint.dir().to_owned();
-        let restored = pipeline.restore(source, State(checkpoint.clone()));
-        restored.map_err(|error| match error {
-            PipelineError::State(StateError::Restore { rank, source }) => {
-                let source = Box::new(source);
-                CheckpointsError::Fit { rank, path, source }
-            }
-            PipelineError::State(StateError::PartlyRestored { rank, source }) => {
-                let source = Box::new(source);
-                CheckpointsError::LoadRank { rank, path, source }
-            }
-            error => error.into(),
-        })?;
-        pipeline.resume_at(checkpoint.step());
-        let learning_rates = rates_of(&checkpoint);
-        if let Some(rates) = &learning_rates {
-            pipeline.resume_learning_rates(rates.clone());
+/// Restores the values of a prepared checkpoint in place.
+pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &mut Pipeline<M, B>,
+    source: CheckpointSource,
+) -> Result<Resumed, CheckpointsError> {
+    let checkpoint = source.checkpoint().clone();
+    let path = checkpoint.dir().to_owned();
+    let restored = pipeline.restore(source, State(checkpoint.clone()));
+    restored.map_err(|error| match error {
+        PipelineError::State(StateError::Restore { rank, source }) => {
+            let source = Box::new(source);
+            CheckpointsError::Fit { rank, path, source }
         }
-        if let Some((factor, steps)) = scale_of(&checkpoint) {
-            pipeline.resume_loss_scale(factor, steps);
+        PipelineError::State(StateError::PartlyRestored { rank, source }) => {
+            let source = Box::new(source);
+            CheckpointsError::LoadRank { rank, path, source }
         }
-        Ok(Resumed {
-            step: checkpoint.step(),
-            data_position: checkpoint.manifest().data_position,
-            metadata: checkpoint.manifest().metadata(),
-            learning_rates,
-            dir: checkpoint.dir().to_owned(),
-            skipped: Vec::new(),
-        })
+        error => error.into(),
+    })?;
+    pipeline.resume_at(checkpoint.step());
+    let learning_rates = rates_of(&checkpoint);
+    if let Some(rates) = &learning_rates {
+        pipeline.resume_learning_rates(rates.clone());
     }
+    if let Some((factor, steps)) = scale_of(&checkpoint) {
+        pipeline.resume_loss_scale(factor, steps);
+    }
+    Ok(Resumed {
+        step: checkpoint.step(),
+        data_position: checkpoint.manifest().data_position,
+        metadata: checkpoint.manifest().metadata(),
+        learning_rates,
+        dir: checkpoint.dir().to_owned(),
+        skipped: Vec::new(),
+    })
 }
 
 /// The optimizer's state in a checkpoint.

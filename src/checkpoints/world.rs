@@ -13,7 +13,7 @@ use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::{World, WorldError, with_causes};
 
 use super::Checkpoints;
-use super::resume::{Resumed, SkippedCheckpoint, prepare};
+use super::resume::{Resumed, SkippedCheckpoint, prepare, restore};
 use super::saved::RankSnapshot;
 use crate::CheckpointsError;
 
@@ -226,8 +226,8 @@ impl Checkpoints {
             Ok((prepare(pipeline, checkpoint, &self.settings)?, skipped))
         });
         // Before anything is changed.
-        let (prepared, skipped) = agree(world, prepared, |error| error)?;
-        let mut resumed = prepared.restore(pipeline)?;
+        let (source, skipped) = agree(world, prepared, |error| error)?;
+        let mut resumed = restore(pipeline, source)?;
         let skipped = world.from_first(|| {
             let skipped = skipped.iter().map(|skipped| self.set_aside(skipped));
             let named = skipped.map(|one| SkippedCheckpoint {

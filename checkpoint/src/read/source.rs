@@ -84,6 +84,11 @@ impl Checkpoint {
 }
 
 impl CheckpointSource {
+    /// Returns the checkpoint.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
     /// Checks that the parameters of a model match the saved ones. Reads nothing.
     ///
     /// # Errors
