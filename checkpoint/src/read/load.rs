@@ -351,8 +351,7 @@ impl ChunkReader<'_> {
                 checked.map_err(|invalid| self.chunk.invalid(invalid))?;
             }
         }
-        let element = self.element as usize;
-        out.put(elements, self.transfer, element, &mut self.held.scratch);
+        out.put(elements, self.transfer, &mut self.held.scratch);
         Ok(count)
     }
 

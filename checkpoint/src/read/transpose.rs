@@ -42,7 +42,7 @@ pub(crate) fn transposed_piece(
         unpopulated: None,
     });
     let to = Transposed::new(piece, strips);
-    to.put(elements, Transfer::Same, element, &mut Vec::new());
+    to.put(elements, Transfer::Same(element), &mut Vec::new());
     transposed
 }
 
@@ -138,21 +138,13 @@ impl<'out> Transposed<'out> {
         }
     }
 
-    /// Converts the elements that are in the matrix to `element` bytes each, and writes them to their positions. The scratch
-    /// memory is at most 272 KiB.
-    pub(super) fn put(
-        &self,
-        elements: Elements<'_>,
-        transfer: Transfer,
-        element: usize,
-        scratch: &mut Vec<u8>,
-    ) {
-        let put = Put {
+    /// Converts the elements that are in the matrix, and writes them to their positions. The scratch memory is at most 272 KiB.
+    pub(super) fn put(&self, elements: Elements<'_>, transfer: Transfer, scratch: &mut Vec<u8>) {
+        transfer.each(Put {
             elements,
             to: self,
             scratch,
-        };
-        transfer.each(element, put);
+        });
     }
 
     /// Calls a function with each strip that has columns of a box, and with what the strip has of the box; first with those to which no
