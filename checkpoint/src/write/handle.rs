@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::{
     CheckpointMeta, SaveSize, SaveTensor,
     clean::{is_marked, published},
-    shard::{Shard, plan_shards},
+    shard::plan_shards,
 };
 use crate::{
     AttemptId, SaveError, Scalar,
@@ -111,30 +111,31 @@ impl AttemptHandle {
         let failed_path = join(&self.dir, &failed_file_name(rank));
         // From an earlier call.
         let _ = self.store.remove_file(&failed_path);
-        let written = self.claimed(rank, || self.write(rank, tensors, scalars, progress));
-        // Another call that has written represents the rank, and a dead attempt has no coordinator to notify.
-        if let Err(error) = &written
-            && !matches!(
+        let created = Mutex::new(Vec::new());
+        let written = self.write(rank, tensors, scalars, progress, &created);
+        if let Err(error) = &written {
+            // The first error is the one to report; the rank may retry.
+            for path in created.into_inner().iter().rev() {
+                let _ = self.store.remove_file(path);
+            }
+            // Another call that has written represents the rank, and a dead attempt has no coordinator to notify.
+            if !matches!(
                 error,
                 SaveError::RankWritten { .. } | SaveError::Aborted { .. }
-            )
-        {
-            let message: String = with_causes(error).chars().take(MAX_MESSAGE_CHARS).collect();
-            // Reports the first error; if this write fails, the coordinator still has its timeout.
-            let _ = self.store.put(&failed_path, message.as_bytes());
+            ) {
+                let message = with_causes(error);
+                let message: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
+                // If this fails too, the coordinator still has its timeout.
+                let _ = self.store.put(&failed_path, message.as_bytes());
+            }
         }
         written
     }
 
-    /// Writes for a rank unless another call does. In a directory, the files themselves identify the writer:
-    /// they exist from the start.
-    fn claimed(
-        &self,
-        rank: u32,
-        write: impl FnOnce() -> Result<(), SaveError>,
-    ) -> Result<(), SaveError> {
+    /// Reserves a rank for this call. In a directory, the files themselves identify the writer: they exist from the start.
+    fn claim(&self, rank: u32, created: &Mutex<Vec<String>>) -> Result<(), SaveError> {
         if self.store.renames() {
-            return write();
+            return Ok(());
         }
         let path = join(&self.dir, &claim_file_name(rank));
         let claimed = self.store.create(&path).and_then(|mut file| {
@@ -148,10 +149,8 @@ impl AttemptHandle {
             }
             claimed => claimed.map_err(self.store.failed("write", &path))?,
         }
-        write().inspect_err(|_| {
-            // Reports the first error; the rank may retry.
-            let _ = self.store.remove_file(&path);
-        })
+        created.lock().push(path);
+        Ok(())
     }
 
     fn written_by(&self, rank: u32, path: &str) -> SaveError {
@@ -166,13 +165,17 @@ impl AttemptHandle {
         }
     }
 
+    /// Writes the files of a rank, each on one thread, and the part that lists them; adds the path of each to `created`. The
+    /// first error stops all.
     fn write(
         &self,
         rank: u32,
         tensors: &[SaveTensor],
         scalars: &BTreeMap<String, Scalar>,
         progress: &dyn Observer,
+        created: &Mutex<Vec<String>>,
     ) -> Result<(), SaveError> {
+        self.claim(rank, created)?;
         for name in scalars.keys() {
             check_tensor_name(name).map_err(|source| SaveError::Name {
                 tensor: name.clone(),
@@ -193,26 +196,6 @@ impl AttemptHandle {
         }
         let mut part = Part::new(self.marker.attempt, rank);
         part.scalars.clone_from(scalars);
-        let created = Mutex::new(Vec::new());
-        let written = self.write_part(part, shards, progress, &created);
-        if written.is_err() {
-            // That error is the one to report.
-            for path in created.into_inner().iter().rev() {
-                let _ = self.store.remove_file(path);
-            }
-        }
-        written
-    }
-
-    /// Writes the files of a rank, each on one thread, and the part that lists them; adds the path of each to `created`. The
-    /// first error stops all.
-    fn write_part(
-        &self,
-        mut part: Part,
-        shards: Vec<Shard<'_>>,
-        progress: &dyn Observer,
-        created: &Mutex<Vec<String>>,
-    ) -> Result<(), SaveError> {
         let written = parallel(self.threads, &shards, |shard| {
             shard.write(&*self.store, &self.dir, &self.marker, progress, created)
         });
@@ -220,7 +203,7 @@ impl AttemptHandle {
             part.tensors.extend(tensors?);
         }
         part.files = shards.into_iter().map(|shard| shard.entry).collect();
-        let path = join(&self.dir, &part_file_name(part.rank));
+        let path = join(&self.dir, &part_file_name(rank));
         self.store.write(&path, &encode_part(&part)?)?;
         created.lock().push(path);
         self.check_living()?;
