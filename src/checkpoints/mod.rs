@@ -14,7 +14,9 @@ use burn::module::Module;
 use burn::tensor::Device;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, ModuleTypes, Retention, Run, Saving};
+use tinderbox_checkpoint::{
+    Checkpoint, CheckpointMeta, ModuleTypes, Retention, Run, SaveSize, Saving,
+};
 use tinderbox_deferred::{Deferred, NumericFingerprint, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::World;
@@ -22,7 +24,7 @@ use tinderbox_world::World;
 pub use resume::{Resumed, SkippedCheckpoint, replay_step};
 use saved::{OfRanks, RankSnapshot, snapshots};
 pub use saved::{dry_run, export_pipeline};
-use settings::{Expected, Scalars, of_run};
+use settings::Expected;
 pub use working::WorkingDir;
 
 use crate::CheckpointsError;
@@ -263,9 +265,8 @@ impl Checkpoints {
         }
         let step = pipeline.steps();
         let failed = CheckpointsError::save(step);
-        let (mut meta, of_run, ranks) = self.contents(pipeline, data_position, metadata)?;
-        let ranks = OfRanks::new(ranks, of_run);
-        meta.size = Some(ranks.size());
+        let (meta, ranks) = self.contents(pipeline, data_position, metadata)?;
+        let ranks = OfRanks::new(ranks);
         let attempt = self.run.begin(meta).map_err(failed)?;
         if self.in_background {
             let of_rank = move |rank| ranks.off_devices(rank);
@@ -280,17 +281,21 @@ impl Checkpoints {
         Ok(dir)
     }
 
-    /// Returns what a checkpoint contains: the description of its run, the scalars of the run, and what the ranks of this process
-    /// save.
+    /// Returns what a checkpoint contains: the description of its run, and what the ranks of this process save, whose size it has.
     fn contents<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
         data_position: u64,
         metadata: Value,
-    ) -> Result<(CheckpointMeta, Scalars, Vec<RankSnapshot>), CheckpointsError> {
+    ) -> Result<(CheckpointMeta, Vec<RankSnapshot>), CheckpointsError> {
         let step = pipeline.steps();
         let plan = serde_json::to_value(pipeline.plan().file().without_programs());
         let writers = pipeline.plan().world_size();
+        let ranks = snapshots(pipeline)?;
+        let mut size = SaveSize::default();
+        for rank in &ranks {
+            size.add_size(rank.size());
+        }
         let meta = CheckpointMeta {
             seed: pipeline.seed().value(),
             data_position,
@@ -299,9 +304,10 @@ impl Checkpoints {
             modules: ModuleTypes::of(pipeline.model().parameters()),
             settings: self.settings.of(pipeline.run_settings()),
             numerics: NumericFingerprint::of_process().classes().clone(),
+            size: Some(size),
             ..CheckpointMeta::new(step, writers as u32)
         };
-        Ok((meta, of_run(pipeline), snapshots(pipeline)?))
+        Ok((meta, ranks))
     }
 }
 

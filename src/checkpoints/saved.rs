@@ -17,7 +17,7 @@ use tinderbox_pipeline::{
     Batch, OptimizerSnapshot, Pipeline, PipelineError, Plan, SavedState, Stage,
 };
 
-use super::settings::{Scalars, to_saved};
+use super::settings::{of_run, to_saved};
 use crate::{CheckpointsError, DryRunError};
 
 /// Returns the parameters that each rank of each replica holds: its own, and copies of shared ones.
@@ -60,47 +60,34 @@ pub(super) fn snapshots<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
 ) -> Result<Vec<RankSnapshot>, PipelineError> {
     let writes = writes(pipeline.plan(), pipeline.model().parameters());
-    pipeline.on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))
+    let of_run = of_run(pipeline);
+    pipeline.on_ranks(move |rank, stages| {
+        let mut snapshot = RankSnapshot::of(&writes[rank.index()], stages);
+        // The first rank saves contents that belong to no rank.
+        if rank.index() == 0 {
+            snapshot.save.scalars.extend(of_run.iter().cloned());
+        }
+        snapshot
+    })
 }
 
 /// The contents that the ranks save, each until it is written.
-pub(super) struct OfRanks {
-    ranks: Vec<Mutex<RankSnapshot>>,
-    /// Scalars of the run.
-    of_run: Scalars,
-}
+pub(super) struct OfRanks(Vec<Mutex<RankSnapshot>>);
 
 impl OfRanks {
-    pub(super) fn new(ranks: Vec<RankSnapshot>, of_run: Scalars) -> Self {
-        let ranks = ranks.into_iter().map(Mutex::new).collect();
-        Self { ranks, of_run }
-    }
-
-    /// Returns the size of the save, assuming two tensors of optimizer state for each parameter, as in Adam:
-    /// the actual state is known only after it is copied to the host.
-    pub(super) fn size(&self) -> SaveSize {
-        let mut size = SaveSize::default();
-        for snapshot in &self.ranks {
-            size.add_size(snapshot.lock().size());
-        }
-        size
+    pub(super) fn new(ranks: Vec<RankSnapshot>) -> Self {
+        Self(ranks.into_iter().map(Mutex::new).collect())
     }
 
     /// Returns the contents of a rank, each tensor in its current location; nothing if they were returned before.
     pub(super) fn of_rank(&self, rank: u32) -> Result<RankSave, SaveError> {
-        let snapshot = std::mem::take(&mut *self.ranks[rank as usize].lock());
-        let mut save = snapshot.into_save()?;
-        // The first rank saves contents that belong to no rank.
-        if rank == 0 {
-            save.scalars.extend(self.of_run.iter().cloned());
-        }
-        Ok(save)
+        std::mem::take(&mut *self.0[rank as usize].lock()).into_save()
     }
 
     /// As [`of_rank`](Self::of_rank), after copying the contents of all ranks on GPUs to the host: training
     /// needs that memory again, and a disk is slow.
     pub(super) fn off_devices(&self, rank: u32) -> Result<RankSave, SaveError> {
-        for snapshot in &self.ranks {
+        for snapshot in &self.0 {
             let mut snapshot = snapshot.lock();
             if !snapshot.is_on_host {
                 // The snapshot is dropped after the copy, because it prevents in-place operations on its
@@ -147,7 +134,8 @@ impl RankSnapshot {
         }
     }
 
-    /// Returns the size of what is saved, assuming two tensors of optimizer state for each parameter.
+    /// Returns the size of what is saved, assuming two tensors of optimizer state for each parameter, as in Adam: the actual
+    /// state is known only after it is copied to the host.
     pub(super) fn size(&self) -> SaveSize {
         let (mut size, mut save) = (SaveSize::default(), self.save.clone());
         for parameter in &self.save.tensors {

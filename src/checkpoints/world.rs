@@ -14,7 +14,6 @@ use tinderbox_world::{World, WorldError, with_causes};
 
 use super::Checkpoints;
 use super::resume::{Resumed, SkippedCheckpoint, prepare, restore};
-use super::saved::RankSnapshot;
 use crate::CheckpointsError;
 
 /// Returns what this process has made, if all have made theirs. What it could not make because another process failed is
@@ -149,15 +148,13 @@ impl Checkpoints {
         metadata: Value,
     ) -> Result<PathBuf, CheckpointsError> {
         let step = pipeline.steps();
-        let (mut meta, of_run, own) = self.contents(pipeline, data_position, metadata)?;
+        let (mut meta, own) = self.contents(pipeline, data_position, metadata)?;
         // The ranks after these have no stage.
         let writers = meta.world_size as usize;
-        // A process that waits has no rank.
-        let own = own.into_iter().next();
-        let size = own.as_ref().map(RankSnapshot::size).unwrap_or_default();
-        let sizes = world.all_gather(size)?;
         let mut size = SaveSize::default();
-        sizes.into_iter().for_each(|of_rank| size.add_size(of_rank));
+        for of_process in world.all_gather(meta.size)? {
+            size.add_size(of_process.unwrap_or_default());
+        }
         meta.size = Some(size);
 
         let mut attempt: Option<Attempt> = None;
@@ -173,11 +170,9 @@ impl Checkpoints {
             if world.rank().index() >= writers {
                 return Ok(());
             }
-            let save = own.map(RankSnapshot::into_save).transpose()?;
-            let mut save = save.unwrap_or_default();
-            if world.is_first() {
-                save.scalars.extend(of_run);
-            }
+            // A process that waits has no rank.
+            let own = own.into_iter().next().unwrap_or_default();
+            let save = own.into_save()?;
             handle.write_rank(world.rank().index() as u32, &save.tensors, &save.scalars)
         };
         // Without the agreement of all, the attempt of the first is dropped, which removes its files.
