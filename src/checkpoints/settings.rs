@@ -29,7 +29,7 @@ pub(super) const AVERAGED: &str = "averaged";
 pub(super) const WORKING_DIR: &str = "working_dir";
 
 /// Scalars with their names.
-pub(super) type Scalars = Vec<(String, Scalar)>;
+type Scalars = Vec<(String, Scalar)>;
 
 /// Returns what is saved of a run besides the values of its ranks.
 pub(super) fn of_run<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Scalars {

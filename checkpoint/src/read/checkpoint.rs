@@ -56,7 +56,7 @@ impl Checkpoint {
 
     /// Whether blocks of its files have digests.
     pub(super) fn has_digests(&self) -> bool {
-        !self.files.are_plain()
+        self.files.plain.is_none()
     }
 
     /// Opens a directory of a store.
@@ -120,9 +120,9 @@ impl Checkpoint {
 
     /// Returns a description for messages.
     pub(super) fn describe(&self) -> String {
-        let what = match self.files.are_plain() {
-            true => "pretrained weights",
-            false => "checkpoint",
+        let what = match self.has_digests() {
+            true => "checkpoint",
+            false => "pretrained weights",
         };
         format!("{what} {}", self.place.display())
     }

@@ -66,13 +66,13 @@ pub(super) struct Files {
     /// Each with its index in the manifest, the most recently used first.
     open: Mutex<Vec<(usize, Arc<Slot>)>>,
     /// Where files without digests are.
-    plain: Option<Plain>,
+    pub(super) plain: Option<Plain>,
 }
 
 /// Files without digests: one that is opened again must be the same, because another of the same name could not be
 /// detected.
 #[derive(Debug)]
-struct Plain {
+pub(super) struct Plain {
     dir: LocalStore,
     versions: Vec<FileVersion>,
 }
@@ -107,11 +107,6 @@ impl Files {
             open: Mutex::new(first.map(Arc::new).enumerate().collect()),
             plain: Some(Plain { dir, versions }),
         }
-    }
-
-    /// Returns whether these are files without digests.
-    pub(super) fn are_plain(&self) -> bool {
-        self.plain.is_some()
     }
 
     /// Returns the file at this index in the manifest, with a validated header. One with digests is opened by `open`.
