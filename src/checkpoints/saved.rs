@@ -165,9 +165,9 @@ impl RankSnapshot {
 }
 
 /// Adds the state of an optimizer to what a rank saves.
-pub(super) fn add_state(save: &mut RankSave, mut state: SavedState) {
+pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
     for (name, data) in state.tensors {
-        let part = state.parts.remove(&name);
+        let part = state.parts.get(&name).cloned();
         let mut tensor = SaveTensor::whole(name, Role::State, data);
         if let Some(part) = part {
             let mut offset = vec![0; part.shape.len()];

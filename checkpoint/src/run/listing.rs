@@ -164,15 +164,14 @@ impl Run {
         let mut skipped = Vec::new();
         for step in self.steps()?.into_iter().rev() {
             let opened = self.open(step);
-            let tested = opened.and_then(|checkpoint| test(&checkpoint).map(|()| checkpoint));
-            match tested.map_err(|reason| self.skip_damaged(step, reason)) {
-                Err(reason) => skipped.extend(reason?),
+            match opened.and_then(|checkpoint| test(&checkpoint).map(|()| checkpoint)) {
                 Ok(checkpoint) => {
                     return Ok(Some(Latest {
                         checkpoint,
                         skipped,
                     }));
                 }
+                Err(reason) => skipped.extend(self.skip_damaged(step, reason)?),
             }
         }
         match skipped.is_empty() {

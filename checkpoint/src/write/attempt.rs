@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     AttemptHandle, CheckpointMeta,
-    clean::{remove_attempt, remove_replaced},
+    clean::{remove_as, remove_replaced},
     merge::merge,
 };
 use crate::{
@@ -185,7 +185,7 @@ impl Drop for Attempt {
             return;
         }
         let (store, dir) = self.place_to_write();
-        if let Err(error) = remove_attempt(store, &self.handle.marker) {
+        if let Err(error) = remove_as(store, dir, self.handle.step(), self.handle.attempt()) {
             tracing::warn!(
                 dir = %store.place(dir).display(), %error,
                 "an abandoned attempt could not be removed; `clean` removes it after this process has ended"

@@ -192,12 +192,6 @@ fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
     }
 }
 
-/// Removes the directory of an attempt.
-pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<()> {
-    let dir = attempt_dir_name(marker.step, marker.attempt);
-    remove_as(store, &dir, marker.step, marker.attempt)
-}
-
 /// Removes the checkpoint that an attempt has replaced, from its current directory, under its own id. A
 /// damaged one gets a marker, so that its remains can be identified after a kill. Of a link, only the link is removed.
 pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
@@ -269,7 +263,12 @@ fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
 }
 
 /// Renames a directory to the name of a removal, so that a delayed writer can't find it, and removes it.
-fn remove_as(store: &dyn Store, name: &str, step: u64, attempt: AttemptId) -> io::Result<()> {
+pub(super) fn remove_as(
+    store: &dyn Store,
+    name: &str,
+    step: u64,
+    attempt: AttemptId,
+) -> io::Result<()> {
     let trash = removed_dir_name(step, attempt);
     remove_trash(store, &trash)?;
     match store.rename(name, &trash) {
