@@ -180,7 +180,7 @@ fn leftover(
 }
 
 /// Returns whether an attempt is known to be the checkpoint of its step.
-fn is_published(store: &dyn Store, (step, attempt): (u64, AttemptId)) -> bool {
+pub(super) fn is_published(store: &dyn Store, (step, attempt): (u64, AttemptId)) -> bool {
     published(store, &step_dir_name(step)) == Ok(Some(attempt))
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     AttemptHandle,
-    clean::{is_marked, marker_of, published},
+    clean::{is_marked, is_published, marker_of},
 };
 use crate::{
     AttemptId, SaveError,
@@ -261,9 +261,8 @@ fn living(store: &dyn Store, step: u64) -> Result<Vec<Marker>, SaveError> {
             return None;
         }
         // Without locks, every attempt that was not published may be alive.
-        let is_published =
-            lock.is_err() && published(store, &step_dir_name(step)) == Ok(Some(marker.attempt));
-        (!is_published).then_some(marker)
+        let may_live = lock.is_ok() || !is_published(store, (step, marker.attempt));
+        may_live.then_some(marker)
     });
     Ok(living.collect())
 }
