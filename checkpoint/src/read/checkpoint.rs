@@ -142,10 +142,22 @@ impl Checkpoint {
             .get(entry, position, || self.open_file(entry, position))
     }
 
-    /// Opens a file whose blocks have digests.
+    /// Opens a file whose blocks have digests; checks its size and its header.
+    ///
+    /// Memory: the header, whose size is bounded by the size of the file.
     fn open_file(&self, entry: &FileEntry, position: usize) -> Result<ShardFile, LoadError> {
-        let (store, block) = (&*self.store, self.manifest.block_bytes);
-        let (shard, header) = ShardFile::open(store, &self.files_dir, entry, block)?;
+        let (store, name) = (&*self.store, join(&self.files_dir, &entry.name));
+        let file = store.open(&name).map_err(store.failed("open", &name))?;
+        let path = store.place(&name);
+        if file.bytes() != entry.size_bytes {
+            return Err(LoadError::FileSize {
+                path,
+                expected_bytes: entry.size_bytes,
+                found_bytes: file.bytes(),
+            });
+        }
+        let shard = ShardFile::new(path, file, Some(self.manifest.block_bytes));
+        let header = shard.header(entry)?;
         if !self.kept.lock().proven.contains(&position) {
             let checked = check_header(&header, self.contents(position), entry);
             checked.map_err(|source| LoadError::Header {

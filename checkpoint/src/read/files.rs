@@ -86,7 +86,7 @@ impl Plain {
         let (file, version) = self.dir.open_version(name)?;
         let path = self.dir.place(name);
         match self.versions.get(position) == Some(&version) {
-            true => Ok(ShardFile::plain(path, file)),
+            true => Ok(ShardFile::new(path, file, None)),
             false => Err(LoadError::Replaced { path }),
         }
     }

@@ -13,7 +13,7 @@ use crate::{
     BlockSize, Digest, HeaderError, LoadError, StoredDType,
     error::short,
     format::{Chunk, FileEntry, TensorEntry, chunk_key, decode_header},
-    store::{ReadFile, Store, join},
+    store::ReadFile,
 };
 
 /// An open file whose header matches the manifest.
@@ -27,39 +27,13 @@ pub(super) struct ShardFile {
 }
 
 impl ShardFile {
-    /// Wraps a file of another program, whose header was validated and whose blocks have no digests.
-    pub(super) fn plain(path: PathBuf, file: Box<dyn ReadFile>) -> Self {
+    /// Wraps an open file. Without digests of its blocks, it is a file of another program.
+    pub(super) fn new(path: PathBuf, file: Box<dyn ReadFile>, digests: Option<BlockSize>) -> Self {
         Self {
             path,
             file,
-            block: BlockSize::default(),
-            digests: false,
-        }
-    }
-
-    /// Opens a file listed in the manifest, and returns it with its header; checks its size and the digest of its header.
-    ///
-    /// Memory: the header, whose size is bounded by the size of the file.
-    pub(super) fn open(
-        store: &dyn Store,
-        dir: &str,
-        entry: &FileEntry,
-        block: BlockSize,
-    ) -> Result<(Self, Vec<u8>), LoadError> {
-        let name = join(dir, &entry.name);
-        let file = store.open(&name).map_err(store.failed("open", &name))?;
-        let shard = Self {
-            block,
-            digests: true,
-            ..Self::plain(store.place(&name), file)
-        };
-        match shard.file.bytes() {
-            found_bytes if found_bytes != entry.size_bytes => Err(LoadError::FileSize {
-                path: shard.path,
-                expected_bytes: entry.size_bytes,
-                found_bytes,
-            }),
-            _ => shard.header(entry).map(|header| (shard, header)),
+            block: digests.unwrap_or_default(),
+            digests: digests.is_some(),
         }
     }
 

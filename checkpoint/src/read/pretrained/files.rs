@@ -272,7 +272,7 @@ impl PlainFile {
             header_digest: Digest::of(&bytes),
         };
         Ok(Self {
-            shard: Some(ShardFile::plain(path(), file)),
+            shard: Some(ShardFile::new(path(), file, None)),
             version,
             entry,
             header,
