@@ -105,8 +105,7 @@ enum Work<'a, 'out> {
 pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorData>, LoadError> {
     let block_bytes = load.checkpoint.manifest().block_bytes.bytes();
     let uncached = load.uncached && block_bytes >= UNCACHED_BYTES;
-    let mut outs = Vec::with_capacity(wanted.len());
-    let mut transfers = Vec::with_capacity(wanted.len());
+    let mut outs: Vec<(Transfer, Memory)> = Vec::with_capacity(wanted.len());
     for one in wanted {
         let tensor = one.tensor;
         let inside = one.region.check_inside(&tensor.shape);
@@ -120,19 +119,18 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
             found: tensor.dtype,
             expected: tinderbox_fake::dtype_name(one.dtype).to_owned(),
         })?;
-        transfers.push(transfer);
         // Of values that are read around the cache, whole blocks go directly into their memory. Burn copies them if it needs a `Vec`.
         let align = match uncached && transfer.is_copy() && !one.transposed {
             true => PAGE_BYTES,
             false => one.dtype.size(),
         };
-        outs.push(memory(one, align)?);
+        outs.push((transfer, memory(one, align)?));
     }
     let mut items = Vec::new();
-    for ((wanted, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
+    for (wanted, (transfer, out)) in wanted.iter().zip(&mut outs) {
         let item = |work| Item {
             wanted,
-            transfer,
+            transfer: *transfer,
             work,
         };
         let work = divide(wanted, block_bytes, out.parts());
@@ -143,7 +141,7 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
         false => load.threads,
     };
     run(load, items, threads, uncached)?;
-    let data = outs.into_iter().zip(wanted).map(|(out, one)| {
+    let data = outs.into_iter().zip(wanted).map(|((_, out), one)| {
         // The sizes fit `usize`, because the bytes were allocated or there are none.
         let mut shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
         if one.transposed {

@@ -234,7 +234,10 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
     }
     let files = store.files_of(&name, &attempt_dir_name(step, attempt));
     let trash = removed_dir_name(step, attempt);
-    remove_trash(store, &trash).map_err(store.failed("remove", &trash))?;
+    if store.renames() {
+        // The remains of an earlier removal of the same id.
+        remove_dir(store, &trash).map_err(store.failed("remove", &trash))?;
+    }
     // Makes a newer checkpoint durable first.
     store.sync("")?;
     let retired = store.retire(&name, &trash);
@@ -269,21 +272,16 @@ pub(super) fn remove_as(
     step: u64,
     attempt: AttemptId,
 ) -> io::Result<()> {
-    let trash = removed_dir_name(step, attempt);
-    remove_trash(store, &trash)?;
-    match store.rename(name, &trash) {
-        Ok(()) => remove_dir(store, &trash),
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => remove_dir(store, name),
-        // Another process may have removed it.
-        error => existing(error).map(drop),
+    if !store.renames() {
+        return remove_dir(store, name);
     }
-}
-
-/// Removes the remains of an earlier removal of the same id, in a store with renames.
-fn remove_trash(store: &dyn Store, trash: &str) -> io::Result<()> {
-    match store.renames() {
-        true => remove_dir(store, trash),
-        false => Ok(()),
+    let trash = removed_dir_name(step, attempt);
+    // The remains of an earlier removal of the same id.
+    remove_dir(store, &trash)?;
+    match existing(store.rename(name, &trash))? {
+        Some(()) => remove_dir(store, &trash),
+        // Another process may have removed it.
+        None => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The coordinator waits for the ranks, and ranks in other processes for an attempt and its outcome.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     sync::Arc,
     time::{Duration, Instant},
@@ -131,12 +131,9 @@ impl AttemptHandle {
     }
 
     /// Returns the names and sizes of its files; empty if they can't be listed.
-    fn written(&self) -> Vec<(String, u64)> {
-        let listing = self.store.list(&self.dir).unwrap_or_default();
-        let files = listing.into_iter().map(|found| (found.name, found.bytes));
-        let mut files: Vec<_> = files.collect();
-        files.sort_unstable();
-        files
+    fn written(&self) -> BTreeSet<(String, u64)> {
+        let listing = self.store.list(&self.dir).unwrap_or_default().into_iter();
+        listing.map(|found| (found.name, found.bytes)).collect()
     }
 
     /// Returns the part of every rank, in order.
