@@ -8,7 +8,7 @@ use std::{
     time::SystemTime,
 };
 
-use derive_more::{Debug, Display, Into};
+use derive_more::{Debug, Display, FromStr, Into};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use twox_hash::{XxHash3_128, xxhash3_128};
 
@@ -31,58 +31,40 @@ pub struct Digest {
     low: u64,
 }
 
-/// The id of a save attempt. Every file of an attempt that could be confused with another attempt's contains
-/// it, so that a delayed writer of an earlier attempt never contributes to a later checkpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display, Debug)]
-#[display("{high:016x}{low:016x}")]
-#[debug("AttemptId({high:016x}{low:016x})")]
-pub struct AttemptId {
-    high: u64,
-    low: u64,
+impl FromStr for Digest {
+    type Err = FormatError;
+
+    /// Reads the text form, which is also the file form. Rejects upper case and signs, so that each value has exactly one text
+    /// form and a flipped case bit is detected.
+    fn from_str(text: &str) -> Result<Self, FormatError> {
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_number = text.len() == Self::HEX_LEN && text.bytes().all(is_digit);
+        let value = u128::from_str_radix(text, 16).ok();
+        let value = value.filter(|_| is_number).map(Self::of_number);
+        value.ok_or(FormatError::Hex)
+    }
 }
 
-/// Implements reading of the text form, which is also the file form: 32 hexadecimal digits, most significant first. Rejects
-/// upper case and signs, so that each value has exactly one text form and a flipped case bit is detected.
-macro_rules! hex_128 {
-    ($name:ident) => {
-        impl FromStr for $name {
-            type Err = FormatError;
-
-            fn from_str(text: &str) -> Result<Self, FormatError> {
-                let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-                let is_number = text.len() == Digest::HEX_LEN && text.bytes().all(is_digit);
-                let value = u128::from_str_radix(text, 16).ok();
-                let value = value.filter(|_| is_number).map(Self::of_number);
-                value.ok_or(FormatError::Hex {
-                    expected_digits: Digest::HEX_LEN,
-                })
-            }
-        }
-
-        impl $name {
-            fn of_number(value: u128) -> Self {
-                let [high, low] = [value >> 64, value].map(|half| half as u64);
-                Self { high, low }
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let Text(digits) = Deserialize::deserialize(deserializer)?;
-                digits.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    };
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
-hex_128!(Digest);
-hex_128!(AttemptId);
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Text(digits) = Deserialize::deserialize(deserializer)?;
+        digits.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The id of a save attempt, in the text form of a [`Digest`]. Every file of an attempt that could be confused with another
+/// attempt's contains it, so that a delayed writer of an earlier attempt never contributes to a later checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display, Debug, FromStr)]
+#[debug("AttemptId({_0})")]
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AttemptId(Digest);
 
 impl Digest {
     /// Number of hexadecimal digits of the text form.
@@ -91,6 +73,11 @@ impl Digest {
     /// Computes the digest of `bytes`, in one pass at memory speed.
     pub fn of(bytes: &[u8]) -> Self {
         Self::of_number(XxHash3_128::oneshot(bytes))
+    }
+
+    fn of_number(value: u128) -> Self {
+        let [high, low] = [value >> 64, value].map(|half| half as u64);
+        Self { high, low }
     }
 }
 
@@ -105,7 +92,7 @@ impl AttemptId {
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         let of_process = (now.ok(), std::process::id(), count);
         let [high, low] = [0, 1].map(|salt| RandomState::new().hash_one((salt, of_process)));
-        Self { high, low }
+        Self(Digest { high, low })
     }
 }
 

@@ -30,12 +30,7 @@ pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError
     }
     let elements = Region::whole(shape)?.num_elements();
     for chunk in chunks {
-        chunk.check_inside(shape)?;
-        if chunk.num_elements() == 0 && !chunk.is_whole(shape) {
-            return Err(LayoutError::Empty {
-                region: (*chunk).clone(),
-            });
-        }
+        check_chunk(shape, chunk)?;
     }
     // Disjoint boxes inside the tensor hold at most its elements, and exactly its elements only if none is
     // missing.
@@ -48,6 +43,17 @@ pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError
         });
     }
     check_disjoint(shape, chunks)
+}
+
+/// Checks that a chunk is inside of a tensor of this shape, and is not an empty part of it.
+pub(crate) fn check_chunk(shape: &[u64], chunk: &Region) -> Result<(), LayoutError> {
+    chunk.check_inside(shape)?;
+    match chunk.num_elements() == 0 && !chunk.is_whole(shape) {
+        true => Err(LayoutError::Empty {
+            region: chunk.clone(),
+        }),
+        false => Ok(()),
+    }
 }
 
 /// Rejects two chunks that share an element. Splits groups of chunks wherever no chunk crosses; compares the

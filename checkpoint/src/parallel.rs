@@ -1,12 +1,11 @@
 //! Parallel execution.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
 };
+
+use parking_lot::Mutex;
 
 /// Returns the number of cores, at most `most`.
 pub(crate) fn cores(most: usize) -> usize {
@@ -32,15 +31,15 @@ pub(crate) fn parallel_with<T: Send, R: Send, E: Send, S: Send>(
     let failed = AtomicBool::new(false);
     let work = Mutex::new(work.into_iter().enumerate());
     let results = Mutex::new(Vec::new());
-    let (waiting, _) = lock(&work).size_hint();
+    let (waiting, _) = work.lock().size_hint();
     let go = |scratch: &mut S| {
         while !failed.load(Ordering::Relaxed) {
-            let Some((at, item)) = lock(&work).next() else {
+            let Some((at, item)) = work.lock().next() else {
                 return;
             };
             let result = run(scratch, item);
             failed.fetch_or(result.is_err(), Ordering::Relaxed);
-            lock(&results).push((at, result));
+            results.lock().push((at, result));
         }
     };
     thread::scope(|scope| {
@@ -53,15 +52,9 @@ pub(crate) fn parallel_with<T: Send, R: Send, E: Send, S: Send>(
             go(own);
         }
     });
-    let mut results = std::mem::take(&mut *lock(&results));
+    let mut results = results.into_inner();
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .expect("no thread panics while it holds the lock")
 }
 
 #[cfg(test)]

@@ -126,4 +126,4 @@ pub use table::{
     Entry, ModuleSummary, Origin, Parameter, ParameterTable, Summary, SummaryTable, Totals,
     UnknownPath, human_bytes, human_bytes_distinct,
 };
-pub use tinderbox_path::ParameterPath;
+pub use tinderbox_path::{ParameterPath, with_causes};

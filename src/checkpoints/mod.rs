@@ -7,13 +7,16 @@ mod working;
 mod world;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use burn::module::Module;
 use burn::tensor::Device;
+use parking_lot::Mutex;
 use serde_json::Value;
-use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, ModuleTypes, Retention, Run, Saving};
+use tinderbox_checkpoint::{
+    Checkpoint, CheckpointMeta, ModuleTypes, Retention, Run, SaveSize, Saving,
+};
 use tinderbox_deferred::{Deferred, NumericFingerprint, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::World;
@@ -21,13 +24,13 @@ use tinderbox_world::World;
 pub use resume::{Resumed, SkippedCheckpoint, replay_step};
 use saved::{OfRanks, RankSnapshot, snapshots};
 pub use saved::{dry_run, export_pipeline};
-use settings::{Expected, Scalars, of_run};
+use settings::Expected;
 pub use working::WorkingDir;
 
 use crate::CheckpointsError;
 
-/// The checkpoints of a run: one directory per step, in a directory or another store.
-#[derive(Debug)]
+/// The checkpoints of a run: one directory per step, in a directory or another store. Clones share the background save.
+#[derive(Clone, Debug)]
 pub struct Checkpoints {
     run: Run,
     place: PathBuf,
@@ -38,7 +41,7 @@ pub struct Checkpoints {
     /// The processes that save and resume together.
     world: Option<World>,
     /// The running background save of the pipeline's last saved step.
-    saving: Mutex<Option<Saving>>,
+    saving: Arc<Mutex<Option<Saving>>>,
     settings: Expected,
 }
 
@@ -72,7 +75,7 @@ impl Checkpoints {
             in_background: false,
             timeout: Duration::from_secs(600),
             world,
-            saving: Mutex::default(),
+            saving: Arc::default(),
             settings: Expected::default(),
         }
     }
@@ -141,7 +144,7 @@ impl Checkpoints {
     /// Returns an error if the save has failed, in which case nothing was published, or if it has written
     /// nothing within the [timeout](Self::timeout), in which case it may still be published.
     pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
-        let Some(saving) = self.saving().take() else {
+        let Some(saving) = self.saving.lock().take() else {
             return Ok(None);
         };
         let step = saving.step();
@@ -152,15 +155,10 @@ impl Checkpoints {
 
     /// Returns the result of a background save that has ended, without waiting for one that is running.
     fn reap(&self) -> Result<(), CheckpointsError> {
-        if self.saving().as_ref().is_some_and(Saving::is_done) {
+        if self.saving.lock().as_ref().is_some_and(Saving::is_done) {
             self.wait()?;
         }
         Ok(())
-    }
-
-    fn saving(&self) -> MutexGuard<'_, Option<Saving>> {
-        // The state is consistent even if a thread panics while it holds the lock.
-        self.saving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the checkpoints that are not to be kept.
@@ -267,14 +265,13 @@ impl Checkpoints {
         }
         let step = pipeline.steps();
         let failed = CheckpointsError::save(step);
-        let (mut meta, of_run, ranks) = self.contents(pipeline, data_position, metadata)?;
-        let ranks = OfRanks::new(ranks, of_run);
-        meta.size = Some(ranks.size());
+        let (meta, ranks) = self.contents(pipeline, data_position, metadata)?;
+        let ranks = OfRanks::new(ranks);
         let attempt = self.run.begin(meta).map_err(failed)?;
         if self.in_background {
             let of_rank = move |rank| ranks.off_devices(rank);
             let saving = attempt.save_in_background(of_rank, Arc::new(()));
-            *self.saving() = Some(saving.map_err(failed)?.timeout(self.timeout));
+            *self.saving.lock() = Some(saving.map_err(failed)?.timeout(self.timeout));
             return Ok(self.run.step_place(step));
         }
         let of_rank = move |rank| ranks.of_rank(rank);
@@ -284,17 +281,21 @@ impl Checkpoints {
         Ok(dir)
     }
 
-    /// Returns what a checkpoint contains: the description of its run, the scalars of the run, and what the ranks of this process
-    /// save.
+    /// Returns what a checkpoint contains: the description of its run, and what the ranks of this process save, whose size it has.
     fn contents<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
         data_position: u64,
         metadata: Value,
-    ) -> Result<(CheckpointMeta, Scalars, Vec<RankSnapshot>), CheckpointsError> {
+    ) -> Result<(CheckpointMeta, Vec<RankSnapshot>), CheckpointsError> {
         let step = pipeline.steps();
         let plan = serde_json::to_value(pipeline.plan().file().without_programs());
         let writers = pipeline.plan().world_size();
+        let ranks = snapshots(pipeline)?;
+        let mut size = SaveSize::default();
+        for rank in &ranks {
+            size.add_size(rank.size());
+        }
         let meta = CheckpointMeta {
             seed: pipeline.seed().value(),
             data_position,
@@ -303,9 +304,10 @@ impl Checkpoints {
             modules: ModuleTypes::of(pipeline.model().parameters()),
             settings: self.settings.of(pipeline.run_settings()),
             numerics: NumericFingerprint::of_process().classes().clone(),
+            size: Some(size),
             ..CheckpointMeta::new(step, writers as u32)
         };
-        Ok((meta, of_run(pipeline), snapshots(pipeline)?))
+        Ok((meta, ranks))
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use burn::module::Module;
 use burn::tensor::TensorData;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tinderbox_checkpoint::{
     Checkpoint, CheckpointSource, ErrorClass, Latest, LoadError, LoadOptions, Role, Skipped,
@@ -84,8 +85,8 @@ impl Checkpoints {
         pipeline: &mut Pipeline<M, B>,
         latest: Latest,
     ) -> Result<Resumed, CheckpointsError> {
-        let prepared = prepare(pipeline, latest.checkpoint, &self.settings)?;
-        let mut resumed = prepared.restore(pipeline)?;
+        let source = prepare(pipeline, latest.checkpoint, &self.settings)?;
+        let mut resumed = restore(pipeline, source)?;
         // Only now, because until an older checkpoint is restored there is no other.
         let skipped = latest.skipped.into_iter();
         resumed.skipped = skipped.map(|skipped| self.set_aside(&skipped)).collect();
@@ -133,7 +134,7 @@ pub struct Resumed {
 }
 
 /// A damaged checkpoint that was skipped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedCheckpoint {
     /// Its step, which can be saved again.
     pub step: u64,
@@ -147,20 +148,12 @@ pub struct SkippedCheckpoint {
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// A checkpoint that was checked, and can be restored.
-pub(super) struct Prepared {
-    source: CheckpointSource,
-    state: State,
-    scale: Option<(f64, u64)>,
-    resumed: Resumed,
-}
-
-/// Checks that a checkpoint fits a pipeline, without reading values.
+/// Checks that a checkpoint fits a pipeline, without reading values; returns what is restored.
 pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     pipeline: &Pipeline<M, B>,
     checkpoint: Checkpoint,
     settings: &Expected,
-) -> Result<Prepared, CheckpointsError> {
+) -> Result<CheckpointSource, CheckpointsError> {
     let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
     if expected != found {
         return Err(CheckpointsError::Seed { expected, found });
@@ -178,74 +171,68 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
         settings.check(&checkpoint, pipeline.run_settings())?;
     }
     warn_of_numerics(&checkpoint);
-    let scale = scale_of(&checkpoint);
-    let resumed = Resumed {
+    check_state(&checkpoint, pipeline.keeps_optimizer_state())?;
+    Ok(source)
+}
+
+/// Refuses a checkpoint without a state that the optimizer needs to continue.
+pub(super) fn check_state(
+    checkpoint: &Checkpoint,
+    is_needed: bool,
+) -> Result<(), CheckpointsError> {
+    let mut scalars = checkpoint.scalars().keys();
+    let has_state = checkpoint.tensors(Role::State).next().is_some()
+        || scalars.any(|name| name.starts_with("optimizer."));
+    // With a loss scale, all steps so far may have been skipped.
+    let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
+    if is_needed && has_stepped && !has_state {
+        let path = checkpoint.dir().to_owned();
+        return Err(CheckpointsError::NoOptimizerState { path });
+    }
+    Ok(())
+}
+
+/// Restores the values of a prepared checkpoint in place.
+pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
+    pipeline: &mut Pipeline<M, B>,
+    source: CheckpointSource,
+) -> Result<Resumed, CheckpointsError> {
+    let checkpoint = source.checkpoint().clone();
+    let path = checkpoint.dir().to_owned();
+    let restored = pipeline.restore(source, State(checkpoint.clone()));
+    restored.map_err(|error| match error {
+        PipelineError::State(StateError::Restore { rank, source }) => {
+            let source = Box::new(source);
+            CheckpointsError::Fit { rank, path, source }
+        }
+        PipelineError::State(StateError::PartlyRestored { rank, source }) => {
+            let source = Box::new(source);
+            CheckpointsError::LoadRank { rank, path, source }
+        }
+        error => error.into(),
+    })?;
+    pipeline.resume_at(checkpoint.step());
+    let learning_rates = rates_of(&checkpoint);
+    if let Some(rates) = &learning_rates {
+        pipeline.resume_learning_rates(rates.clone());
+    }
+    if let Some((factor, steps)) = scale_of(&checkpoint) {
+        pipeline.resume_loss_scale(factor, steps);
+    }
+    Ok(Resumed {
         step: checkpoint.step(),
         data_position: checkpoint.manifest().data_position,
         metadata: checkpoint.manifest().metadata(),
-        learning_rates: rates_of(&checkpoint),
+        learning_rates,
         dir: checkpoint.dir().to_owned(),
         skipped: Vec::new(),
-    };
-    let state = State(checkpoint);
-    // With a loss scale, all steps so far may have been skipped.
-    let has_stepped = resumed.step > 0 && scale.is_none();
-    if has_stepped && pipeline.keeps_optimizer_state() && state.is_empty() {
-        return Err(CheckpointsError::NoOptimizerState { path: resumed.dir });
-    }
-    Ok(Prepared {
-        source,
-        state,
-        scale,
-        resumed,
     })
 }
 
-impl Prepared {
-    /// Restores the values in place.
-    pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
-        self,
-        pipeline: &mut Pipeline<M, B>,
-    ) -> Result<Resumed, CheckpointsError> {
-        let path = self.resumed.dir.clone();
-        let restored = pipeline.restore(self.source, self.state);
-        restored.map_err(|error| match error {
-            PipelineError::State(StateError::Restore { rank, source }) => {
-                let source = Box::new(source);
-                CheckpointsError::Fit { rank, path, source }
-            }
-            PipelineError::State(StateError::PartlyRestored { rank, source }) => {
-                let source = Box::new(source);
-                CheckpointsError::LoadRank { rank, path, source }
-            }
-            error => error.into(),
-        })?;
-        let resumed = self.resumed;
-        pipeline.resume_at(resumed.step);
-        if let Some(rates) = &resumed.learning_rates {
-            pipeline.resume_learning_rates(rates.clone());
-        }
-        if let Some((factor, steps)) = self.scale {
-            pipeline.resume_loss_scale(factor, steps);
-        }
-        Ok(resumed)
-    }
-}
-
 /// The optimizer's state in a checkpoint.
-pub(super) struct State(Checkpoint);
+pub(super) struct State(pub(super) Checkpoint);
 
 impl State {
-    pub(super) fn of(checkpoint: Checkpoint) -> Self {
-        Self(checkpoint)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        let scalars = self.0.scalars().range("optimizer.".to_owned()..).next();
-        let is_of_optimizer = |(name, _): (&String, _)| name.starts_with("optimizer.");
-        self.0.tensors(Role::State).next().is_none() && !scalars.is_some_and(is_of_optimizer)
-    }
-
     fn prefix(path: &ParameterPath) -> String {
         format!("optimizer.{path}.")
     }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
 use burn::tensor::Device;
+use parking_lot::Mutex;
 use tinderbox_checkpoint::tools::{ExportOptions, Exported, export_tensors};
 use tinderbox_checkpoint::{
     CheckpointSource, LoadPlan, ModuleTypes, RankSave, Role, SaveError, SaveSize, SaveTensor,
@@ -13,9 +13,11 @@ use tinderbox_checkpoint::{
 };
 use tinderbox_deferred::{Deferred, Parameter, ParameterPath, ParameterTable, Request, Source};
 use tinderbox_fake::{Region, is_host};
-use tinderbox_pipeline::{Batch, OptimizerSnapshot, Pipeline, PipelineError, Plan, Stage};
+use tinderbox_pipeline::{
+    Batch, OptimizerSnapshot, Pipeline, PipelineError, Plan, SavedState, Stage,
+};
 
-use super::settings::{Scalars, to_saved};
+use super::settings::{of_run, to_saved};
 use crate::{CheckpointsError, DryRunError};
 
 /// Returns the parameters that each rank of each replica holds: its own, and copies of shared ones.
@@ -41,17 +43,9 @@ fn writes<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Writes> {
     let held = held_by_ranks(plan, table).into_iter();
     let held = held.map(|held| held.into_iter().map(item).collect());
     let held: Vec<Vec<(&ParameterPath, u64)>> = held.collect();
-    let mut tied = BTreeMap::<&ParameterPath, Vec<String>>::new();
-    for parameter in table.iter() {
-        if let Some(first) = &parameter.clone_of {
-            tied.entry(first)
-                .or_default()
-                .push(parameter.path.to_string());
-        }
-    }
     let with_tied = |path: &ParameterPath| {
-        let tied = tied.get(path).cloned().unwrap_or_default();
-        (path.clone(), tied)
+        let tied = table.clones(path).iter().map(ToString::to_string);
+        (path.clone(), tied.collect::<Vec<String>>())
     };
     let writes = assign_writers(&held).into_iter().zip(&held);
     let writes = writes.map(|(positions, held)| {
@@ -66,82 +60,54 @@ pub(super) fn snapshots<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
 ) -> Result<Vec<RankSnapshot>, PipelineError> {
     let writes = writes(pipeline.plan(), pipeline.model().parameters());
-    pipeline.on_ranks(move |rank, stages| RankSnapshot::of(&writes[rank.index()], stages))
+    let of_run = of_run(pipeline);
+    pipeline.on_ranks(move |rank, stages| {
+        let mut snapshot = RankSnapshot::of(&writes[rank.index()], stages);
+        // The first rank saves contents that belong to no rank.
+        if rank.index() == 0 {
+            snapshot.save.scalars.extend(of_run.iter().cloned());
+        }
+        snapshot
+    })
 }
 
-/// The contents that the ranks save.
-pub(super) struct OfRanks {
-    ranks: Vec<Mutex<Slot>>,
-    /// Scalars of the run.
-    of_run: Scalars,
-}
-
-/// The contents that one rank saves, from its snapshot to the copy on the host.
-enum Slot {
-    Snapshot(RankSnapshot),
-    /// On the host, until they are written; the error is the first of its tensors.
-    Copied(Option<Result<RankSave, SaveError>>),
-}
+/// The contents that the ranks save, each until it is written.
+pub(super) struct OfRanks(Vec<Mutex<RankSnapshot>>);
 
 impl OfRanks {
-    pub(super) fn new(ranks: Vec<RankSnapshot>, of_run: Scalars) -> Self {
-        let slots = ranks.into_iter().map(Slot::Snapshot);
-        let ranks = slots.map(Mutex::new).collect();
-        Self { ranks, of_run }
+    pub(super) fn new(ranks: Vec<RankSnapshot>) -> Self {
+        Self(ranks.into_iter().map(Mutex::new).collect())
     }
 
-    /// Returns the size of the save, assuming two tensors of optimizer state for each parameter, as in Adam:
-    /// the actual state is known only after it is copied to the host.
-    pub(super) fn size(&self) -> SaveSize {
-        let mut size = SaveSize::default();
-        for place in 0..self.ranks.len() {
-            if let Slot::Snapshot(snapshot) = &*self.slot(place) {
-                size.add_size(snapshot.size());
-            }
-        }
-        size
-    }
-
-    /// Returns the contents of a rank, each tensor in its current location.
+    /// Returns the contents of a rank, each tensor in its current location; nothing if they were returned before.
     pub(super) fn of_rank(&self, rank: u32) -> Result<RankSave, SaveError> {
-        let mut save = match &mut *self.slot(rank as usize) {
-            Slot::Snapshot(snapshot) => snapshot.to_save()?,
-            Slot::Copied(copied) => copied.take().expect("a rank is written once")?,
-        };
-        // The first rank saves contents that belong to no rank.
-        if rank == 0 {
-            save.scalars.extend(self.of_run.iter().cloned());
-        }
-        Ok(save)
+        std::mem::take(&mut *self.0[rank as usize].lock()).into_save()
     }
 
     /// As [`of_rank`](Self::of_rank), after copying the contents of all ranks on GPUs to the host: training
     /// needs that memory again, and a disk is slow.
     pub(super) fn off_devices(&self, rank: u32) -> Result<RankSave, SaveError> {
-        for place in 0..self.ranks.len() {
-            let mut slot = self.slot(place);
-            if let Slot::Snapshot(snapshot) = &*slot
-                && !snapshot.is_on_host
-            {
+        for snapshot in &self.0 {
+            let mut snapshot = snapshot.lock();
+            if !snapshot.is_on_host {
                 // The snapshot is dropped after the copy, because it prevents in-place operations on its
                 // values.
-                let copied = snapshot.to_save().and_then(RankSave::on_host);
-                *slot = Slot::Copied(Some(copied));
+                *snapshot = RankSnapshot {
+                    save: snapshot.clone().into_save()?.on_host()?,
+                    optimizers: Vec::new(),
+                    is_on_host: true,
+                };
             }
         }
         self.of_rank(rank)
     }
-
-    fn slot(&self, place: usize) -> MutexGuard<'_, Slot> {
-        let slot = self.ranks[place].lock();
-        slot.unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A snapshot of what a rank saves.
+#[derive(Clone, Default)]
 pub(super) struct RankSnapshot {
-    /// The parameters.
-    tensors: Vec<SaveTensor>,
+    save: RankSave,
+    /// The optimizers whose state is to be added.
     optimizers: Vec<OptimizerSnapshot>,
     /// Whether all of it is in host memory.
     is_on_host: bool,
@@ -159,17 +125,20 @@ impl RankSnapshot {
         });
         let tensors: BTreeMap<&ParameterPath, SaveTensor> = tensors.collect();
         Self {
-            tensors: tensors.into_values().collect(),
+            save: RankSave {
+                tensors: tensors.into_values().collect(),
+                ..RankSave::default()
+            },
             optimizers: stages.iter().map(Stage::optimizer_snapshot).collect(),
             is_on_host: stages.iter().all(|stage| is_host(stage.device())),
         }
     }
 
-    /// Returns the size of what is saved, assuming two tensors of optimizer state for each parameter.
+    /// Returns the size of what is saved, assuming two tensors of optimizer state for each parameter, as in Adam: the actual
+    /// state is known only after it is copied to the host.
     pub(super) fn size(&self) -> SaveSize {
-        let (mut size, mut save) = (SaveSize::default(), RankSave::default());
-        save.tensors.clone_from(&self.tensors);
-        for parameter in &self.tensors {
+        let (mut size, mut save) = (SaveSize::default(), self.save.clone());
+        for parameter in &self.save.tensors {
             for field in ["moment_1", "moment_2"] {
                 save.tensors.push(SaveTensor {
                     name: format!("optimizer.{}.{field}", parameter.name),
@@ -183,31 +152,35 @@ impl RankSnapshot {
     }
 
     /// Returns the contents, with the optimizer's state on the host.
-    pub(super) fn to_save(&self) -> Result<RankSave, SaveError> {
-        let mut save = RankSave::default();
-        save.tensors.clone_from(&self.tensors);
-        for optimizer in &self.optimizers {
+    pub(super) fn into_save(self) -> Result<RankSave, SaveError> {
+        let mut save = self.save;
+        for optimizer in self.optimizers {
             let state = optimizer.to_host().map_err(|source| SaveError::Optimizer {
                 source: Box::new(source),
             })?;
-            for (name, data) in state.tensors {
-                let part = state.parts.get(&name).cloned();
-                let mut tensor = SaveTensor::whole(name, Role::State, data);
-                if let Some(part) = part {
-                    let mut offset = vec![0; part.shape.len()];
-                    offset[0] = part.first_row;
-                    let region = Region::new(offset, tensor.shape);
-                    tensor.region = region.expect("a part of a tensor is smaller than it");
-                    tensor.shape = part.shape;
-                }
-                save.tensors.push(tensor);
-            }
-            let scalars = state.scalars.into_iter();
-            let scalars = scalars.map(|(name, value)| (name, to_saved(value)));
-            save.scalars.extend(scalars);
+            add_state(&mut save, state);
         }
         Ok(save)
     }
+}
+
+/// Adds the state of an optimizer to what a rank saves.
+pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
+    for (name, data) in state.tensors {
+        let part = state.parts.get(&name).cloned();
+        let mut tensor = SaveTensor::whole(name, Role::State, data);
+        if let Some(part) = part {
+            let mut offset = vec![0; part.shape.len()];
+            offset[0] = part.first_row;
+            let region = Region::new(offset, tensor.shape);
+            tensor.region = region.expect("a part of a tensor is smaller than it");
+            tensor.shape = part.shape;
+        }
+        save.tensors.push(tensor);
+    }
+    let scalars = state.scalars.into_iter();
+    let scalars = scalars.map(|(name, value)| (name, to_saved(value)));
+    save.scalars.extend(scalars);
 }
 
 /// Writes the current parameters of a pipeline to files of another library in a new directory, as
@@ -266,7 +239,7 @@ pub fn export_pipeline<M: Module + Sync + 'static, B: Batch>(
     let mut options = options.clone();
     options.modules.get_or_insert_with(of_model);
     let ranks = snapshots(pipeline)?.into_iter();
-    let tensors: Vec<SaveTensor> = ranks.flat_map(|rank| rank.tensors).collect();
+    let tensors: Vec<SaveTensor> = ranks.flat_map(|rank| rank.save.tensors).collect();
     let exported = export_tensors(&tensors, to.as_ref(), &options, &());
     exported.map_err(|source| CheckpointsError::Export {
         path: to.as_ref().to_owned(),

@@ -29,7 +29,7 @@ pub(super) const AVERAGED: &str = "averaged";
 pub(super) const WORKING_DIR: &str = "working_dir";
 
 /// Scalars with their names.
-pub(super) type Scalars = Vec<(String, Scalar)>;
+type Scalars = Vec<(String, Scalar)>;
 
 /// Returns what is saved of a run besides the values of its ranks.
 pub(super) fn of_run<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Scalars {
@@ -55,27 +55,23 @@ pub(super) fn of_base_rate(rate: f64) -> (String, Scalar) {
 
 /// Returns what is saved of the learning rates that differ from the base.
 pub(super) fn of_other_rates(rates: BTreeMap<ParameterPath, f64>) -> Scalars {
-    let named = rates.into_iter();
-    let named = named.map(|(path, rate)| (format!("{LEARNING_RATE_OF}{path}"), rate));
-    named
-        .map(|(name, rate)| (name, Scalar::Float(rate)))
-        .collect()
+    let named = rates.into_iter().map(|(path, rate)| {
+        let name = format!("{LEARNING_RATE_OF}{path}");
+        (name, Scalar::Float(rate))
+    });
+    named.collect()
 }
 
 /// Returns the learning rates of the last step, if the checkpoint has them.
 pub(super) fn rates_of(checkpoint: &Checkpoint) -> Option<StepRates> {
-    let rate = |scalar: &Scalar| match scalar {
-        Scalar::Float(rate) => Some(*rate),
-        _ => None,
-    };
-    let scalars = checkpoint.scalars();
-    let base = scalars.get(LEARNING_RATE).and_then(rate)?;
-    let others = scalars.iter().filter_map(|(name, scalar)| {
+    let others = checkpoint.scalars().iter().filter_map(|(name, rate)| {
         let path = name.strip_prefix(LEARNING_RATE_OF)?;
-        Some((ParameterPath::new(path), rate(scalar)?))
+        Some((ParameterPath::new(path), f64::try_from(*rate).ok()?))
     });
-    let others = others.collect();
-    Some(StepRates { base, others })
+    Some(StepRates {
+        base: scalar(checkpoint, LEARNING_RATE)?,
+        others: others.collect(),
+    })
 }
 
 /// Returns what is saved of the number of micro-batches.
@@ -85,24 +81,23 @@ pub(super) fn of_micro_batches(count: usize) -> (String, Scalar) {
 
 /// Returns the number of micro-batches of a step, if the checkpoint has it.
 pub(super) fn micro_batches_of(checkpoint: &Checkpoint) -> Option<u64> {
-    let Scalar::Uint(count) = checkpoint.scalars().get(MICRO_BATCHES)? else {
-        return None;
-    };
-    Some(*count)
+    scalar(checkpoint, MICRO_BATCHES)
 }
 
 /// Returns whether a checkpoint has a flag.
 pub(super) fn is_set(checkpoint: &Checkpoint, flag: &str) -> bool {
-    checkpoint.scalars().get(flag) == Some(&Scalar::Bool(true))
+    scalar(checkpoint, flag).unwrap_or(false)
 }
 
 /// Returns factor and step count of the loss scale, if the checkpoint has them.
 pub(super) fn scale_of(checkpoint: &Checkpoint) -> Option<(f64, u64)> {
-    let scalars = checkpoint.scalars();
-    match (scalars.get(SCALE_FACTOR)?, scalars.get(SCALE_STEPS)?) {
-        (Scalar::Float(factor), Scalar::Uint(steps)) => Some((*factor, *steps)),
-        _ => None,
-    }
+    let factor = scalar(checkpoint, SCALE_FACTOR)?;
+    Some((factor, scalar(checkpoint, SCALE_STEPS)?))
+}
+
+/// Returns a scalar of a checkpoint, if it has one of this name and type.
+fn scalar<T: TryFrom<Scalar>>(checkpoint: &Checkpoint, name: &str) -> Option<T> {
+    T::try_from(*checkpoint.scalars().get(name)?).ok()
 }
 
 pub(super) fn to_saved(value: BurnScalar) -> Scalar {

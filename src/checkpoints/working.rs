@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use burn::module::Module;
+use parking_lot::Mutex;
 use tinderbox_checkpoint::{
     Attempt, Checkpoint, CheckpointMeta, ModuleTypes, RankSave, Role, Run, SaveError, SaveTensor,
     Scalar, most_working_bytes,
@@ -18,10 +19,11 @@ use tinderbox_deferred::{Deferred, NumericFingerprint, ParameterPath, Request, S
 use tinderbox_pipeline::schedule::StageIndex;
 use tinderbox_pipeline::{SavedOptimizer, StageStore, StepRates, StreamedTraining, UpdatedStage};
 
-use super::resume::State;
+use super::resume::{State, check_state};
+use super::saved::add_state;
 use super::settings::{
     AVERAGED, Expected, WORKING_DIR, is_set, of_base_rate, of_micro_batches, of_other_rates,
-    rates_of, scale_of, to_saved, warn_of_numerics,
+    rates_of, warn_of_numerics,
 };
 use crate::CheckpointsError;
 
@@ -46,6 +48,7 @@ pub struct WorkingDir {
     /// Of the parameters that no checkpoint has.
     source: Arc<dyn Source>,
     modules: ModuleTypes,
+    /// A thread that panics leaves an attempt that the next start removes.
     state: Arc<Mutex<Progress>>,
 }
 
@@ -157,7 +160,7 @@ impl WorkingDir {
     #[must_use]
     pub fn allow_changes<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> Self {
         let allowed = names.into_iter().map(S::into);
-        self.lock().settings.allowed.extend(allowed);
+        self.state.lock().settings.allowed.extend(allowed);
         self
     }
 
@@ -165,24 +168,19 @@ impl WorkingDir {
     /// [`Checkpoints::describe_learning_rates`](crate::Checkpoints::describe_learning_rates).
     #[must_use]
     pub fn describe_learning_rates(self, schedule: impl Into<String>) -> Self {
-        self.lock().settings.learning_rates = Some(schedule.into());
+        self.state.lock().settings.learning_rates = Some(schedule.into());
         self
     }
 
     /// Returns the checkpoint of the last step; `None` before the first one.
     pub fn checkpoint(&self) -> Option<Checkpoint> {
-        let current = self.lock().current.clone();
+        let current = self.state.lock().current.clone();
         current.map(Arc::unwrap_or_clone)
     }
 
     /// Returns the learning rates of the last step; `None` before the first one, or if the checkpoint does not have them.
     pub fn learning_rates(&self) -> Option<StepRates> {
-        rates_of(&*self.lock().current.clone()?)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        // A thread that panics leaves an attempt that the next start removes.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        rates_of(&*self.state.lock().current.clone()?)
     }
 
     /// Begins to write a step.
@@ -215,11 +213,7 @@ impl Progress {
         if is_set(checkpoint, AVERAGED) {
             return Err(CheckpointsError::Averaged { path });
         }
-        // With a loss scale, all steps so far may have been skipped.
-        let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
-        if has_stepped && training.keeps_state && State::of(checkpoint.clone()).is_empty() {
-            return Err(CheckpointsError::NoOptimizerState { path });
-        }
+        check_state(checkpoint, training.keeps_state)?;
         let trained = training.trained.iter().flat_map(|(_, paths)| paths);
         let trained: BTreeSet<&str> = trained.map(ParameterPath::as_str).collect();
         let others = checkpoint.tensors(Role::Model);
@@ -242,24 +236,22 @@ impl Training {
         let parameters = updated.parameters.into_iter();
         let parameters =
             parameters.map(|(path, value)| SaveTensor::whole(path.as_str(), Role::Model, value));
-        let states = updated.optimizer.tensors.into_iter();
-        let states = states.map(|(name, data)| SaveTensor::whole(name, Role::State, data));
-        let scalars = updated.optimizer.scalars.into_iter();
-        let scalars = scalars.map(|(name, value)| (name, to_saved(value)));
-        let of_run = self.scalars.clone().into_iter().filter(|_| rank == 0);
-        let base = (rank == 0).then(|| of_base_rate(updated.rates.base));
-        let rates = base.into_iter().chain(of_other_rates(updated.rates.others));
-        let part = RankSave {
-            tensors: parameters.chain(states).collect(),
-            scalars: scalars.chain(of_run).chain(rates).collect(),
+        let mut part = RankSave {
+            tensors: parameters.collect(),
+            scalars: of_other_rates(updated.rates.others).into_iter().collect(),
         };
+        add_state(&mut part, updated.optimizer);
+        if rank == 0 {
+            part.scalars.extend(self.scalars.clone());
+            part.scalars.extend([of_base_rate(updated.rates.base)]);
+        }
         Ok((rank as u32, part))
     }
 }
 
 impl StageStore for WorkingDir {
     fn start(&self, training: &StreamedTraining<'_>) -> Result<(), Failed> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.check(training)?;
         let trained = training.trained.iter();
         let stages: Vec<StageIndex> = trained.map(|(stage, _)| *stage).collect();
@@ -303,7 +295,7 @@ impl StageStore for WorkingDir {
     }
 
     fn optimizer(&self) -> Option<Arc<dyn SavedOptimizer>> {
-        Some(Arc::new(State::of(self.checkpoint()?)))
+        Some(Arc::new(State(self.checkpoint()?)))
     }
 
     fn scratch_dir(&self) -> Option<PathBuf> {
@@ -312,7 +304,7 @@ impl StageStore for WorkingDir {
 
     /// Returns when a thread writes it, and has written what was given before.
     fn write(&self, step: u64, updated: UpdatedStage) -> Result<(), Failed> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let part = state.training()?.part(updated)?;
         if state.writing.as_ref().map(|writing| writing.step) != Some(step) {
             state.writing = Some(self.begin(&state, step)?);
@@ -325,7 +317,7 @@ impl StageStore for WorkingDir {
             return Ok(());
         }
         // The thread has ended with an error.
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match &mut state.writing {
             Some(writing) => writing.finish().map(drop),
             None => Err("the directory was started again meanwhile".into()),
@@ -333,7 +325,7 @@ impl StageStore for WorkingDir {
     }
 
     fn commit(&self, step: u64) -> Result<(), Failed> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let begun = state.writing.take();
         let mut writing = match begun.filter(|writing| writing.step == step) {
             Some(writing) => writing,

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -14,8 +13,7 @@ use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::{World, WorldError, with_causes};
 
 use super::Checkpoints;
-use super::resume::{Resumed, SkippedCheckpoint, prepare};
-use super::saved::RankSnapshot;
+use super::resume::{Resumed, SkippedCheckpoint, prepare, restore};
 use crate::CheckpointsError;
 
 /// Returns what this process has made, if all have made theirs. What it could not make because another process failed is
@@ -116,18 +114,6 @@ impl Checkpoints {
         Ok(Self::of(run, Some(world.clone())))
     }
 
-    /// The same, for a call that may be repeated.
-    fn for_calls(&self) -> Arc<Self> {
-        Arc::new(Self {
-            run: self.run.clone(),
-            place: self.place.clone(),
-            world: self.world.clone(),
-            saving: Mutex::default(),
-            settings: self.settings.clone(),
-            ..*self
-        })
-    }
-
     /// Saves what the rank of this process holds, as one of all. If a process is lost and the pipeline continues without it, the
     /// others save again.
     pub(super) fn save_in_world<M: Module + Sync + 'static, B: Batch>(
@@ -140,7 +126,7 @@ impl Checkpoints {
         if self.in_background {
             return Err(CheckpointsError::BackgroundInWorld);
         }
-        let (saves, world) = (self.for_calls(), world.clone());
+        let (saves, world) = (self.clone(), world.clone());
         let was_begun = AtomicBool::new(false);
         pipeline.repeatable(move |pipeline| {
             let step = pipeline.steps();
@@ -162,15 +148,13 @@ impl Checkpoints {
         metadata: Value,
     ) -> Result<PathBuf, CheckpointsError> {
         let step = pipeline.steps();
-        let (mut meta, of_run, own) = self.contents(pipeline, data_position, metadata)?;
+        let (mut meta, own) = self.contents(pipeline, data_position, metadata)?;
         // The ranks after these have no stage.
         let writers = meta.world_size as usize;
-        // A process that waits has no rank.
-        let own = own.first();
-        let size = own.map_or_else(SaveSize::default, RankSnapshot::size);
-        let sizes = world.all_gather(size)?;
         let mut size = SaveSize::default();
-        sizes.into_iter().for_each(|of_rank| size.add_size(of_rank));
+        for of_process in world.all_gather(meta.size)? {
+            size.add_size(of_process.unwrap_or_default());
+        }
         meta.size = Some(size);
 
         let mut attempt: Option<Attempt> = None;
@@ -186,11 +170,9 @@ impl Checkpoints {
             if world.rank().index() >= writers {
                 return Ok(());
             }
-            let save = own.map(RankSnapshot::to_save).transpose()?;
-            let mut save = save.unwrap_or_default();
-            if world.is_first() {
-                save.scalars.extend(of_run);
-            }
+            // A process that waits has no rank.
+            let own = own.into_iter().next().unwrap_or_default();
+            let save = own.into_save()?;
             handle.write_rank(world.rank().index() as u32, &save.tensors, &save.scalars)
         };
         // Without the agreement of all, the attempt of the first is dropped, which removes its files.
@@ -212,7 +194,7 @@ impl Checkpoints {
         world: &World,
         pipeline: &mut Pipeline<M, B>,
     ) -> Result<Option<Resumed>, CheckpointsError> {
-        let (saves, world) = (self.for_calls(), world.clone());
+        let (saves, world) = (self.clone(), world.clone());
         pipeline.repeatable_change(move |pipeline| saves.resume_once(&world, pipeline))
     }
 
@@ -239,25 +221,26 @@ impl Checkpoints {
             Ok((prepare(pipeline, checkpoint, &self.settings)?, skipped))
         });
         // Before anything is changed.
-        let (prepared, skipped) = agree(world, prepared, |error| error)?;
-        let mut resumed = prepared.restore(pipeline)?;
+        let (source, skipped) = agree(world, prepared, |error| error)?;
+        let mut resumed = restore(pipeline, source)?;
         let skipped = world.from_first(|| {
             let skipped = skipped.iter().map(|skipped| self.set_aside(skipped));
-            let parts = skipped.map(|one| {
+            let named = skipped.map(|one| SkippedCheckpoint {
                 // The name, since a path that is not UTF-8 can't be sent.
-                let name = one.set_aside.as_deref().and_then(Path::file_name);
-                let name = name.map(|name| name.to_string_lossy().into_owned());
-                (one.step, one.reason, name)
+                set_aside: one
+                    .set_aside
+                    .as_deref()
+                    .and_then(Path::file_name)
+                    .map(PathBuf::from),
+                ..one
             });
-            Ok::<Vec<_>, WorldError>(parts.collect())
+            Ok::<Vec<_>, WorldError>(named.collect())
         })?;
-        let skipped = skipped.into_iter();
-        let skipped = skipped.map(|(step, reason, name)| SkippedCheckpoint {
-            step,
-            reason,
-            set_aside: name.map(|name| self.place.join(name)),
+        let placed = skipped.into_iter().map(|one| SkippedCheckpoint {
+            set_aside: one.set_aside.map(|name| self.place.join(name)),
+            ..one
         });
-        resumed.skipped = skipped.collect();
+        resumed.skipped = placed.collect();
         Ok(Some(resumed))
     }
 }

@@ -150,10 +150,9 @@ impl Verification {
             } => (format!("{largest:.2e}"), format!("{relative:.2e}")),
             _ => (String::new(), String::new()),
         };
-        let dims: Vec<String> = parameter.shape.iter().map(u64::to_string).collect();
         [
             parameter.path.to_string(),
-            format!("[{}]", dims.join(", ")),
+            format!("{:?}", parameter.shape),
             difference,
             relative,
             verdict.to_owned(),
@@ -206,27 +205,22 @@ fn size(gradient: &TensorData) -> f64 {
 
 fn compared(plain: &TensorData, pipeline: &TensorData, largest_of_all: f64) -> GradientComparison {
     let is_bit_equal = plain.dtype() == pipeline.dtype() && plain.as_bytes() == pipeline.as_bytes();
-    if is_bit_equal {
-        return GradientComparison::Both {
-            largest_difference: 0.0,
-            relative_difference: 0.0,
-            is_rounding: true,
-            is_bit_equal,
-        };
-    }
-    let (mut largest, size) = (0.0_f64, size(plain));
-    for (a, b) in plain.iter::<f64>().zip(pipeline.iter::<f64>()) {
+    let size = size(plain);
+    let difference = |(a, b): (f64, f64)| match (a - b).abs() {
         // Infinities can be equal.
-        let difference = if a == b { 0.0 } else { (a - b).abs() };
-        largest = match difference.is_nan() {
-            true => f64::INFINITY,
-            false => largest.max(difference),
-        };
-    }
+        _ if a == b => 0.0,
+        difference if difference.is_nan() => f64::INFINITY,
+        difference => difference,
+    };
+    let differences = plain.iter().zip(pipeline.iter()).map(difference);
+    let largest = match is_bit_equal {
+        true => 0.0,
+        false => differences.fold(0.0, f64::max),
+    };
     let is_finite = largest.is_finite() && size.is_finite();
     GradientComparison::Both {
         largest_difference: largest,
-        relative_difference: match is_finite {
+        relative_difference: match is_bit_equal || is_finite {
             true => relative(largest, size),
             false => f64::INFINITY,
         },

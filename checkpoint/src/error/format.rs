@@ -216,11 +216,8 @@ pub enum FormatError {
         found: Digest,
     },
     /// A hexadecimal number is malformed.
-    #[error("expected {expected_digits} lower-case hexadecimal digits")]
-    Hex {
-        /// Expected number of digits.
-        expected_digits: usize,
-    },
+    #[error("expected {} lower-case hexadecimal digits", Digest::HEX_LEN)]
+    Hex,
     /// The JSON does not match the format.
     #[error("its JSON does not match the format")]
     Json {

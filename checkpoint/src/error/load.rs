@@ -2,10 +2,10 @@
 
 use std::{error::Error, io, path::PathBuf};
 
-use tinderbox_deferred::Mismatches;
+use tinderbox_deferred::{Mismatches, with_causes};
 use tinderbox_fake::RegionError;
 
-use super::{FormatError, HeaderError, LayoutError, chain};
+use super::{FormatError, HeaderError, LayoutError};
 use crate::{Digest, StoredDType};
 
 /// The reason why a checkpoint can't be read.
@@ -405,7 +405,7 @@ impl LoadError {
 
     /// Returns the message with the messages of all sources, on one line.
     pub fn chain(&self) -> String {
-        chain(self)
+        with_causes(self)
     }
 }
 
@@ -427,7 +427,7 @@ fn way_out(reason: &LoadError) -> &'static str {
 
 /// Formats one reason per line, each with its sources.
 fn list(reasons: &[LoadError]) -> String {
-    let lines = reasons.iter().map(|r| format!("\n  {}", chain(r)));
+    let lines = reasons.iter().map(|r| format!("\n  {}", r.chain()));
     lines.collect()
 }
 

@@ -9,14 +9,6 @@ pub(crate) use load::class_of_io;
 pub use load::{ErrorClass, LoadError};
 pub use save::SaveError;
 
-/// Returns an error with its sources, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let sources = std::iter::successors(error.source(), |error| (*error).source());
-    sources.fold(error.to_string(), |text, source| {
-        format!("{text}: {source}")
-    })
-}
-
 /// Truncates a text of unknown length, to keep messages readable.
 pub(crate) fn short(text: &str) -> String {
     const MOST: usize = 80;

@@ -89,7 +89,7 @@ pub enum SaveError {
         "{} attempts to save step {step} are or may be alive: {}; when no process is saving, \
          `Run::clean_when_idle` removes them",
         .attempts.len(),
-        names(.attempts)
+        .attempts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]
     SeveralAttempts {
         /// The step.
@@ -361,9 +361,4 @@ pub enum SaveError {
         /// The actual value.
         found: Vec<u64>,
     },
-}
-
-fn names(attempts: &[AttemptId]) -> String {
-    let names: Vec<String> = attempts.iter().map(AttemptId::to_string).collect();
-    names.join(", ")
 }

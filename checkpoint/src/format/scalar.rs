@@ -1,12 +1,12 @@
 //! Scalar values of an optimizer's state.
 
-use derive_more::Display;
+use derive_more::{Display, TryInto};
 use serde::{Deserialize, Serialize};
 
 /// A scalar value of an optimizer's state, such as a step count or the power of a moment.
 ///
 /// Two scalars are equal if their types and bits are: a `NaN` equals itself, and `0.0` does not equal `-0.0`.
-#[derive(Clone, Copy, Debug, Display, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, TryInto, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scalar {
     /// A signed integer.

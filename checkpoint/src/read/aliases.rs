@@ -46,11 +46,11 @@ impl Alias<'_> {
     ) -> Result<bool, LoadError> {
         let checkpoint = loading.checkpoint;
         let pair = [first, &self.wanted].map(Compared::of);
-        if checkpoint.kept().compared.contains(&pair) {
+        if checkpoint.kept.lock().compared.contains(&pair) {
             return Ok(true);
         }
         let is_equal = self.has_values(loading, values.as_bytes())?;
-        let mut kept = checkpoint.kept();
+        let mut kept = checkpoint.kept.lock();
         if is_equal && kept.compared.len() < MAX_COMPARED {
             kept.compared.push(pair);
         }
@@ -60,30 +60,24 @@ impl Alias<'_> {
     /// Reads the other tensor in pieces, several at a time.
     fn has_values(&self, loading: Load<'_>, mut values: &[u8]) -> Result<bool, LoadError> {
         let wanted = &self.wanted;
-        let invalid = |source| LoadError::Region {
-            tensor: wanted.tensor.name.clone(),
-            source,
-        };
         // Elements of a piece are consecutive in the loaded values.
         let turned = |region: &Region| match wanted.transposed {
-            true => reversed(region).map_err(invalid),
-            false => Ok(region.clone()),
+            true => reversed(region),
+            false => region.clone(),
         };
         let most = PIECE_BYTES / wanted.dtype.size() as u64;
-        let pieces = pieces(&turned(&wanted.region)?, most);
+        let pieces = pieces(&turned(&wanted.region), most).into_iter();
+        let pieces = pieces.map(|piece| Wanted {
+            region: turned(&piece),
+            ..wanted.clone()
+        });
+        let pieces: Vec<Wanted<'_>> = pieces.collect();
+        let silent = Load {
+            progress: &(),
+            ..loading
+        };
         for some in pieces.chunks(loading.threads.max(1)) {
-            let some = some.iter().map(|piece| {
-                Ok(Wanted {
-                    region: turned(piece)?,
-                    ..wanted.clone()
-                })
-            });
-            let some = some.collect::<Result<Vec<_>, LoadError>>()?;
-            let silent = Load {
-                progress: &(),
-                ..loading
-            };
-            for piece in load(silent, &some)? {
+            for piece in load(silent, some)? {
                 let Some(rest) = values.strip_prefix(piece.as_bytes()) else {
                     return Ok(false);
                 };

@@ -3,13 +3,15 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::SystemTime,
 };
 
+use parking_lot::Mutex;
+
 use super::{
     files::{Files, Kept},
-    shard::{ShardFile, check_digest, check_header},
+    shard::{Held, ShardFile, check_digest, check_header},
 };
 use crate::{
     Chunk, DocumentEntry, FileEntry, LoadError, Manifest, Role, Scalar, TensorEntry,
@@ -33,7 +35,8 @@ pub struct Checkpoint {
     /// For each file, the indices of its tensors and of their chunks, in file order.
     contents: Arc<Vec<Vec<(usize, usize)>>>,
     files: Arc<Files>,
-    kept: Arc<Mutex<Kept>>,
+    /// What is kept from one load to the next.
+    pub(super) kept: Arc<Mutex<Kept>>,
 }
 
 impl Checkpoint {
@@ -53,7 +56,7 @@ impl Checkpoint {
 
     /// Whether blocks of its files have digests.
     pub(super) fn has_digests(&self) -> bool {
-        !self.files.are_plain()
+        self.files.plain.is_none()
     }
 
     /// Opens a directory of a store.
@@ -105,12 +108,6 @@ impl Checkpoint {
         }
     }
 
-    /// Returns what is kept from one load to the next.
-    pub(super) fn kept(&self) -> MutexGuard<'_, Kept> {
-        // It is whole after a panic.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.place
@@ -123,9 +120,9 @@ impl Checkpoint {
 
     /// Returns a description for messages.
     pub(super) fn describe(&self) -> String {
-        let what = match self.files.are_plain() {
-            true => "pretrained weights",
-            false => "checkpoint",
+        let what = match self.has_digests() {
+            true => "checkpoint",
+            false => "pretrained weights",
         };
         format!("{what} {}", self.place.display())
     }
@@ -145,30 +142,39 @@ impl Checkpoint {
             .get(entry, position, || self.open_file(entry, position))
     }
 
-    /// Opens a file whose blocks have digests.
+    /// Opens a file whose blocks have digests; checks its size and its header.
+    ///
+    /// Memory: the header, whose size is bounded by the size of the file.
     fn open_file(&self, entry: &FileEntry, position: usize) -> Result<ShardFile, LoadError> {
-        let (store, block) = (&*self.store, self.manifest.block_bytes);
-        let (shard, header) = ShardFile::open(store, &self.files_dir, entry, block)?;
-        if !self.kept().proven.contains(&position) {
+        let (store, name) = (&*self.store, join(&self.files_dir, &entry.name));
+        let file = store.open(&name).map_err(store.failed("open", &name))?;
+        let path = store.place(&name);
+        if file.bytes() != entry.size_bytes {
+            return Err(LoadError::FileSize {
+                path,
+                expected_bytes: entry.size_bytes,
+                found_bytes: file.bytes(),
+            });
+        }
+        let shard = ShardFile::new(path, file, Some(self.manifest.block_bytes));
+        let header = shard.header(entry)?;
+        if !self.kept.lock().proven.contains(&position) {
             let checked = check_header(&header, self.contents(position), entry);
             checked.map_err(|source| LoadError::Header {
                 path: shard.path.clone(),
                 source,
             })?;
-            self.kept().proven.insert(position);
+            self.kept.lock().proven.insert(position);
         }
         Ok(shard)
     }
 
     /// Opens the file of this name.
     pub(super) fn file_named(&self, name: &str) -> Result<Arc<ShardFile>, LoadError> {
-        let files = &self.manifest.files;
-        // Validation of the manifest ensures that every chunk's file is listed, sorted by name.
-        let position = files.binary_search_by(|f| (*f.name).cmp(name));
-        let position = position.map_err(|_| LoadError::NotAFile {
+        let position = position_of(&self.manifest, name);
+        self.file(position.ok_or_else(|| LoadError::NotAFile {
             path: self.place.join(name),
-        })?;
-        self.file(position)
+        })?)
     }
 
     /// Returns the plan that was saved with the checkpoint, in the planner's format; `None` without one.
@@ -218,12 +224,12 @@ impl Checkpoint {
     ) -> Result<(), E> {
         let shard = self.file(position)?;
         each(&shard.header(&self.manifest.files[position])?)?;
-        let mut held = Vec::new();
+        let mut held = Held::default();
         for (tensor, chunk) in self.contents(position) {
             let chunk = shard.chunk(tensor, chunk);
             for span in chunk.blocks() {
-                chunk.hold(span, &mut held, false)?;
-                each(&held)?;
+                chunk.hold(span, &mut held)?;
+                each(held.block())?;
             }
         }
         Ok(())
@@ -271,17 +277,22 @@ impl Checkpoint {
     }
 }
 
+/// Returns the index of the file of this name.
+fn position_of(manifest: &Manifest, name: &str) -> Option<usize> {
+    // Validation of the manifest ensures this order, and that the file of every chunk is listed.
+    let found = manifest
+        .files
+        .binary_search_by(|file| (*file.name).cmp(name));
+    found.ok()
+}
+
 /// Returns the chunks of every file, in file order.
 fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
-    let names: BTreeMap<&str, usize> = {
-        let files = manifest.files.iter().enumerate();
-        files.map(|(at, file)| (&*file.name, at)).collect()
-    };
     let mut contents = vec![Vec::new(); manifest.files.len()];
     for (tensor, entry) in manifest.tensors.iter().enumerate() {
         for (chunk, found) in entry.chunks.iter().enumerate() {
-            // Validation of the manifest ensures that every chunk's file is listed.
-            contents[names[&*found.file]].push((tensor, chunk));
+            let file = position_of(manifest, &found.file);
+            contents[file.expect("the file of every chunk is listed")].push((tensor, chunk));
         }
     }
     for chunks in &mut contents {

@@ -5,11 +5,7 @@ use std::{collections::BTreeSet, fmt};
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{Request, SourceError};
 
-use super::{
-    CheckpointSource,
-    plan::{blocks_of, span_of},
-    source::Found,
-};
+use super::{CheckpointSource, plan::blocks_of, source::Found};
 use crate::Checkpoint;
 
 /// The bytes that each of several ranks would read from a checkpoint.
@@ -87,10 +83,11 @@ fn of_rank(checkpoint: &Checkpoint, found: &Found<'_>, threads: usize) -> RankLo
             if !blocks.is_empty() {
                 files.insert(&*chunk.file);
             }
-            let spans = blocks
-                .iter()
-                .map(|blocks| span_of(chunk, blocks, block_bytes));
-            rank.read_bytes += spans.map(|span| span.end - span.start).sum::<u64>();
+            for blocks in blocks {
+                // The last block of a chunk may be shorter.
+                let end = (blocks.end * block_bytes).min(chunk.len_bytes);
+                rank.read_bytes += end - blocks.start * block_bytes;
+            }
         }
     }
     let opened = manifest.files.iter().filter(|f| files.contains(&*f.name));

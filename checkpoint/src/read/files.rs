@@ -1,15 +1,15 @@
 //! What a checkpoint keeps from one load to the next: its open files, memory, and what was compared.
 
-use std::{
-    collections::BTreeSet,
-    ops::Range,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use burn::tensor::DType;
+use parking_lot::Mutex;
 use tinderbox_fake::Region;
 
-use super::{plan::Wanted, shard::ShardFile};
+use super::{
+    plan::Wanted,
+    shard::{Held, ShardFile},
+};
 use crate::{
     FileEntry, LoadError,
     store::{FileVersion, LocalStore, Store},
@@ -40,20 +40,6 @@ pub(super) struct Kept {
     pub(super) compared: Vec<[Compared; 2]>,
 }
 
-/// The memory in which a thread has the block that it has read.
-#[derive(derive_more::Debug, Default)]
-pub(super) struct Held {
-    #[debug(skip)]
-    pub(super) memory: Vec<u8>,
-    /// Where in the memory the block is.
-    pub(super) range: Range<usize>,
-    /// Memory to transpose.
-    #[debug(skip)]
-    pub(super) scratch: Vec<u8>,
-    /// Whether the cache of the system is bypassed.
-    pub(super) uncached: bool,
-}
-
 /// A part of a tensor that was compared.
 #[derive(Debug, PartialEq)]
 pub(super) struct Compared {
@@ -75,19 +61,18 @@ impl Compared {
 }
 
 /// The most recently used files.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Files {
     /// Each with its index in the manifest, the most recently used first.
     open: Mutex<Vec<(usize, Arc<Slot>)>>,
-    most: usize,
     /// Where files without digests are.
-    plain: Option<Plain>,
+    pub(super) plain: Option<Plain>,
 }
 
 /// Files without digests: one that is opened again must be the same, because another of the same name could not be
 /// detected.
 #[derive(Debug)]
-struct Plain {
+pub(super) struct Plain {
     dir: LocalStore,
     versions: Vec<FileVersion>,
 }
@@ -101,18 +86,8 @@ impl Plain {
         let (file, version) = self.dir.open_version(name)?;
         let path = self.dir.place(name);
         match self.versions.get(position) == Some(&version) {
-            true => Ok(ShardFile::plain(path, file)),
+            true => Ok(ShardFile::new(path, file, None)),
             false => Err(LoadError::Replaced { path }),
-        }
-    }
-}
-
-impl Default for Files {
-    fn default() -> Self {
-        Self {
-            open: Mutex::default(),
-            most: most_open(),
-            plain: None,
         }
     }
 }
@@ -131,13 +106,7 @@ impl Files {
         Self {
             open: Mutex::new(first.map(Arc::new).enumerate().collect()),
             plain: Some(Plain { dir, versions }),
-            ..Self::default()
         }
-    }
-
-    /// Returns whether these are files without digests.
-    pub(super) fn are_plain(&self) -> bool {
-        self.plain.is_some()
     }
 
     /// Returns the file at this index in the manifest, with a validated header. One with digests is opened by `open`.
@@ -148,7 +117,7 @@ impl Files {
         open: impl FnOnce() -> Result<ShardFile, LoadError>,
     ) -> Result<Arc<ShardFile>, LoadError> {
         let slot = self.slot(position);
-        let mut file = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = slot.lock();
         if let Some(file) = &*file {
             return Ok(file.clone());
         }
@@ -161,11 +130,11 @@ impl Files {
 
     /// Returns the slot of a file and marks it as the most recently used.
     fn slot(&self, position: usize) -> Arc<Slot> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let known = open.iter().position(|(at, _)| *at == position);
         let slot = known.map_or_else(Arc::default, |at| open.remove(at).1);
         open.insert(0, (position, slot.clone()));
-        open.truncate(self.most);
+        open.truncate(most_open());
         slot
     }
 }

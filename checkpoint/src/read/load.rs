@@ -9,9 +9,8 @@ use tinderbox_pages::{Memory, Part};
 
 use super::{
     Checkpoint,
-    files::Held,
     plan::{Wanted, blocks_of},
-    shard::OpenChunk,
+    shard::{Held, OpenChunk},
     transfer::Transfer,
     transpose::{Elements, Transposed},
 };
@@ -106,8 +105,7 @@ enum Work<'a, 'out> {
 pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorData>, LoadError> {
     let block_bytes = load.checkpoint.manifest().block_bytes.bytes();
     let uncached = load.uncached && block_bytes >= UNCACHED_BYTES;
-    let mut outs = Vec::with_capacity(wanted.len());
-    let mut transfers = Vec::with_capacity(wanted.len());
+    let mut outs: Vec<(Transfer, Memory)> = Vec::with_capacity(wanted.len());
     for one in wanted {
         let tensor = one.tensor;
         let inside = one.region.check_inside(&tensor.shape);
@@ -121,30 +119,29 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
             found: tensor.dtype,
             expected: tinderbox_fake::dtype_name(one.dtype).to_owned(),
         })?;
-        transfers.push(transfer);
         // Of values that are read around the cache, whole blocks go directly into their memory. Burn copies them if it needs a `Vec`.
         let align = match uncached && transfer.is_copy() && !one.transposed {
             true => PAGE_BYTES,
             false => one.dtype.size(),
         };
-        outs.push(memory(one, align)?);
+        outs.push((transfer, memory(one, align)?));
     }
     let mut items = Vec::new();
-    for ((wanted, transfer), out) in wanted.iter().zip(transfers).zip(&mut outs) {
-        push_work(wanted, block_bytes, out.parts(), |work| {
-            items.push(Item {
-                wanted,
-                transfer,
-                work,
-            });
-        });
+    for (wanted, (transfer, out)) in wanted.iter().zip(&mut outs) {
+        let item = |work| Item {
+            wanted,
+            transfer: *transfer,
+            work,
+        };
+        let work = divide(wanted, block_bytes, out.parts());
+        items.extend(work.into_iter().map(item));
     }
     let threads = match uncached {
         true => uncached_threads(load.threads),
         false => load.threads,
     };
     run(load, items, threads, uncached)?;
-    let data = outs.into_iter().zip(wanted).map(|(out, one)| {
+    let data = outs.into_iter().zip(wanted).map(|((_, out), one)| {
         // The sizes fit `usize`, because the bytes were allocated or there are none.
         let mut shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
         if one.transposed {
@@ -169,14 +166,14 @@ fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
 }
 
 /// Divides a region into work items.
-fn push_work<'a, 'out>(
+fn divide<'a, 'out>(
     one: &'a Wanted<'a>,
     block_bytes: u64,
     mut out: Part<'out>,
-    mut push: impl FnMut(Work<'a, 'out>),
-) {
+) -> Vec<Work<'a, 'out>> {
+    let mut work = Vec::new();
     if out.is_empty() {
-        return;
+        return work;
     }
     let element = one.tensor.dtype.size_bytes();
     if one.transposed {
@@ -185,10 +182,11 @@ fn push_work<'a, 'out>(
         for chunk in &one.tensor.chunks {
             let blocks = blocks_of(chunk, &one.region, element, block_bytes);
             let blocks: Vec<u64> = blocks.into_iter().flatten().collect();
-            let some = blocks.chunks(most as usize);
-            some.for_each(|some| push(Work::Transposed(chunk, some.to_vec(), out.clone())));
+            for some in blocks.chunks(most as usize) {
+                work.push(Work::Transposed(chunk, some.to_vec(), out.clone()));
+            }
         }
-        return;
+        return work;
     }
     let mut spans = Vec::new();
     for chunk in &one.tensor.chunks {
@@ -196,7 +194,7 @@ fn push_work<'a, 'out>(
         match (runs.next(), runs.next()) {
             (None, _) => {}
             (Some(run), None) => spans.push((chunk, run)),
-            (Some(_), Some(_)) => return push(Work::Strided(out)),
+            (Some(_), Some(_)) => return vec![Work::Strided(out)],
         }
     }
     // The overlaps cover the region, because the chunks tile the tensor.
@@ -215,10 +213,11 @@ fn push_work<'a, 'out>(
                 target: 0,
                 len: end - begin,
             };
-            push(Work::Span(chunk, part, now));
+            work.push(Work::Span(chunk, part, now));
             (begin, out) = (end, rest);
         }
     }
+    work
 }
 
 /// Runs all work items; stops at the first error.
@@ -229,39 +228,34 @@ fn run(
     uncached: bool,
 ) -> Result<(), LoadError> {
     let checkpoint = load.checkpoint;
-    let mut scratch = std::mem::take(&mut checkpoint.kept().scratch);
+    let mut scratch = std::mem::take(&mut checkpoint.kept.lock().scratch);
     scratch.resize_with(threads.max(1), Held::default);
     let results = parallel_with(&mut scratch, items, |held, item| {
         // Of a strided region, the system reads ahead for its thread.
         held.uncached = uncached && !matches!(item.work, Work::Strided(_));
         item.run(load, held)
     });
-    checkpoint.kept().scratch = scratch;
+    checkpoint.kept.lock().scratch = scratch;
     results.into_iter().collect()
 }
 
 impl Item<'_, '_> {
     fn run(self, load: Load<'_>, held: &mut Held) -> Result<(), LoadError> {
-        let Self {
-            wanted,
-            transfer,
-            work,
-        } = self;
         let mut read = |chunk: &Chunk, read: &mut dyn FnMut(&mut ChunkReader<'_>) -> Read| {
             let shard = load.checkpoint.file_named(&chunk.file)?;
             let elements = read(&mut ChunkReader {
-                chunk: shard.chunk(wanted.tensor, chunk),
-                transfer,
-                element: wanted.dtype.size() as u64,
+                chunk: shard.chunk(self.wanted.tensor, chunk),
+                transfer: self.transfer,
+                element: self.wanted.dtype.size() as u64,
                 held: &mut *held,
                 held_span: None,
                 is_alone: false,
             })?;
-            let bytes = elements * wanted.dtype.size() as u64;
+            let bytes = elements * self.wanted.dtype.size() as u64;
             load.progress.advanced(bytes);
             Ok(())
         };
-        match work {
+        match self.work {
             Work::Span(chunk, run, out) => {
                 let out = out.ready();
                 read(chunk, &mut |reader| {
@@ -271,9 +265,9 @@ impl Item<'_, '_> {
             }
             Work::Strided(out) => {
                 let out = out.ready();
-                let mut chunks = wanted.tensor.chunks.iter();
+                let mut chunks = self.wanted.tensor.chunks.iter();
                 chunks.try_for_each(|chunk| {
-                    let mut runs = chunk.region.runs(&wanted.region);
+                    let mut runs = chunk.region.runs(&self.wanted.region);
                     match runs.peek() {
                         None => Ok(()),
                         Some(_) => read(chunk, &mut |reader| {
@@ -285,7 +279,7 @@ impl Item<'_, '_> {
             Work::Transposed(chunk, blocks, out) => read(chunk, &mut |reader| {
                 let mut blocks = blocks.iter();
                 blocks.try_fold(0, |read, block| {
-                    Ok(read + reader.transpose(*block, &wanted.region, &out)?)
+                    Ok(read + reader.transpose(*block, &self.wanted.region, &out)?)
                 })
             }),
         }
@@ -323,22 +317,17 @@ impl ChunkReader<'_> {
             let len = (stop - source) / stored * self.element;
             let place = &mut out[target as usize..(target + len) as usize];
             let is_whole = source == span.start && stop == span.end && self.transfer.is_copy();
-            if !(is_whole && self.read_into(span.start, place)?) {
+            if !(is_whole && self.chunk.read(span.start, place, self.held.uncached)?) {
                 let from = (source - span.start) as usize..(stop - span.start) as usize;
                 if self.held_span.as_ref() != Some(&span) {
                     self.hold(span)?;
                 }
-                let copied = self.transfer.copy(&self.block()[from], place);
+                let copied = self.transfer.copy(&self.held.block()[from], place);
                 copied.map_err(|invalid| self.chunk.invalid(invalid))?;
             }
             (source, target) = (stop, target + len);
         }
         Ok(run.len)
-    }
-
-    /// Returns the bytes that were read.
-    fn block(&self) -> &[u8] {
-        &self.held.memory[self.held.range.clone()]
     }
 
     /// Reads a block, and writes its elements to their positions in a transposed region. Returns their number.
@@ -360,26 +349,14 @@ impl ChunkReader<'_> {
                 checked.map_err(|invalid| self.chunk.invalid(invalid))?;
             }
         }
-        let element = self.element as usize;
-        out.put(elements, self.transfer, element, &mut self.held.scratch);
+        out.put(elements, self.transfer, &mut self.held.scratch);
         Ok(count)
-    }
-
-    /// Reads a span directly to its place, if that is possible.
-    fn read_into(&self, start: u64, place: &mut [u8]) -> Result<bool, LoadError> {
-        match self.held.uncached {
-            true => self.chunk.read_direct(start, place),
-            false => self.chunk.read(start, place).map(|()| true),
-        }
     }
 
     /// Reads a span.
     fn hold(&mut self, span: Range<u64>) -> Result<(), LoadError> {
-        let held = &mut *self.held;
         self.held_span = None;
-        held.range = self
-            .chunk
-            .hold(span.clone(), &mut held.memory, held.uncached)?;
+        self.chunk.hold(span.clone(), self.held)?;
         self.held_span = Some(span);
         Ok(())
     }

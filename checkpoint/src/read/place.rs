@@ -35,22 +35,20 @@ pub(super) fn load_to(
     let mut values = Vec::with_capacity(wanted.len());
     thread::scope(|scope| {
         let (sender, receiver) = sync_channel::<Result<Vec<TensorData>, LoadError>>(1);
-        let mut groups = groups.into_iter();
-        if groups.len() == 1 {
-            // No copies overlap with reading, so the values are read on this thread.
-            let all = groups.next().unwrap_or_default();
-            let _ = sender.send(load(loading, all));
-            drop(sender);
-        } else {
-            scope.spawn(move || {
-                for group in groups {
-                    let read = load(loading, group);
-                    let failed = read.is_err();
-                    if sender.send(read).is_err() || failed {
-                        break;
-                    }
+        let is_alone = groups.len() == 1;
+        let read = move || {
+            for group in groups {
+                let read = load(loading, group);
+                let failed = read.is_err();
+                if sender.send(read).is_err() || failed {
+                    break;
                 }
-            });
+            }
+        };
+        match is_alone {
+            // No copies overlap with reading, so the values are read on this thread.
+            true => read(),
+            false => drop(scope.spawn(read)),
         }
         for read in receiver {
             let mut group = read?;

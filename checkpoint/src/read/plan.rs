@@ -62,8 +62,3 @@ pub(super) fn blocks_of(
     }
     all
 }
-
-/// Returns the byte range of a range of blocks, relative to the chunk's first byte.
-pub(super) fn span_of(chunk: &Chunk, blocks: &Range<u64>, block_bytes: u64) -> Range<u64> {
-    blocks.start * block_bytes..(blocks.end * block_bytes).min(chunk.len_bytes)
-}

@@ -13,7 +13,7 @@ use crate::{
     BlockSize, Digest, HeaderError, LoadError, StoredDType,
     error::short,
     format::{Chunk, FileEntry, TensorEntry, chunk_key, decode_header},
-    store::{ReadFile, Store, join},
+    store::ReadFile,
 };
 
 /// An open file whose header matches the manifest.
@@ -27,39 +27,13 @@ pub(super) struct ShardFile {
 }
 
 impl ShardFile {
-    /// Wraps a file of another program, whose header was validated and whose blocks have no digests.
-    pub(super) fn plain(path: PathBuf, file: Box<dyn ReadFile>) -> Self {
+    /// Wraps an open file. Without digests of its blocks, it is a file of another program.
+    pub(super) fn new(path: PathBuf, file: Box<dyn ReadFile>, digests: Option<BlockSize>) -> Self {
         Self {
             path,
             file,
-            block: BlockSize::default(),
-            digests: false,
-        }
-    }
-
-    /// Opens a file listed in the manifest, and returns it with its header; checks its size and the digest of its header.
-    ///
-    /// Memory: the header, whose size is bounded by the size of the file.
-    pub(super) fn open(
-        store: &dyn Store,
-        dir: &str,
-        entry: &FileEntry,
-        block: BlockSize,
-    ) -> Result<(Self, Vec<u8>), LoadError> {
-        let name = join(dir, &entry.name);
-        let file = store.open(&name).map_err(store.failed("open", &name))?;
-        let shard = Self {
-            block,
-            digests: true,
-            ..Self::plain(store.place(&name), file)
-        };
-        match shard.file.bytes() {
-            found_bytes if found_bytes != entry.size_bytes => Err(LoadError::FileSize {
-                path: shard.path,
-                expected_bytes: entry.size_bytes,
-                found_bytes,
-            }),
-            _ => shard.header(entry).map(|header| (shard, header)),
+            block: digests.unwrap_or_default(),
+            digests: digests.is_some(),
         }
     }
 
@@ -109,6 +83,27 @@ pub(super) fn check_digest(
     }
 }
 
+/// The memory in which a thread has the block that it has read.
+#[derive(derive_more::Debug, Default)]
+pub(super) struct Held {
+    #[debug(skip)]
+    pub(super) memory: Vec<u8>,
+    /// Where in the memory the block is.
+    pub(super) range: Range<usize>,
+    /// Memory to transpose.
+    #[debug(skip)]
+    pub(super) scratch: Vec<u8>,
+    /// Whether the cache of the system is bypassed.
+    pub(super) uncached: bool,
+}
+
+impl Held {
+    /// Returns the block that was read.
+    pub(super) fn block(&self) -> &[u8] {
+        &self.memory[self.range.clone()]
+    }
+}
+
 /// A chunk in an open file. Positions are relative to the chunk's first byte.
 #[derive(Clone, Copy)]
 pub(super) struct OpenChunk<'a> {
@@ -139,46 +134,39 @@ impl OpenChunk<'_> {
         (0..self.chunk.digests.len() as u64).map(|block| self.block(block))
     }
 
-    /// Fills memory from a position and checks the digest of the block, if it has one.
-    pub(super) fn read(&self, start: u64, into: &mut [u8]) -> Result<(), LoadError> {
-        let read = self
-            .shard
-            .file
-            .read_exact_at(into, self.chunk.start_bytes + start);
-        read.map_err(|source| self.shard.unreadable(source))?;
-        self.check(start, into)
-    }
-
-    /// As [`read`](Self::read), around the cache of the system; returns `false` where that is not possible for this memory.
-    pub(super) fn read_direct(&self, start: u64, into: &mut [u8]) -> Result<bool, LoadError> {
-        let read = self
-            .shard
-            .file
-            .read_direct(into, self.chunk.start_bytes + start);
-        let is_read = read.map_err(|source| self.shard.unreadable(source))?;
-        match is_read {
-            true => self.check(start, into).map(|()| true),
-            false => Ok(false),
-        }
-    }
-
-    /// Reads a span of at most a block; returns where in `memory` it is.
-    pub(super) fn hold(
+    /// Fills memory from a position and checks the digest of the block, if it has one. Around the cache of the system, returns
+    /// `false` where that is not possible for this memory.
+    pub(super) fn read(
         &self,
-        span: Range<u64>,
-        memory: &mut Vec<u8>,
+        start: u64,
+        into: &mut [u8],
         uncached: bool,
-    ) -> Result<Range<usize>, LoadError> {
-        let bytes = (span.end - span.start) as usize;
-        if !uncached {
-            memory.resize(bytes, 0);
-            return self.read(span.start, memory).map(|()| 0..bytes);
+    ) -> Result<bool, LoadError> {
+        let (file, start_bytes) = (&self.shard.file, self.chunk.start_bytes + start);
+        let read = match uncached {
+            true => file.read_direct(into, start_bytes),
+            false => file.read_exact_at(into, start_bytes).map(|()| true),
+        };
+        let is_read = read.map_err(|source| self.shard.unreadable(source))?;
+        if is_read {
+            self.check(start, into)?;
         }
+        Ok(is_read)
+    }
+
+    /// Reads a span of at most a block to the memory of a thread.
+    pub(super) fn hold(&self, span: Range<u64>, held: &mut Held) -> Result<(), LoadError> {
         let (file, start_bytes) = (&self.shard.file, self.chunk.start_bytes + span.start);
-        let range = file.read_uncached(memory, start_bytes, bytes);
-        let range = range.map_err(|source| self.shard.unreadable(source))?;
-        self.check(span.start, &memory[range.clone()])?;
-        Ok(range)
+        let (memory, bytes) = (&mut held.memory, (span.end - span.start) as usize);
+        let read = match held.uncached {
+            true => file.read_uncached(memory, start_bytes, bytes),
+            false => {
+                memory.resize(bytes, 0);
+                file.read_exact_at(memory, start_bytes).map(|()| 0..bytes)
+            }
+        };
+        held.range = read.map_err(|source| self.shard.unreadable(source))?;
+        self.check(span.start, held.block())
     }
 
     /// Checks the digest of a block, if it has one.

@@ -84,6 +84,11 @@ impl Checkpoint {
 }
 
 impl CheckpointSource {
+    /// Returns the checkpoint.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
     /// Checks that the parameters of a model match the saved ones. Reads nothing.
     ///
     /// # Errors
@@ -212,17 +217,15 @@ impl CheckpointSource {
             if wrong.len() > before {
                 continue;
             }
-            let at = all.wanted.len();
-            all.wanted.extend(self.wanted(request, path, tensor));
             for (other, tensor) in &found[1..] {
-                let wanted = self.wanted(request, other, tensor);
-                all.others.extend(wanted.map(|wanted| Alias {
-                    at,
+                all.others.push(Alias {
+                    at: all.wanted.len(),
                     path,
                     other,
-                    wanted,
-                }));
+                    wanted: self.wanted(request, other, tensor),
+                });
             }
+            all.wanted.push(self.wanted(request, path, tensor));
         }
         (all, wrong)
     }
@@ -233,19 +236,17 @@ impl CheckpointSource {
         request: &Request,
         path: &ParameterPath,
         tensor: &'a TensorEntry,
-    ) -> Option<Wanted<'a>> {
+    ) -> Wanted<'a> {
         let transposed = self.options.transposed(path.as_str(), &tensor.shape);
-        let region = match transposed {
-            // A region that can't be turned was reported.
-            true => reversed(&request.region).ok()?,
-            false => request.region.clone(),
-        };
-        Some(Wanted {
+        Wanted {
             tensor,
-            region,
+            region: match transposed {
+                true => reversed(&request.region),
+                false => request.region.clone(),
+            },
             dtype: request.dtype,
             transposed,
-        })
+        }
     }
 
     /// Returns the saved tensors of the requests; the caller may obtain missing ones from another source.

@@ -8,8 +8,8 @@ use crate::StoredDType;
 /// The conversion from file elements to tensor elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
-    /// No conversion.
-    Same,
+    /// No conversion, of elements of so many bytes.
+    Same(usize),
     /// Booleans, which are 0 or 1 in a file, to one of Burn's representations.
     Bool(BoolStore),
     /// One float type to another, rounding to nearest, ties to even.
@@ -31,7 +31,7 @@ impl Transfer {
         let stored = StoredDType::of(to)?;
         match to {
             DType::Bool(store) if from == StoredDType::Bool => Some(Self::Bool(store)),
-            _ if stored == from => Some(Self::Same),
+            _ if stored == from => Some(Self::Same(to.size())),
             _ if is_float(from) && is_float(stored) => Some(Self::Float(from, stored)),
             _ => None,
         }
@@ -39,17 +39,18 @@ impl Transfer {
 
     /// Returns whether the bytes are the same in file and tensor, so that they can be read directly.
     pub(super) fn is_copy(self) -> bool {
-        self == Self::Same
+        matches!(self, Self::Same(_))
     }
 
     /// Converts elements.
     pub(super) fn copy(self, from: &[u8], to: &mut [u8]) -> Result<(), InvalidValue> {
         match self {
-            Self::Same => to.copy_from_slice(from),
+            Self::Same(_) => to.copy_from_slice(from),
             Self::Bool(_) if from.iter().any(|b| *b > 1) => return Err(InvalidValue::Boolean),
-            Self::Bool(store) => self.each(DType::Bool(store).size(), Copy { from, to }),
+            Self::Bool(_) => self.each(Copy { from, to }),
             Self::Float(from_type, to_type) => {
-                cast(from_type, to_type, from, to);
+                let copy = Copy { from, to: &mut *to };
+                self.each(copy);
                 if let Some(value) = overflow(from_type, to_type, from, to) {
                     return Err(InvalidValue::Overflow(value));
                 }
@@ -70,12 +71,12 @@ impl Transfer {
                 let mut some = from.chunks(SOME * stored);
                 some.try_for_each(|from| self.copy(from, &mut to[..from.len() / stored * wide]))
             }
-            Self::Same | Self::Bool(_) | Self::Float(..) => Ok(()),
+            Self::Same(_) | Self::Bool(_) | Self::Float(..) => Ok(()),
         }
     }
 
-    /// Does work with the conversion of one element to `element` bytes. Every pair of types has one rounding.
-    pub(super) fn each(self, element: usize, work: impl PerElement) {
+    /// Does work with the conversion of one element. Every pair of types has one rounding.
+    pub(super) fn each(self, work: impl PerElement) {
         use StoredDType as D;
         macro_rules! floats {
             ($from:ty, $to:ty, $convert:expr) => {
@@ -86,7 +87,7 @@ impl Transfer {
             };
         }
         match self {
-            Self::Same => match element {
+            Self::Same(bytes) => match bytes {
                 1 => work.run(|from: [u8; 1]| from),
                 2 => work.run(|from: [u8; 2]| from),
                 4 => work.run(|from: [u8; 4]| from),
@@ -134,11 +135,6 @@ impl PerElement for Copy<'_> {
     }
 }
 
-fn cast(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &mut [u8]) {
-    let element = to_type.size_bytes() as usize;
-    Transfer::Float(from_type, to_type).each(element, Copy { from, to });
-}
-
 /// Returns whether values of a stored type can be cast to another float type.
 pub(crate) fn can_cast(from: StoredDType, to: DType) -> bool {
     matches!(Transfer::between(from, to), Some(Transfer::Float(..)))
@@ -170,7 +166,10 @@ fn overflow(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &[u8]
     let mut wide = [0; size_of::<f64>()];
     match from_type {
         StoredDType::F64 => wide.copy_from_slice(value),
-        _ => cast(from_type, StoredDType::F64, value, &mut wide),
+        _ => Transfer::Float(from_type, StoredDType::F64).each(Copy {
+            from: value,
+            to: &mut wide,
+        }),
     }
     Some(f64::from_le_bytes(wide))
 }

@@ -1,11 +1,9 @@
 //! Transposition of two-dimensional regions.
 
-use std::{
-    ops::Range,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::ops::Range;
 
-use tinderbox_fake::{Region, RegionError};
+use parking_lot::{Mutex, MutexGuard};
+use tinderbox_fake::Region;
 use tinderbox_pages::Part;
 
 use super::transfer::{PerElement, Transfer};
@@ -17,10 +15,11 @@ const ROWS: usize = 128;
 /// Additional columns of a tile, so that its rows are no power of two apart.
 const PAD: usize = 16;
 
-/// Returns the same elements with their dimensions in reverse order.
-pub(crate) fn reversed(region: &Region) -> Result<Region, RegionError> {
+/// Returns the elements of a matrix with its dimensions in reverse order.
+pub(crate) fn reversed(region: &Region) -> Region {
     let reversed = |sizes: &[u64]| sizes.iter().rev().copied().collect();
-    Region::new(reversed(region.offset()), reversed(region.size()))
+    let region = Region::new(reversed(region.offset()), reversed(region.size()));
+    region.expect("a matrix fits in either order")
 }
 
 /// Returns the elements of a piece transposed, from the bytes of the matrix around it.
@@ -43,7 +42,7 @@ pub(crate) fn transposed_piece(
         unpopulated: None,
     });
     let to = Transposed::new(piece, strips);
-    to.put(elements, Transfer::Same, element, &mut Vec::new());
+    to.put(elements, Transfer::Same(element), &mut Vec::new());
     transposed
 }
 
@@ -139,21 +138,13 @@ impl<'out> Transposed<'out> {
         }
     }
 
-    /// Converts the elements that are in the matrix to `element` bytes each, and writes them to their positions. The scratch
-    /// memory is at most 272 KiB.
-    pub(super) fn put(
-        &self,
-        elements: Elements<'_>,
-        transfer: Transfer,
-        element: usize,
-        scratch: &mut Vec<u8>,
-    ) {
-        let put = Put {
+    /// Converts the elements that are in the matrix, and writes them to their positions. The scratch memory is at most 272 KiB.
+    pub(super) fn put(&self, elements: Elements<'_>, transfer: Transfer, scratch: &mut Vec<u8>) {
+        transfer.each(Put {
             elements,
             to: self,
             scratch,
-        };
-        transfer.each(element, put);
+        });
     }
 
     /// Calls a function with each strip that has columns of a box, and with what the strip has of the box; first with those to which no
@@ -179,14 +170,12 @@ impl<'out> Transposed<'out> {
         let mut taken = Vec::new();
         for at in strips {
             match self.strips[at].try_lock() {
-                Ok(strip) => write(strip, at),
-                Err(_) => taken.push(at),
+                Some(strip) => write(strip, at),
+                None => taken.push(at),
             }
         }
         for at in taken {
-            // Its bytes are overwritten after a panic.
-            let strip = self.strips[at].lock();
-            write(strip.unwrap_or_else(PoisonError::into_inner), at);
+            write(self.strips[at].lock(), at);
         }
     }
 }
@@ -200,27 +189,22 @@ struct Put<'a, 'out> {
 
 impl PerElement for Put<'_, '_> {
     fn run<const M: usize, const N: usize>(self, convert: impl Fn([u8; M]) -> [u8; N]) {
-        let Self {
-            elements,
-            to,
-            scratch,
-        } = self;
-        let from = elements.bytes.as_chunks().0;
+        let from = self.elements.bytes.as_chunks().0;
         // Rows of a matrix are often a power of two of bytes apart, and such addresses share few places of a cache; and each is on
         // another page. So a tile of several hundred bytes of each row is copied first.
-        scratch.resize(ROWS * (COLUMNS + PAD) * M, 0);
-        let tile = scratch.as_chunks_mut::<M>().0;
+        self.scratch.resize(ROWS * (COLUMNS + PAD) * M, 0);
+        let tile = self.scratch.as_chunks_mut::<M>().0;
         let tile = tile.as_chunks_mut::<{ COLUMNS + PAD }>().0;
-        let boxes = elements.boxes();
-        for part in boxes.filter_map(|part| part.intersection(&to.region)) {
-            to.for_each_strip(&part, |bytes, strip, shared| {
+        let boxes = self.elements.boxes();
+        for part in boxes.filter_map(|part| part.intersection(&self.to.region)) {
+            self.to.for_each_strip(&part, |bytes, strip, shared| {
                 let out = bytes.as_chunks_mut().0;
                 // The bytes are in memory, so positions fit `usize`.
                 let [first_row, first_column] =
                     [0, 1].map(|d| (shared.offset()[d] - strip.offset()[d]) as usize);
                 let [rows, width] = [0, 1].map(|d| shared.size()[d] as usize);
-                let (all_rows, stride) = (strip.size()[0] as usize, elements.matrix.size()[1]);
-                let first = elements.index(shared);
+                let (all_rows, stride) = (strip.size()[0] as usize, self.elements.matrix.size()[1]);
+                let first = self.elements.index(shared);
                 for above in (0..rows).step_by(ROWS) {
                     let height = ROWS.min(rows - above);
                     for (row, copy) in tile[..height].iter_mut().enumerate() {

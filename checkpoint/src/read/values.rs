@@ -8,7 +8,7 @@ use super::{
     Checkpoint,
     load::{Load, default_threads, load},
     plan::Wanted,
-    shard::ShardFile,
+    shard::{Held, ShardFile},
     transfer::InvalidValue,
 };
 use crate::{
@@ -147,28 +147,26 @@ impl Checkpoint {
         })
     }
 
-    /// Reads boxes of a matrix of this checkpoint, each transposed and cast.
+    /// Reads a box of a matrix of this checkpoint, transposed and cast.
     ///
-    /// Every block that contains an element of a box is read. Memory: a box and a block.
+    /// Every block that contains an element of the box is read. Memory: the box and a block.
     pub(crate) fn read_transposed(
         &self,
         tensor: &TensorEntry,
-        boxes: impl IntoIterator<Item = Region>,
+        region: Region,
         dtype: StoredDType,
-    ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
-        boxes.into_iter().map(move |region| {
-            let wanted = Wanted {
-                region,
-                dtype: dtype.burn(),
-                transposed: true,
-                ..Wanted::whole(tensor)
-            };
-            let loading = Load {
-                threads: 1,
-                ..Load::of(self)
-            };
-            self.load_one(loading, wanted)
-        })
+    ) -> Result<TensorData, LoadError> {
+        let wanted = Wanted {
+            region,
+            dtype: dtype.burn(),
+            transposed: true,
+            ..Wanted::whole(tensor)
+        };
+        let loading = Load {
+            threads: 1,
+            ..Load::of(self)
+        };
+        self.load_one(loading, wanted)
     }
 
     /// Reads every byte and checks it against its digest, including the Hugging Face index and the plan.
@@ -224,15 +222,20 @@ impl Checkpoint {
         progress: &dyn Observer,
         most: u64,
     ) -> Vec<LoadError> {
-        let (mut damage, mut more, mut held) = (Vec::new(), 0, Vec::new());
+        let (mut damage, mut more, mut held) = (Vec::new(), 0, Held::default());
         for (tensor, chunk) in self.contents(position) {
             let chunk = shard.chunk(tensor, chunk);
             for span in chunk.blocks() {
-                let read = chunk.hold(span, &mut held, false);
-                let is_valid = || tensor.dtype != StoredDType::Bool || held.iter().all(|b| *b <= 1);
-                let found = match read {
+                let bytes = span.end - span.start;
+                let is_invalid = |block: &[u8]| {
+                    tensor.dtype == StoredDType::Bool && block.iter().any(|byte| *byte > 1)
+                };
+                let found = match chunk.hold(span, &mut held) {
                     Err(error) => Some(error),
-                    Ok(_) => (!is_valid()).then(|| chunk.invalid(InvalidValue::Boolean)),
+                    Ok(()) if is_invalid(held.block()) => {
+                        Some(chunk.invalid(InvalidValue::Boolean))
+                    }
+                    Ok(()) => None,
                 };
                 match found {
                     Some(_) if damage.len() as u64 == most => more += 1,
@@ -241,7 +244,7 @@ impl Checkpoint {
                 if most == 1 && !damage.is_empty() {
                     return damage;
                 }
-                progress.advanced(held.len() as u64);
+                progress.advanced(bytes);
             }
         }
         if more > 0 {

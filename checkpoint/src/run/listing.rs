@@ -1,12 +1,11 @@
 //! The entries of a run's directory: steps, checkpoints that were set aside, and what is not made by this crate; selection of the
 //! checkpoint to resume from.
 
-use std::{path::PathBuf, sync::PoisonError};
+use std::path::PathBuf;
 
 use super::Run;
 use crate::{
     Checkpoint, ErrorClass, LoadError,
-    error::chain,
     format::{
         MANIFEST_FILE, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
         parse_step_dir_name, step_dir_name,
@@ -121,8 +120,7 @@ impl Run {
             let Some(reason) = reason(found) else {
                 continue;
             };
-            let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-            if warned.insert(found.name.clone()) {
+            if self.warned.lock().insert(found.name.clone()) {
                 let path = self.store.place(&found.name);
                 tracing::warn!(path = %path.display(), reason, "this is not a checkpoint");
             }
@@ -166,15 +164,14 @@ impl Run {
         let mut skipped = Vec::new();
         for step in self.steps()?.into_iter().rev() {
             let opened = self.open(step);
-            let tested = opened.and_then(|checkpoint| test(&checkpoint).map(|()| checkpoint));
-            match tested.map_err(|reason| self.skip_damaged(step, reason)) {
-                Err(reason) => skipped.extend(reason?),
+            match opened.and_then(|checkpoint| test(&checkpoint).map(|()| checkpoint)) {
                 Ok(checkpoint) => {
                     return Ok(Some(Latest {
                         checkpoint,
                         skipped,
                     }));
                 }
+                Err(reason) => skipped.extend(self.skip_damaged(step, reason)?),
             }
         }
         match skipped.is_empty() {
@@ -201,7 +198,7 @@ impl Run {
         }
         let dir = self.store.place(&name);
         tracing::warn!(
-            dir = %dir.display(), reason = %chain(&reason),
+            dir = %dir.display(), reason = %reason.chain(),
             "skipped a damaged checkpoint"
         );
         Ok(Some(Skipped { step, dir, reason }))

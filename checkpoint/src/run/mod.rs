@@ -3,12 +3,9 @@
 mod listing;
 mod retention;
 
-use std::{
-    collections::BTreeSet,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use crate::{
     Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
@@ -116,19 +113,17 @@ impl Run {
     /// Returns an error if the step was not published, or if a check fails.
     pub fn open(&self, step: u64) -> Result<Checkpoint, LoadError> {
         let name = step_dir_name(step);
-        let mut opened = Checkpoint::open_in(self.store.clone(), &name);
+        let open = || Checkpoint::open_in(self.store.clone(), &name);
+        let mut opened = open();
         for _ in 0..REOPENED {
-            match &opened {
-                Err(error) if may_be_replaced(error) => {
-                    opened = Checkpoint::open_in(self.store.clone(), &name);
-                }
-                _ => break,
+            if opened.as_ref().is_err_and(may_be_replaced) {
+                opened = open();
             }
         }
         let checkpoint = opened?;
         match checkpoint.step() {
             found if found == step => {
-                self.opened().insert(step);
+                self.opened.lock().insert(step);
                 Ok(checkpoint)
             }
             found => Err(LoadError::WrongStep {
@@ -137,10 +132,6 @@ impl Run {
                 found,
             }),
         }
-    }
-
-    fn opened(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes directories that are not checkpoints: of attempts that died before publication, and of

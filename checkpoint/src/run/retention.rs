@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Run;
-use crate::{SaveError, error::chain};
+use crate::SaveError;
 
 /// The checkpoints to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,8 +79,8 @@ impl Run {
         saved: u64,
         retention: Retention,
     ) -> Result<Vec<u64>, SaveError> {
-        self.opened().insert(saved);
-        let known = self.opened().clone();
+        self.opened.lock().insert(saved);
+        let known = self.opened.lock().clone();
         // The disk that a link leads to may be gone.
         let is_known = |step: u64| known.contains(&step) && self.link_target(step).is_none();
         let usable = self.usable(|step| is_known(step) || self.open(step).is_ok())?;
@@ -92,7 +92,7 @@ impl Run {
     fn remove_all(&self, steps: Vec<u64>) -> Result<Vec<u64>, SaveError> {
         for step in &steps {
             self.remove(*step)?;
-            self.opened().remove(step);
+            self.opened.lock().remove(step);
         }
         Ok(steps)
     }
@@ -108,7 +108,12 @@ impl Run {
     fn is_whole(&self, step: u64) -> bool {
         let verified = self.open(step).and_then(|checkpoint| checkpoint.verify());
         if let Err(error) = &verified {
-            tracing::warn!(step, reason = %chain(error), "a checkpoint to keep is damaged or can't be read");
+            let reason = error.chain();
+            tracing::warn!(
+                step,
+                reason,
+                "a checkpoint to keep is damaged or can't be read"
+            );
         }
         verified.is_ok()
     }

@@ -26,7 +26,7 @@ use crate::{
     format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, temporary_name},
 };
 
-pub(crate) use failure::{Failure, NewFile};
+pub(crate) use failure::Failure;
 pub(crate) use local::FileVersion;
 pub use local::LocalStore;
 #[cfg(feature = "object-store")]

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     AttemptHandle, CheckpointMeta,
-    clean::{remove_attempt, remove_replaced},
+    clean::{remove_as, remove_replaced},
     merge::merge,
 };
 use crate::{
@@ -29,13 +29,13 @@ pub struct Attempt {
     replace: bool,
     /// Whether its directory is, or may be, the directory of a checkpoint.
     kept: bool,
-    // The lock identifies the attempt as alive, also after a kill.
-    _lock: Lock,
+    /// The lock identifies the attempt as alive, also after a kill.
+    _lock: Option<Lock>,
 }
 
 impl Attempt {
     pub(crate) fn begin(store: Arc<dyn Store>, meta: CheckpointMeta) -> Result<Self, SaveError> {
-        let mut manifest = meta.manifest()?;
+        let manifest = meta.manifest()?;
         let plan = match &meta.plan {
             serde_json::Value::Null => None,
             plan => Some(Json::of(plan, MAX_MANIFEST_BYTES)?),
@@ -53,28 +53,25 @@ impl Attempt {
         created.map_err(store.failed("create", &dir))?;
         let bytes = marker.encode()?;
         let path = join(&dir, MARKER_FILE);
-        // Durable before any other file of the attempt, so that the remains of a power failure include the
-        // marker.
-        let written = (|| {
-            let lock = store.create_locked(&path, &bytes);
-            let lock = lock.and_then(|lock| store.sync_dir(&dir).map(|()| lock));
-            let lock = lock.map_err(store.failed("create", &path))?;
-            let path = join(&dir, PLAN_FILE);
-            let plan = plan.map(|plan| write_document(&*store, &path, plan.text().as_bytes()));
-            Ok((lock, plan.transpose()?))
-        })();
-        let (lock, plan) = written.inspect_err(|_: &SaveError| {
-            // Reports the first error.
-            let _ = remove_attempt(&*store, &marker);
-        })?;
-        manifest.plan = plan.map(StoredPlan::File);
-        Ok(Self {
-            handle: AttemptHandle::new(store, marker),
+        // After an error, dropping it removes the directory.
+        let mut attempt = Self {
+            handle: AttemptHandle::new(store.clone(), marker),
             manifest,
             replace: meta.replace,
             kept: false,
-            _lock: lock,
-        })
+            _lock: None,
+        };
+        // Durable before any other file of the attempt, so that the remains of a power failure include the
+        // marker.
+        let lock = store.create_locked(&path, &bytes);
+        let lock = lock.and_then(|lock| store.sync_dir(&dir).map(|()| lock));
+        attempt._lock = Some(lock.map_err(store.failed("create", &path))?);
+        if let Some(plan) = plan {
+            let path = join(&dir, PLAN_FILE);
+            let entry = write_document(&*store, &path, plan.text().as_bytes())?;
+            attempt.manifest.plan = Some(StoredPlan::File(entry));
+        }
+        Ok(attempt)
     }
 
     /// Returns the handle that a rank needs to write its part.
@@ -188,7 +185,7 @@ impl Drop for Attempt {
             return;
         }
         let (store, dir) = self.place_to_write();
-        if let Err(error) = remove_attempt(store, &self.handle.marker) {
+        if let Err(error) = remove_as(store, dir, self.handle.step(), self.handle.attempt()) {
             tracing::warn!(
                 dir = %store.place(dir).display(), %error,
                 "an abandoned attempt could not be removed; `clean` removes it after this process has ended"

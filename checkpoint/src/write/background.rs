@@ -14,10 +14,9 @@ use std::{
 use super::{Attempt, RankSave};
 use crate::{
     SaveError,
-    error::chain,
     parallel::{cores, parallel},
 };
-use tinderbox_deferred::Observer;
+use tinderbox_deferred::{Observer, with_causes};
 use tinderbox_fake::panic_message;
 
 /// Never reached, because all parts exist before the wait begins.
@@ -115,10 +114,8 @@ impl Attempt {
             step,
             timeout: STALL_TIMEOUT,
             written,
-            running: Some(Running {
-                thread: thread.map_err(|source| SaveError::Thread { source })?,
-                ended,
-            }),
+            thread: Some(thread.map_err(|source| SaveError::Thread { source })?),
+            ended,
         })
     }
 }
@@ -160,13 +157,6 @@ impl Observer for Written {
     }
 }
 
-/// The thread of a save, and its result.
-struct Running {
-    thread: JoinHandle<Result<PathBuf, SaveError>>,
-    /// Disconnected when the thread ends.
-    ended: Receiver<()>,
-}
-
 /// A save in the background.
 ///
 /// When dropped, it waits as [`wait`](Self::wait) does, and reports a failure in a `tracing` error.
@@ -176,7 +166,10 @@ pub struct Saving {
     step: u64,
     timeout: Duration,
     written: Arc<Written>,
-    running: Option<Running>,
+    /// `None` when it was waited for.
+    thread: Option<JoinHandle<Result<PathBuf, SaveError>>>,
+    /// Disconnected when the thread ends.
+    ended: Receiver<()>,
 }
 
 impl Saving {
@@ -194,8 +187,7 @@ impl Saving {
 
     /// Returns whether it has ended, with or without success.
     pub fn is_done(&self) -> bool {
-        let running = self.running.as_ref();
-        running.is_none_or(|running| running.thread.is_finished())
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Waits until it has ended; returns the directory. Waits as long as it makes progress.
@@ -209,11 +201,11 @@ impl Saving {
     }
 
     fn join(&mut self) -> Option<Result<PathBuf, SaveError>> {
-        let Running { thread, ended } = self.running.take()?;
+        let thread = self.thread.take()?;
         let written = &self.written;
         let bytes = || (written.begun.load(Relaxed), written.done.load(Relaxed));
         let mut seen = bytes();
-        while ended.recv_timeout(self.timeout) == Err(RecvTimeoutError::Timeout) {
+        while self.ended.recv_timeout(self.timeout) == Err(RecvTimeoutError::Timeout) {
             let now = bytes();
             if std::mem::replace(&mut seen, now) == now {
                 let (begun, written) = now;
@@ -237,7 +229,8 @@ impl Saving {
 impl Drop for Saving {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.join() {
-            tracing::error!(step = self.step, error = %chain(&error), "a background save failed");
+            let error = with_causes(&error);
+            tracing::error!(step = self.step, error, "a background save failed");
         }
     }
 }

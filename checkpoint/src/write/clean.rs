@@ -90,7 +90,11 @@ pub(crate) fn clean(
                 Err("it may hold files of a damaged checkpoint of its step that was set aside")
             }
             FoundKind::Dir => leftover(store, name, unlocked),
-            FoundKind::Link => replaced_link(store, name),
+            // Attempts are not links, so it is the step that the attempt has replaced, or not of this crate.
+            FoundKind::Link => match parse_attempt_dir_name(name) {
+                Some(id) if is_published(store, id) => Ok(Some(Leftover::Replaced(id.0))),
+                _ => Err("it is a symbolic link"),
+            },
             _ => Err("it is not a directory"),
         };
         match leftover {
@@ -135,26 +139,26 @@ fn leftover(
     if empty {
         return gone(None);
     }
-    let (step_dir, saved) = (step_dir_name(step), saved_as(store, name));
+    let saved = saved_as(store, name);
     // The attempt of this name was exchanged with this directory and is now the step's checkpoint.
-    if store.renames() && published(store, &step_dir) == Ok(Some(attempt)) {
+    if store.renames() && is_published(store, (step, attempt)) {
         return Ok(Some(Leftover::Replaced(step)));
     }
     let marker_path = join(name, MARKER_FILE);
-    let marker = store.look(&marker_path);
+    let marker = existing(store.look(&marker_path));
     if !store.renames() {
         // Checked last. An attempt is published at most once and loses its marker afterwards, so without a
         // marker it is the step's checkpoint now or never will be.
-        if published(store, &step_dir)? == Some(attempt) {
+        if published(store, &step_dir_name(step))? == Some(attempt) {
             return Ok(None);
         }
-        let unmarked = marker.as_ref().is_err_and(is_missing);
+        let unmarked = matches!(marker, Ok(None));
         // Without a marker, it contains what a rank wrote after its coordinator aborted.
         if unmarked && (saved == id || unlocked == Unlocked::Dead) {
             return gone(None);
         }
     }
-    if !marker.is_ok_and(|marker| marker.kind == FoundKind::File) {
+    if !matches!(marker, Ok(Some(marker)) if marker.kind == FoundKind::File) {
         return Err("it has no marker");
     }
     let lock = match store.try_lock(&marker_path, false) {
@@ -175,15 +179,9 @@ fn leftover(
     }
 }
 
-/// Returns that a link under the name of an attempt can be removed, if it is the step that the attempt has replaced: the attempt
-/// was exchanged with it, and is now the step's checkpoint. Attempts are not links.
-fn replaced_link(store: &dyn Store, name: &str) -> Result<Option<Leftover>, &'static str> {
-    match parse_attempt_dir_name(name) {
-        Some((step, attempt)) if published(store, &step_dir_name(step)) == Ok(Some(attempt)) => {
-            Ok(Some(Leftover::Replaced(step)))
-        }
-        _ => Err("it is a symbolic link"),
-    }
+/// Returns whether an attempt is known to be the checkpoint of its step.
+pub(super) fn is_published(store: &dyn Store, (step, attempt): (u64, AttemptId)) -> bool {
+    published(store, &step_dir_name(step)) == Ok(Some(attempt))
 }
 
 fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
@@ -192,12 +190,6 @@ fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
         Leftover::Replaced(step) => remove_replaced(store, name, step),
         Leftover::Removed => remove_dir(store, name),
     }
-}
-
-/// Removes the directory of an attempt.
-pub(super) fn remove_attempt(store: &dyn Store, marker: &Marker) -> io::Result<()> {
-    let dir = attempt_dir_name(marker.step, marker.attempt);
-    remove_as(store, &dir, marker.step, marker.attempt)
 }
 
 /// Removes the checkpoint that an attempt has replaced, from its current directory, under its own id. A
@@ -242,7 +234,10 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
     }
     let files = store.files_of(&name, &attempt_dir_name(step, attempt));
     let trash = removed_dir_name(step, attempt);
-    remove_trash(store, &trash).map_err(store.failed("remove", &trash))?;
+    if store.renames() {
+        // The remains of an earlier removal of the same id.
+        remove_dir(store, &trash).map_err(store.failed("remove", &trash))?;
+    }
     // Makes a newer checkpoint durable first.
     store.sync("")?;
     let retired = store.retire(&name, &trash);
@@ -271,22 +266,22 @@ fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
 }
 
 /// Renames a directory to the name of a removal, so that a delayed writer can't find it, and removes it.
-fn remove_as(store: &dyn Store, name: &str, step: u64, attempt: AttemptId) -> io::Result<()> {
-    let trash = removed_dir_name(step, attempt);
-    remove_trash(store, &trash)?;
-    match store.rename(name, &trash) {
-        Ok(()) => remove_dir(store, &trash),
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => remove_dir(store, name),
-        // Another process may have removed it.
-        error => existing(error).map(drop),
+pub(super) fn remove_as(
+    store: &dyn Store,
+    name: &str,
+    step: u64,
+    attempt: AttemptId,
+) -> io::Result<()> {
+    if !store.renames() {
+        return remove_dir(store, name);
     }
-}
-
-/// Removes the remains of an earlier removal of the same id, in a store with renames.
-fn remove_trash(store: &dyn Store, trash: &str) -> io::Result<()> {
-    match store.renames() {
-        true => remove_dir(store, trash),
-        false => Ok(()),
+    let trash = removed_dir_name(step, attempt);
+    // The remains of an earlier removal of the same id.
+    remove_dir(store, &trash)?;
+    match existing(store.rename(name, &trash))? {
+        Some(()) => remove_dir(store, &trash),
+        // Another process may have removed it.
+        None => Ok(()),
     }
 }
 
@@ -301,8 +296,7 @@ fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
 
 /// Returns whether the directory of an attempt has a marker, or may have one.
 pub(super) fn is_marked(store: &dyn Store, dir: &str) -> bool {
-    let marker = store.look(&join(dir, MARKER_FILE));
-    !marker.is_err_and(|error| is_missing(&error))
+    !matches!(existing(store.look(&join(dir, MARKER_FILE))), Ok(None))
 }
 
 /// Returns the marker of an attempt's directory.
@@ -328,10 +322,6 @@ pub(super) fn published(
         Ok(None) => Ok(None),
         Err(_) => Err("the manifest of its step can't be read"),
     }
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
 }
 
 /// Renames the directory of a step, or the link that it is, so that it is not used as a checkpoint; returns `None` if it does

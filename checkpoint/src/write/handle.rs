@@ -2,22 +2,23 @@
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
+use parking_lot::Mutex;
+
 use super::{
     CheckpointMeta, SaveSize, SaveTensor,
     clean::{is_marked, published},
-    shard::{Shard, plan_shards},
+    shard::plan_shards,
 };
 use crate::{
     AttemptId, SaveError, Scalar,
-    error::chain,
     format::{
-        FileEntry, Marker, Part, TensorEntry, attempt_dir_name, check_tensor_name, claim_file_name,
-        encode_part, failed_file_name, part_file_name, step_dir_name,
+        Marker, Part, attempt_dir_name, check_tensor_name, claim_file_name, encode_part,
+        failed_file_name, part_file_name, step_dir_name,
     },
     parallel::{cores, parallel},
     store::{Store, join},
 };
-use tinderbox_deferred::Observer;
+use tinderbox_deferred::{Observer, with_causes};
 
 /// More threads do not increase disk throughput.
 const MAX_THREADS: usize = 4;
@@ -110,30 +111,31 @@ impl AttemptHandle {
         let failed_path = join(&self.dir, &failed_file_name(rank));
         // From an earlier call.
         let _ = self.store.remove_file(&failed_path);
-        let written = self.claimed(rank, || self.write(rank, tensors, scalars, progress));
-        // Another call that has written represents the rank, and a dead attempt has no coordinator to notify.
-        if let Err(error) = &written
-            && !matches!(
+        let created = Mutex::new(Vec::new());
+        let written = self.write(rank, tensors, scalars, progress, &created);
+        if let Err(error) = &written {
+            // The first error is the one to report; the rank may retry.
+            for path in created.into_inner().iter().rev() {
+                let _ = self.store.remove_file(path);
+            }
+            // Another call that has written represents the rank, and a dead attempt has no coordinator to notify.
+            if !matches!(
                 error,
                 SaveError::RankWritten { .. } | SaveError::Aborted { .. }
-            )
-        {
-            let message: String = chain(error).chars().take(MAX_MESSAGE_CHARS).collect();
-            // Reports the first error; if this write fails, the coordinator still has its timeout.
-            let _ = self.store.put(&failed_path, message.as_bytes());
+            ) {
+                let message = with_causes(error);
+                let message: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
+                // If this fails too, the coordinator still has its timeout.
+                let _ = self.store.put(&failed_path, message.as_bytes());
+            }
         }
         written
     }
 
-    /// Writes for a rank unless another call does. In a directory, the files themselves identify the writer:
-    /// they exist from the start.
-    fn claimed(
-        &self,
-        rank: u32,
-        write: impl FnOnce() -> Result<(), SaveError>,
-    ) -> Result<(), SaveError> {
+    /// Reserves a rank for this call. In a directory, the files themselves identify the writer: they exist from the start.
+    fn claim(&self, rank: u32, created: &Mutex<Vec<String>>) -> Result<(), SaveError> {
         if self.store.renames() {
-            return write();
+            return Ok(());
         }
         let path = join(&self.dir, &claim_file_name(rank));
         let claimed = self.store.create(&path).and_then(|mut file| {
@@ -147,10 +149,8 @@ impl AttemptHandle {
             }
             claimed => claimed.map_err(self.store.failed("write", &path))?,
         }
-        write().inspect_err(|_| {
-            // Reports the first error; the rank may retry.
-            let _ = self.store.remove_file(&path);
-        })
+        created.lock().push(path);
+        Ok(())
     }
 
     fn written_by(&self, rank: u32, path: &str) -> SaveError {
@@ -165,13 +165,17 @@ impl AttemptHandle {
         }
     }
 
+    /// Writes the files of a rank, each on one thread, and the part that lists them; adds the path of each to `created`. The
+    /// first error stops all.
     fn write(
         &self,
         rank: u32,
         tensors: &[SaveTensor],
         scalars: &BTreeMap<String, Scalar>,
         progress: &dyn Observer,
+        created: &Mutex<Vec<String>>,
     ) -> Result<(), SaveError> {
+        self.claim(rank, created)?;
         for name in scalars.keys() {
             check_tensor_name(name).map_err(|source| SaveError::Name {
                 tensor: name.clone(),
@@ -182,8 +186,6 @@ impl AttemptHandle {
         self.check_size(tensors, scalars)?;
         let bytes = tensors.iter().map(SaveTensor::bytes).sum();
         progress.begin(tensors.len(), bytes);
-        let mut part = Part::new(self.marker.attempt, rank);
-        part.scalars.clone_from(scalars);
         // Existing files belong to another call; in a bucket, the claim has already excluded this.
         let mut paths = shards
             .iter()
@@ -192,18 +194,21 @@ impl AttemptHandle {
         if let Some(path) = paths.find(is_taken) {
             return Err(self.written_by(rank, &path));
         }
-        part.tensors = self.write_shards(&shards, progress)?;
+        let mut part = Part::new(self.marker.attempt, rank);
+        part.scalars.clone_from(scalars);
+        let written = parallel(self.threads, &shards, |shard| {
+            shard.write(&*self.store, &self.dir, &self.marker, progress, created)
+        });
+        for tensors in written {
+            part.tensors.extend(tensors?);
+        }
         part.files = shards.into_iter().map(|shard| shard.entry).collect();
         let path = join(&self.dir, &part_file_name(rank));
-        let written = (|| {
-            self.store.write(&path, &encode_part(&part)?)?;
-            self.check_living().inspect_err(|_| {
-                let _ = self.store.remove_file(&path);
-            })
-        })();
-        written
-            .inspect(|()| progress.end())
-            .inspect_err(|_| self.remove_files(&part.files))
+        self.store.write(&path, &encode_part(&part)?)?;
+        created.lock().push(path);
+        self.check_living()?;
+        progress.end();
+        Ok(())
     }
 
     /// Rejects contents that make the manifest too large, before anything is written.
@@ -232,32 +237,5 @@ impl AttemptHandle {
             Ok(attempt) if attempt != Some(self.marker.attempt) => Err(self.aborted()),
             _ => Ok(()),
         }
-    }
-
-    /// Removes files after an error; that error is the one to report.
-    fn remove_files<'a>(&self, files: impl IntoIterator<Item = &'a FileEntry>) {
-        for file in files {
-            let _ = self.store.remove_file(&join(&self.dir, &file.name));
-        }
-    }
-
-    /// Writes the files, each on one thread; the first error stops all and removes the written files.
-    fn write_shards(
-        &self,
-        shards: &[Shard<'_>],
-        progress: &dyn Observer,
-    ) -> Result<Vec<TensorEntry>, SaveError> {
-        let written = parallel(self.threads, shards, |shard| {
-            let entries = shard.write(&*self.store, &self.dir, &self.marker, progress);
-            entries.map(|entries| (&shard.entry, entries))
-        });
-        if written.iter().any(Result::is_err) {
-            self.remove_files(written.iter().flatten().map(|(file, _)| *file));
-        }
-        let mut all = Vec::new();
-        for written in written {
-            all.extend(written?.1);
-        }
-        Ok(all)
     }
 }

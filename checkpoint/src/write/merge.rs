@@ -27,7 +27,14 @@ pub(super) fn merge(parts: Vec<Part>, manifest: &mut Manifest) -> Result<(), Sav
         let rank = part.rank;
         manifest.files.extend(part.files);
         for tensor in part.tensors {
-            gather(&mut tensors, tensor, rank)?;
+            match tensors.entry((tensor.role, tensor.name.clone())) {
+                Entry::Occupied(known) => known.into_mut().add(tensor, rank)?,
+                Entry::Vacant(place) => {
+                    let ranks = vec![rank; tensor.chunks.len()];
+                    let entry = tensor;
+                    place.insert(Gathered { entry, ranks });
+                }
+            }
         }
         for (scalar, value) in part.scalars {
             if let Some(first_rank) = scalar_ranks.insert(scalar.clone(), rank) {
@@ -46,41 +53,32 @@ pub(super) fn merge(parts: Vec<Part>, manifest: &mut Manifest) -> Result<(), Sav
     Ok(())
 }
 
-fn gather(
-    tensors: &mut BTreeMap<(Role, String), Gathered>,
-    tensor: TensorEntry,
-    rank: u32,
-) -> Result<(), SaveError> {
-    let ranks = vec![rank; tensor.chunks.len()];
-    let known = match tensors.entry((tensor.role, tensor.name.clone())) {
-        Entry::Vacant(place) => {
-            let entry = tensor;
-            place.insert(Gathered { entry, ranks });
-            return Ok(());
+impl Gathered {
+    /// Adds the chunks that another rank saves.
+    fn add(&mut self, tensor: TensorEntry, rank: u32) -> Result<(), SaveError> {
+        let known = &mut self.entry;
+        if known.tied != tensor.tied {
+            return Err(SaveError::TiedNames {
+                tensor: tensor.name,
+                rank,
+                expected: known.tied.clone(),
+                found: tensor.tied,
+            });
         }
-        Entry::Occupied(known) => known.into_mut(),
-    };
-    if known.entry.tied != tensor.tied {
-        return Err(SaveError::TiedNames {
-            tensor: tensor.name,
-            rank,
-            expected: known.entry.tied.clone(),
-            found: tensor.tied,
-        });
+        if known.dtype != tensor.dtype || known.shape != tensor.shape {
+            return Err(SaveError::Disagree {
+                tensor: tensor.name,
+                rank,
+                expected_dtype: known.dtype,
+                expected: known.shape.clone(),
+                found_dtype: tensor.dtype,
+                found: tensor.shape,
+            });
+        }
+        known.chunks.extend(tensor.chunks);
+        self.ranks.resize(known.chunks.len(), rank);
+        Ok(())
     }
-    if known.entry.dtype != tensor.dtype || known.entry.shape != tensor.shape {
-        return Err(SaveError::Disagree {
-            tensor: tensor.name,
-            rank,
-            expected_dtype: known.entry.dtype,
-            expected: known.entry.shape.clone(),
-            found_dtype: tensor.dtype,
-            found: tensor.shape,
-        });
-    }
-    known.entry.chunks.extend(tensor.chunks);
-    known.ranks.extend(ranks);
-    Ok(())
 }
 
 /// Validates the tiling of one tensor and sorts its chunks.

@@ -85,8 +85,8 @@ impl CheckpointMeta {
         if self.file_bytes == 0 {
             return Err(FormatError::FileBytes.into());
         }
-        let block = BlockSize::default();
-        let mut manifest = Manifest {
+        let block = self.size.unwrap_or_default().block_size(self)?;
+        Ok(Manifest {
             seed: self.seed,
             data_position: self.data_position,
             modules: self.modules.to_json()?,
@@ -95,9 +95,7 @@ impl CheckpointMeta {
             metadata: metadata(&self.metadata)?,
             unknown: self.unknown_fields.clone(),
             ..Manifest::empty(AttemptId::fresh(), self.step, self.world_size, block)
-        };
-        manifest.block_bytes = self.size.unwrap_or_default().block_size(self)?;
-        Ok(manifest)
+        })
     }
 }
 

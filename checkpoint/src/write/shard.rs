@@ -2,13 +2,15 @@
 
 use std::cmp::Reverse;
 
+use parking_lot::Mutex;
+
 use super::SaveTensor;
 use crate::{
     Digest, SaveError, StoredDType,
     digest::BlockDigests,
     format::{FileEntry, Marker, TensorEntry, chunk_key, encode_header, shard_file_name},
     layout::groups,
-    store::{NewFile, Store, join},
+    store::{Store, join},
 };
 use tinderbox_deferred::Observer;
 
@@ -86,8 +88,8 @@ fn shard<'a>(
 }
 
 impl Shard<'_> {
-    /// Writes the file and makes its bytes durable; returns the entries of its tensors for the manifest. Removes the
-    /// file if it can't be completed.
+    /// Writes the file and makes its bytes durable; returns the entries of its tensors for the manifest. Adds its path to
+    /// `created` when it exists.
     ///
     /// Memory: one buffer of 1 MiB, and the host copy of a tensor on a device.
     pub(super) fn write(
@@ -96,28 +98,17 @@ impl Shard<'_> {
         dir: &str,
         marker: &Marker,
         progress: &dyn Observer,
+        created: &Mutex<Vec<String>>,
     ) -> Result<Vec<TensorEntry>, SaveError> {
         let path = join(dir, &self.entry.name);
-        let file = store.begin(path.clone()).map_err(|failure| match failure {
+        let mut file = store.begin(path.clone()).map_err(|failure| match failure {
             failure if failure.is_taken() => SaveError::RankWritten {
                 rank: self.entry.rank,
                 path: store.place(&path),
             },
             failure => failure.into(),
         })?;
-        let written = self.fill(file, marker, progress);
-        written.inspect_err(|_| {
-            // Reports the first error.
-            let _ = store.remove_file(&path);
-        })
-    }
-
-    fn fill(
-        &self,
-        mut file: NewFile<'_>,
-        marker: &Marker,
-        progress: &dyn Observer,
-    ) -> Result<Vec<TensorEntry>, SaveError> {
+        created.lock().push(path);
         file.write_all(&self.header)?;
         let mut start_bytes = self.entry.header_bytes;
         let mut entries = Vec::with_capacity(self.tensors.len());

@@ -8,11 +8,11 @@ use tinderbox_deferred::{Parameter, ParameterTable, Request, Source, read_values
 use tinderbox_fake::{DynTensor, Region, is_host};
 
 use crate::{
-    Checkpoint, Chunk, Digest, FormatError, LayoutError, LoadError, Role, SaveError, Scalar,
-    StoredDType, TensorEntry,
+    Checkpoint, Chunk, Digest, FormatError, LoadError, Role, SaveError, Scalar, StoredDType,
+    TensorEntry,
     dtype::stored_bytes,
     format::{check_tensor_name, stored_len},
-    layout::pieces,
+    layout::{check_chunk, pieces},
     read::{PIECE_BYTES, can_cast, reversed, transposed_piece},
 };
 
@@ -289,17 +289,10 @@ impl SaveTensor {
                 shape: self.shape.clone(),
             }));
         }
-        let layout = |source| SaveError::Layout {
+        check_chunk(&self.shape, &self.region).map_err(|source| SaveError::Layout {
             tensor: tensor(),
             source,
-        };
-        let inside = self.region.check_inside(&self.shape);
-        inside.map_err(|source| layout(source.into()))?;
-        if self.region.num_elements() == 0 && !self.region.is_whole(&self.shape) {
-            return Err(layout(LayoutError::Empty {
-                region: self.region.clone(),
-            }));
-        }
+        })?;
         let found = self.data.shape();
         if found != self.region.size() {
             return Err(SaveError::DataShape {
@@ -347,11 +340,9 @@ impl SaveTensor {
         mut take: impl FnMut(&[u8]) -> Result<(), SaveError>,
     ) -> Result<(), SaveError> {
         let dtype = self.check()?;
-        let fits = "the same elements in another order are a region";
-        let own = Region::whole(self.region.size()).expect(fits);
-        let transposed = reversed(&own).expect(fits);
-        let pieces = pieces(&transposed, limit_bytes / dtype.size_bytes());
-        let mut boxes = pieces.iter().map(|piece| reversed(piece).expect(fits));
+        let own = Region::whole(self.region.size()).expect("the region has as many elements");
+        let pieces = pieces(&reversed(&own), limit_bytes / dtype.size_bytes());
+        let mut boxes = pieces.iter().map(reversed);
         let element = dtype.size_bytes() as usize;
         let mut in_memory = |bytes: &[u8]| {
             boxes.try_for_each(|piece| take(&transposed_piece(&own, &piece, element, bytes)))
@@ -364,15 +355,14 @@ impl SaveTensor {
                 tensor,
                 region,
                 dtype,
-            } => {
-                let boxes = boxes.map(|piece| {
-                    let offset = piece.offset().iter().zip(region.offset());
-                    let offset = offset.map(|(at, first)| at + first).collect();
-                    Region::new(offset, piece.size().to_vec()).expect("it is inside of the region")
-                });
-                let mut pieces = checkpoint.read_transposed(tensor, boxes, *dtype);
-                pieces.try_for_each(|piece| take(self.read_piece(piece)?.as_bytes()))
-            }
+            } => boxes.try_for_each(|piece| {
+                let offset = piece.offset().iter().zip(region.offset());
+                let offset = offset.map(|(at, first)| at + first).collect();
+                let part = Region::new(offset, piece.size().to_vec());
+                let part = part.expect("it is inside of the region");
+                let read = checkpoint.read_transposed(tensor, part, *dtype);
+                take(self.read_piece(read)?.as_bytes())
+            }),
             SaveData::Source(source, request) => {
                 self.with_bytes(&self.value_of(&**source, request)?, in_memory)
             }

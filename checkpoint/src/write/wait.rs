@@ -1,7 +1,7 @@
 //! The coordinator waits for the ranks, and ranks in other processes for an attempt and its outcome.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     sync::Arc,
     time::{Duration, Instant},
@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     AttemptHandle,
-    clean::{is_marked, marker_of, published},
+    clean::{is_marked, is_published, marker_of},
 };
 use crate::{
     AttemptId, SaveError,
@@ -131,12 +131,9 @@ impl AttemptHandle {
     }
 
     /// Returns the names and sizes of its files; empty if they can't be listed.
-    fn written(&self) -> Vec<(String, u64)> {
-        let listing = self.store.list(&self.dir).unwrap_or_default();
-        let files = listing.into_iter().map(|found| (found.name, found.bytes));
-        let mut files: Vec<_> = files.collect();
-        files.sort_unstable();
-        files
+    fn written(&self) -> BTreeSet<(String, u64)> {
+        let listing = self.store.list(&self.dir).unwrap_or_default().into_iter();
+        listing.map(|found| (found.name, found.bytes)).collect()
     }
 
     /// Returns the part of every rank, in order.
@@ -261,9 +258,8 @@ fn living(store: &dyn Store, step: u64) -> Result<Vec<Marker>, SaveError> {
             return None;
         }
         // Without locks, every attempt that was not published may be alive.
-        let is_published =
-            lock.is_err() && published(store, &step_dir_name(step)) == Ok(Some(marker.attempt));
-        (!is_published).then_some(marker)
+        let may_live = lock.is_ok() || !is_published(store, (step, marker.attempt));
+        may_live.then_some(marker)
     });
     Ok(living.collect())
 }

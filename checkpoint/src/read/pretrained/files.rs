@@ -16,8 +16,8 @@ use crate::{
         INDEX_FILE, MAX_MANIFEST_BYTES, Texts, burnpack_len, decode_burnpack, header_len,
         is_burnpack,
     },
-    read::files::most_open,
-    store::{FileVersion, LocalStore, ReadFile, Store, existing, parent_of},
+    read::{files::most_open, shard::ShardFile},
+    store::{FileVersion, LocalStore, Store, existing, parent_of},
 };
 
 /// File name of a model with a single file.
@@ -86,7 +86,7 @@ fn open_all<'a>(
     let files = names.enumerate().map(|(at, name)| {
         let file = PlainFile::open(dir, name)?;
         Ok(PlainFile {
-            file: file.file.filter(|_| at < most),
+            shard: file.shard.filter(|_| at < most),
             ..file
         })
     });
@@ -227,7 +227,7 @@ const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 /// A file with a validated header.
 pub(super) struct PlainFile {
     /// `None` if it is opened again when it is read.
-    pub(super) file: Option<Box<dyn ReadFile>>,
+    pub(super) shard: Option<ShardFile>,
     pub(super) version: FileVersion,
     pub(super) entry: FileEntry,
     pub(super) header: Header,
@@ -272,7 +272,7 @@ impl PlainFile {
             header_digest: Digest::of(&bytes),
         };
         Ok(Self {
-            file: Some(file),
+            shard: Some(ShardFile::new(path(), file, None)),
             version,
             entry,
             header,

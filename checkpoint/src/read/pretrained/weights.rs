@@ -8,8 +8,7 @@ use tinderbox_fake::Region;
 use super::{files::files_of, parts::tensors_of};
 use crate::{
     AttemptId, BlockSize, LoadError, Manifest, Role, TensorEntry,
-    read::{Checkpoint, CheckpointSource, LoadOptions, files::Files, shard::ShardFile},
-    store::Store,
+    read::{Checkpoint, CheckpointSource, LoadOptions, files::Files},
 };
 
 /// Weights saved by other programs: a `safetensors` file, a directory in Hugging Face's form, the shards of PyTorch's
@@ -69,8 +68,7 @@ impl Pretrained {
         let (mut versions, mut open) = (Vec::new(), Vec::new());
         for file in files {
             versions.push(file.version);
-            let place = dir.place(&file.entry.name);
-            open.extend(file.file.map(|file| ShardFile::plain(place, file)));
+            open.extend(file.shard);
             manifest.files.push(file.entry);
         }
         let (place, files) = (path.to_owned(), Files::plain(&dir, versions, open));
