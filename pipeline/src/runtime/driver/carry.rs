@@ -8,9 +8,8 @@ use tinderbox_fake::dtype_name;
 
 use crate::CarryError;
 use crate::batch::Leaf;
-use crate::runtime::program::RoundCarry;
+use crate::runtime::program::{CarriedTensors, RoundCarry};
 use crate::runtime::round::MicroInput;
-use crate::schedule::StageIndex;
 
 /// The carried values of a sequence of evaluations, such as the caches of a text that is generated token by token.
 ///
@@ -23,14 +22,7 @@ pub struct Carry {
     /// The pipeline frees its values when this is dropped.
     life: Arc<Life>,
     /// The values of each micro-batch, in the order of the batch; empty before the first evaluation.
-    held: Vec<Vec<Held>>,
-}
-
-/// A value on the ranks.
-#[derive(Clone, Debug)]
-struct Held {
-    leaf: Leaf,
-    stages: BTreeSet<StageIndex>,
+    held: Vec<CarriedTensors>,
 }
 
 impl Carry {
@@ -51,7 +43,7 @@ impl Carry {
             });
         }
         for (micro_batch, (held, micro)) in self.held.iter().zip(micro_batches).enumerate() {
-            let tensors = &micro.cut.carried.0;
+            let (held, tensors) = (&held.0, &micro.cut.carried.0);
             for index in 0..held.len().max(tensors.len()) {
                 let (held, tensor) = (held.get(index), tensors.get(index));
                 let (known, found) = (held.map(|h| &h.leaf), tensor.map(|t| &t.leaf));
@@ -65,11 +57,11 @@ impl Carry {
                     });
                 }
                 if let (Some(held), Some(tensor)) = (held, tensor)
-                    && let Some(reader) = tensor.readers.difference(&held.stages).next()
+                    && let Some(reader) = tensor.readers.difference(&held.keepers).next()
                 {
                     return Err(CarryError::Apart {
                         name: held.leaf.name.clone(),
-                        holders: held.stages.iter().copied().collect(),
+                        holders: held.keepers.iter().copied().collect(),
                         reader: *reader,
                     });
                 }
@@ -83,16 +75,10 @@ impl Carry {
 
     /// Notes which stages have the values after an evaluation.
     pub(super) fn advance(&mut self, micro_batches: &[MicroInput]) {
-        let held = micro_batches.iter().map(|micro| {
-            let tensors = micro.cut.carried.0.iter().map(|tensor| Held {
-                leaf: tensor.leaf.clone(),
-                stages: tensor.keepers.clone(),
-            });
-            tensors.collect()
-        });
+        let held = micro_batches.iter().map(|micro| micro.cut.carried.clone());
         self.held = held.collect();
-        let held = self.held.iter().flatten();
-        let bytes = held.map(|held| held.leaf.bytes() * held.stages.len() as u64);
+        let held = self.held.iter().flat_map(|held| &held.0);
+        let bytes = held.map(|held| held.leaf.bytes() * held.keepers.len() as u64);
         self.life.bytes.store(bytes.sum(), Relaxed);
     }
 }

@@ -104,30 +104,29 @@ impl Launch {
     /// Starts the ranks of a plan; each materializes only its own parameters. Links of one process may be wrapped.
     pub(crate) fn start(&self, plan: Plan, wrap: Option<&Wrap>) -> Result<Driver> {
         let programs = self.prepare(&plan)?;
-        let mut ranks = self.start_ranks(&plan, &programs, wrap)?;
-        let state = DriverState {
-            loss_scale: self.options.loss_scale,
-            equal_rates: Some(0),
-            ..DriverState::default()
-        };
-        self.compare(&plan, &programs, &state, &mut *ranks)?;
-        ranks.ask("materialize its parameters", |_, _| ())?;
-        // Nobody trains before all can.
-        ranks.agree(None)?;
-        Ok(Driver {
+        let mut driver = Driver {
+            ranks: self.start_ranks(&plan, &programs, wrap)?,
             plan,
             table: self.table.clone(),
             options: self.options,
             settings: programs.settings.clone(),
             programs,
-            ranks,
-            state,
+            state: DriverState {
+                loss_scale: self.options.loss_scale,
+                equal_rates: Some(0),
+                ..DriverState::default()
+            },
             condition: Condition::Sound,
             counts: CallCounts::default(),
             carries: Carries::default(),
             repaired: Vec::new(),
             kept: None,
-        })
+        };
+        driver.compare()?;
+        driver.ranks.ask("materialize its parameters", |_, _| ())?;
+        // Nobody trains before all can.
+        driver.ranks.agree(None)?;
+        Ok(driver)
     }
 
     /// Checks that the source has the parameters of the model. Reads none.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use tinderbox_deferred::{Parameter, ParameterPath, Source, Values};
+use tinderbox_deferred::{Parameter, ParameterPath, Source};
 use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_world::with_causes;
 use twox_hash::XxHash3_64;
@@ -28,13 +28,18 @@ enum Change {
 }
 
 impl Driver {
-    /// Returns the parameters of all ranks.
-    pub(super) fn values(&mut self, to: To) -> Result<Values> {
-        let held = self.on_ranks(|_, stages| {
+    /// Returns the parameters of all ranks, or one of them that is no clone.
+    pub(super) fn values(
+        &mut self,
+        to: To,
+        only: Option<ParameterPath>,
+    ) -> Result<Vec<(ParameterPath, DynTensor)>> {
+        let held = self.on_ranks(move |_, stages| {
             // All replicas have the same values.
             let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
             let values = stages.flat_map(|stage| stage.parameters().values());
-            let values = values.map(|(path, value)| (path.clone(), value));
+            let wanted = values.filter(|(path, _)| only.as_ref().is_none_or(|only| only == *path));
+            let values = wanted.map(|(path, value)| (path.clone(), value));
             values.collect::<Vec<_>>()
         })?;
         let all = self.ranks.exchange_named(to, held)?;
@@ -43,20 +48,6 @@ impl Driver {
             self.ranks.wait_for_all()?;
         }
         Ok(all.collect())
-    }
-
-    /// Returns the value of a parameter that is no clone, from the rank that owns it.
-    pub(super) fn value_of(&mut self, path: ParameterPath) -> Result<DynTensor> {
-        let found = self.on_ranks(move |_, stages| {
-            let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
-            let owned = stages.map(|stage| stage.parameters());
-            let mut owned = owned.filter_map(|module| Some(module.value(module.position(&path)?)));
-            owned.next()
-        })?;
-        let value: Vec<DynTensor> = found.into_iter().flatten().collect();
-        let all = self.ranks.exchange(To::All, (), value)?;
-        let value = all.into_iter().flat_map(|(_, values)| values).next();
-        Ok(value.expect("every parameter has an owner"))
     }
 
     /// Replaces values of parameters by position in the table, on every rank that holds them.

@@ -14,7 +14,7 @@ use twox_hash::XxHash3_64;
 use super::batches::{Batches, MicroBatch, split_and_run, weights};
 use super::carry::Carry;
 use super::driver::{Condition, Driver};
-use super::output::{Evaluation, StepOutput, collect};
+use super::output::{Evaluation, collect};
 use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::runtime::learning_rates::{LastRates, LearningRates};
@@ -44,7 +44,7 @@ impl Driver {
         rates: &LearningRates,
         batches: &dyn Batches,
         share: Option<usize>,
-    ) -> Result<StepOutput> {
+    ) -> Result<Evaluation> {
         // First, so that a call that only this process refuses is noticed by the others.
         self.counts.calls += 1;
         if self.settings.optimizers.is_none() {
@@ -65,7 +65,6 @@ impl Driver {
         if let Some(gradients) = &output.stopped {
             return Err(self.not_finite(step, &output, gradients).into());
         }
-        let output = output.of_training();
         if let Some(scale) = &mut self.state.loss_scale {
             scale.after_step(!output.skipped);
         }

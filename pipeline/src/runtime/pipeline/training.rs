@@ -18,6 +18,7 @@ use crate::batch::Batch;
 use crate::runtime::driver::{Carry, Command, Condition, Evaluation, StateDigest, StepOutput};
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::optimizer::{SavedOptimizer, check_group, contains};
+use crate::runtime::ranks::To;
 use crate::{GroupError, PipelineError, StateError, StepError};
 
 /// The number of steps with the same rate for all parameters after which it is reported.
@@ -122,7 +123,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             share,
         };
         let before = self.recovered().len();
-        let mut output: StepOutput = self.make(step)?;
+        let mut output = self.make::<Evaluation>(step)?.of_training();
         output.recovered = self.recovered()[before..].to_vec();
         Ok(output)
     }
@@ -249,8 +250,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// [`StateError::UnknownParameter`] with the paths that are nearest; when a rank has failed.
     pub fn parameter(&mut self, path: &str) -> Result<DynTensor, PipelineError> {
-        let path = self.known(path)?.original().clone();
-        self.make(Command::Parameter(path))
+        let only = Some(self.known(path)?.original().clone());
+        let found = self.values(To::All, only)?.into_iter().next();
+        let (_, value) = found.expect("every parameter has an owner");
+        Ok(value)
     }
 
     /// Replaces the values of parameters and running states by their paths, on every rank that holds them: a target
