@@ -7,6 +7,7 @@ use std::time::Duration;
 use burn::optim::DynState;
 use burn::tensor::Device;
 use burn_pack::Scalar;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::DynTensor;
@@ -145,7 +146,7 @@ pub(crate) enum Part {
 }
 
 /// The chunks of each item of a snapshot.
-pub(crate) type Chunks = Vec<Arc<Vec<Buffer>>>;
+pub(crate) type Chunks = Vec<Vec<Bytes>>;
 
 /// A snapshot as far as it has arrived.
 #[derive(Debug)]
@@ -164,7 +165,7 @@ impl Arriving {
                 Some(true) => earlier?.chunks.get(at)?.clone(),
                 _ => {
                     missing += item.kind.bytes()?;
-                    Arc::default()
+                    Vec::new()
                 }
             });
         }
@@ -177,10 +178,10 @@ impl Arriving {
 
     /// Adds bytes of an item; `None` if they are more than are missing.
     fn add(&mut self, item: usize, pieces: Vec<Buffer>) -> Option<()> {
-        let chunks = Arc::get_mut(self.chunks.get_mut(item)?)?;
+        let chunks = self.chunks.get_mut(item)?;
         for piece in pieces {
             self.missing = self.missing.checked_sub(piece.len())?;
-            chunks.push(piece);
+            chunks.push(Bytes::from_owner(piece));
         }
         Some(())
     }

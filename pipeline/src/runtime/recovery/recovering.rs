@@ -10,6 +10,7 @@ use tinderbox_world::{Channel, Failure, How, World, machine};
 
 use super::keepers::keepers;
 use super::ledger::{INITIAL, Ledger};
+use super::settings::Replan;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::runtime::digest::ReadError;
@@ -25,14 +26,11 @@ use crate::{RankError, RecoveryError, StartError};
 /// After so many changes without a snapshot, the next call of all processes takes one.
 const CHANGES: u64 = 64;
 
-/// Plans for a number of processes.
-pub(crate) type Planned = dyn Fn(usize) -> Result<Plan> + Send + Sync;
-
 /// What a process needs to continue without others.
 pub(crate) struct Recovering {
     /// After how many steps a snapshot is taken.
     every: u64,
-    pub(super) replan: Arc<Planned>,
+    pub(super) replan: Arc<Replan>,
     pub(crate) world: World,
     /// Starts the ranks of any plan, with initial parameters, and the plan with which they were started first.
     pub(super) launch: (Launch, Plan),
@@ -54,7 +52,7 @@ pub(crate) struct Recovering {
 impl Recovering {
     /// Begins to keep snapshots.
     pub(crate) fn new(
-        (every, replan): (u64, Arc<Planned>),
+        (every, replan): (u64, Arc<Replan>),
         world: World,
         launch: Launch,
         driver: &mut Driver,

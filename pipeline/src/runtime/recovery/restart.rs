@@ -22,7 +22,9 @@ use crate::runtime::snapshots::Backups;
 use crate::runtime::stage::set_trains;
 use crate::runtime::streamed::{State, States};
 use crate::schedule::RankIndex;
-use crate::{ProcessError, RankError, RecoveryError, RestoreError, StateError};
+use crate::{
+    PipelineError, ProcessError, RankError, RecoveryError, RestoreError, StartError, StateError,
+};
 
 /// What a process reports to the others after a loss.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -160,7 +162,10 @@ impl Recovering {
         let (world, table) = (&self.world, &*driver.table);
         reach(Point::Move);
         let layout = plan.layout(table)?;
-        let needs = Needs::of(&layout, plan.world_size());
+        let needs = Needs {
+            layout: &layout,
+            ranks: plan.world_size(),
+        };
         let snapshot = &self.ledger.snapshots[&version];
         // The state of an optimizer has no parts that could be sent without a copy.
         let stays = |path: &ParameterPath, piece: &Piece| {
@@ -193,9 +198,19 @@ impl Recovering {
     fn plan_again(&self) -> Result<Plan> {
         let processes = self.world.size();
         let mut failed = None;
+        let plan = || match (self.replan)(processes) {
+            Ok(plan) if plan.world_size() > processes => {
+                let ranks = plan.world_size();
+                Err(PipelineError::from(StartError::WorldSize {
+                    ranks,
+                    processes,
+                }))
+            }
+            Ok(plan) => Ok(plan.to_json()),
+            Err(source) => Err(RecoveryError::NoPlan { processes, source }.into()),
+        };
         let planned = self.world.from_first(|| {
-            let planned = (self.replan)(processes);
-            planned.map(|plan| plan.to_json()).map_err(|error| {
+            plan().map_err(|error| {
                 let text = with_causes(&error);
                 failed = Some(error);
                 text
