@@ -1,5 +1,6 @@
 //! Measures ranks that are processes, and the links between them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,15 +79,12 @@ pub fn calibrate_world(
 
 /// The number of each machine, in the order of their first ranks.
 fn numbered(names: &[String]) -> Vec<usize> {
-    let mut known: Vec<&String> = Vec::new();
-    let number = names.iter().map(|name| {
-        let position = known.iter().position(|other| *other == name);
-        position.unwrap_or_else(|| {
-            known.push(name);
-            known.len() - 1
-        })
+    let mut known = BTreeMap::new();
+    let numbers = names.iter().map(|name| {
+        let next = known.len();
+        *known.entry(name).or_insert(next)
     });
-    number.collect()
+    numbers.collect()
 }
 
 /// Passes pieces of frames to the thread that measures.

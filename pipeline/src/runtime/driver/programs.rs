@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tinderbox_deferred::RunContext;
 use tinderbox_deferred::random::Seed;
 use tinderbox_fake::Mode;
 
-use super::batches::{MicroBatch, counts};
+use super::batches::{MicroBatch, Work, counts};
 use super::options::Options;
 use crate::batch::Batch;
 use crate::certify::{CertifiedStep, certify_lists, certify_programs};
@@ -20,7 +19,7 @@ use crate::recent::Recent;
 use crate::runtime::clip::Clipping;
 
 use crate::runtime::program::{CarriedTensors, CutBytes, CutProgram, IndexPlaces, count_of};
-use crate::runtime::round::{MicroInput, Part};
+use crate::runtime::round::{MicroBatches, MicroInput, Part};
 use crate::runtime::settings::Settings;
 use crate::schedule::{
     Compute, Costs, Dependencies, Edge, MicroBatchIndex, ScheduleKind, StageIndex, forward_only_on,
@@ -117,29 +116,26 @@ impl Programs {
         (seed, step): (Seed, u32),
         parts: Vec<MicroBatch<'_>>,
         first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
-        let mut micro_batches = Vec::with_capacity(parts.len());
+    ) -> Result<Work> {
+        let mut own = Vec::with_capacity(parts.len());
         for part in parts {
-            micro_batches.push(MicroInput {
+            own.push(MicroInput {
                 cut: self.cut(&part)?,
                 inputs: part.inputs,
                 samples: part.samples,
                 weight: 0.0,
             });
         }
-        self.drop_unused(micro_batches.iter().map(|micro| &*micro.cut));
-        for (index, micro) in micro_batches.iter().enumerate() {
+        self.drop_unused(own.iter().map(|micro| &*micro.cut));
+        for (micro, index) in own.iter().zip(first..) {
             let checked = micro.cut.indices.check(&micro.inputs);
             checked.map_err(|source| StepError::MicroBatch {
-                micro_batch: MicroBatchIndex::new(first + index),
+                micro_batch: MicroBatchIndex::new(index),
                 source: Box::new(source),
             })?;
         }
-        let counts = counts(&micro_batches, first, |micro_batch| RunContext {
-            seed,
-            step,
-            micro_batch: micro_batch as u32,
-        })?;
+        let micro_batches = MicroBatches { own, first };
+        let counts = counts(&micro_batches, (seed, step))?;
         Ok((micro_batches, counts))
     }
 

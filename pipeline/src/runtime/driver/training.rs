@@ -11,7 +11,7 @@ use tinderbox_fake::Mode;
 use tinderbox_world::with_causes;
 use twox_hash::XxHash3_64;
 
-use super::batches::{Batches, MicroBatch, split_and_run, weights};
+use super::batches::{Batches, MicroBatch, Work, split_and_run, weights};
 use super::carry::Carry;
 use super::driver::{Condition, Driver};
 use super::output::{Evaluation, collect};
@@ -33,9 +33,6 @@ pub(super) struct Call<'a> {
     /// The loss scale of a training step.
     pub(super) loss_scale: Option<f64>,
 }
-
-/// The micro-batches of a round that this process has, and what each micro-batch of all replicas counts.
-pub(super) type Work = (MicroBatches, Vec<Option<f64>>);
 
 impl Driver {
     /// Runs a training step. With a share, each process has only its own part of the samples of the batch, so many.
@@ -137,9 +134,8 @@ impl Driver {
         parts: Vec<MicroBatch<'_>>,
         carry: Option<&mut Carry>,
     ) -> Result<Evaluation> {
-        self.random_step()?;
-        let (own, counts) = self.prepare(parts, 0)?;
-        self.run(call, (MicroBatches { own, first: 0 }, counts), true, carry)
+        let work = self.prepare(parts, 0)?;
+        self.run(call, work, true, carry)
     }
 
     /// Checks that a round can run, and returns the step of its random values.
@@ -150,11 +146,7 @@ impl Driver {
     }
 
     /// Loads the programs of micro-batches, checks their indices, and computes what they count.
-    pub(super) fn prepare(
-        &mut self,
-        parts: Vec<MicroBatch<'_>>,
-        first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
+    fn prepare(&mut self, parts: Vec<MicroBatch<'_>>, first: usize) -> Result<Work> {
         let context = (self.settings.seed, self.random_step()?);
         let prepared = self.programs.prepare(context, parts, first);
         prepared.inspect_err(|error| {
@@ -327,50 +319,38 @@ impl Driver {
         }
         self.random_step()?;
         let count = self.options.micro_batches.min(samples);
-        let own = self.own_micro_batches(count);
-        let first = own.start;
         // Before this process waits for what the others count.
         self.announce(call, &[], Some(samples))?;
-        let own = match own.len() {
-            0 => Ok((Vec::new(), Vec::new())),
-            count => self.prepare_share(call, share, samples, count, first),
-        };
-        let (own, counts) = self.counts_of_all(own, first, count)?;
-        self.run(call, (MicroBatches { own, first }, counts), false, None)
+        let work = self.prepare_share(share, samples);
+        let work = self.counts_of_all(work, count)?;
+        self.run(call, work, false, None)
     }
 
     /// Splits a share into the micro-batches of this process, and loads their programs.
-    fn prepare_share(
-        &mut self,
-        call: &Call<'_>,
-        share: &dyn Batches,
-        samples: usize,
-        count: usize,
-        first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
-        let (expected, found) = (self.share(samples).len(), share.samples()?[0]);
-        if expected != found {
-            return Err(PipelineError::from(BatchError::Share { expected, found }));
+    fn prepare_share(&mut self, share: &dyn Batches, samples: usize) -> Result<Work> {
+        let own = self.own_micro_batches(self.options.micro_batches.min(samples));
+        let mut parts = Vec::new();
+        // A share without samples may be any batch.
+        if !own.is_empty() {
+            let (expected, found) = (self.share(samples).len(), share.samples()?[0]);
+            if expected != found {
+                return Err(PipelineError::from(BatchError::Share { expected, found }));
+            }
+            parts = share.split(Mode::Training, &[own.len()])?;
         }
-        let parts = share.split(call.mode, &[count])?;
-        self.prepare(parts, first)
+        self.prepare(parts, own.start)
     }
 
     /// Sends to the other processes what the micro-batches of this one count, or that its share can't be used, and returns what
     /// all count.
-    fn counts_of_all(
-        &mut self,
-        own: Result<(Vec<MicroInput>, Vec<Option<f64>>)>,
-        first: usize,
-        count: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
+    fn counts_of_all(&mut self, own: Result<Work>, count: usize) -> Result<Work> {
         let values = self.options.checks_batches;
         let own = own.and_then(|(micro_batches, counts)| {
-            let digest = digest_of(&micro_batches, values);
+            let digest = digest_of(&micro_batches.own, values);
             let digest = digest.map_err(|source| BatchError::Unread { source })?;
-            let over = micro_batches.first();
+            let over = micro_batches.own.first();
             let report = ShareReport {
-                first,
+                first: micro_batches.first,
                 counts,
                 over: over.map(|micro| kind(&micro.cut.loss_over)),
                 digest,

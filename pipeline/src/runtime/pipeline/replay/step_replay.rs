@@ -186,7 +186,8 @@ fn micro_batches(
     split_and_run(batches, most, |parts, _| {
         let joints = parts.iter().map(|part| (part.record)());
         let joints = joints.collect::<Result<Vec<_>, _>>()?;
-        let (mut inputs, counts) = programs.prepare(context, parts, 0)?;
+        let (prepared, counts) = programs.prepare(context, parts, 0)?;
+        let mut inputs = prepared.own;
         let cuts: Vec<_> = inputs.iter().map(|input| &*input.cut).collect();
         programs.parts(Mode::Training, &cuts)?;
         let has_states = !states(&cuts).is_empty();
