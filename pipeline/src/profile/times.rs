@@ -47,7 +47,7 @@ impl Profile {
                 };
                 let times = match compute {
                     Compute::Forward | Compute::Backward => &mut whole,
-                    Compute::InputGradient | Compute::WeightGradient => &mut halves,
+                    _ => &mut halves,
                 };
                 let all = analytic.of_all(&phase.nodes, compute);
                 for node in &phase.nodes {

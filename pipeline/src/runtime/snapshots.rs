@@ -77,14 +77,13 @@ impl Snapshot {
         table: &ParameterTable,
         is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
     ) -> Result<(Contents, Vec<DynTensor>), ReadError> {
-        let mut contents = Contents::default();
-        let mut values = Vec::new();
+        let (mut items, mut scalars, mut values) = (Vec::new(), Vec::new(), Vec::new());
         let position = |path: &ParameterPath| {
             let position = table.position(path);
             position.expect("a stage holds parameters of the table")
         };
         let mut add = |position, state, first_row, value: DynTensor| {
-            contents.items.push(Item {
+            items.push(Item {
                 name: Name { position, state },
                 first_row,
                 kind: TensorType::of(&value),
@@ -94,7 +93,6 @@ impl Snapshot {
         for (path, piece, value) in &self.values {
             add(position(path), None, piece.rows.start, value.clone());
         }
-        let mut scalars = Vec::new();
         for optimizer in &self.optimizers {
             for of_piece in optimizer.of_pieces(&is_selected)? {
                 let position = position(of_piece.path);
@@ -108,8 +106,7 @@ impl Snapshot {
                 scalars.extend(numbers.map(|(name, number)| (position, name, number)));
             }
         }
-        contents.scalars = scalars;
-        Ok((contents, values))
+        Ok((Contents { items, scalars }, values))
     }
 
     /// The state of the optimizer for each piece that has one, as it is.

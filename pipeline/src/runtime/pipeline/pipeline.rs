@@ -9,10 +9,9 @@ use serde::de::DeserializeOwned;
 use tinderbox_deferred::{Deferred, ParameterPath, Source, Values, random::Seed};
 use tinderbox_fake::{DynTensor, Mode};
 
-use super::batches::micro_batch;
-use crate::batch::{Batch, split_batch};
+use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
-use crate::runtime::driver::{Carry, Command, Driver, DriverState, Repaired};
+use crate::runtime::driver::{Batches, Carry, Command, Driver, DriverState, Repaired};
 use crate::runtime::learning_rates::{LastRates, StepRates};
 use crate::runtime::loss_scale::LossScale;
 use crate::runtime::ranks::{To, read, typed, untyped, written};
@@ -175,10 +174,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// When the batch can't be split or traced.
     pub fn costs(&mut self, example: &B) -> Result<(Dependencies, Costs), PipelineError> {
-        let parts = split_batch(example, self.driver.options.micro_batches)?.into_iter();
-        let parts =
-            parts.map(|(part, samples)| micro_batch(&self.trace, Mode::Training, part, samples));
-        let parts: Vec<_> = parts.collect();
+        let batches = self.traced(vec![example.clone()]);
+        let parts = batches.split(Mode::Training, &[self.driver.options.micro_batches])?;
         self.driver.programs.costs(&parts, &self.driver.plan)
     }
 

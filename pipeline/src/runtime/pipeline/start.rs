@@ -129,7 +129,8 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         if self.ranks.threads_per_rank == Some(0) {
             return Err(StartError::NoThreads.into());
         }
-        if self.has_groups_alone() {
+        let has_groups = !self.chosen.groups.is_empty() || self.settings.average_decay.is_some();
+        if has_groups && self.chosen.optimizer.is_none() {
             return Err(StepError::NoOptimizer.into());
         }
         self.check_updates()?;

@@ -128,7 +128,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(output)
     }
 
-    fn traced(&self, batches: Vec<B>) -> Arc<TracedBatches<B>> {
+    pub(super) fn traced(&self, batches: Vec<B>) -> Arc<TracedBatches<B>> {
         Arc::new(TracedBatches {
             trace: self.trace.clone(),
             batches,

@@ -22,9 +22,10 @@ use crate::runtime::wire::lend_row_major;
 use crate::schedule::{RankIndex, StageIndex};
 use crate::{ProcessError, RankError};
 
-/// What a rank of the new plan holds, whole.
+/// What a rank of the new plan holds, whole; nothing if it begins with initial values.
+#[derive(Default)]
 pub(super) struct Moved {
-    pub(super) values: Values,
+    pub(super) values: Option<Values>,
     /// The states of the optimizer for the parameters that the rank owns.
     pub(super) states: HashMap<ParameterPath, State>,
     /// The bytes that this rank was sent.
@@ -187,7 +188,7 @@ pub(super) fn move_state(
     let scalars = scalars.filter(|(position, ..)| needs.owns(own, *position));
     let (values, states) = parts.joined(scalars, table)?;
     Ok(Moved {
-        values,
+        values: Some(values),
         states,
         received_bytes,
     })

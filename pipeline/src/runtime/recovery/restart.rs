@@ -1,10 +1,11 @@
 //! Continues after a loss: regroups, plans again, moves the state, and starts the ranks again.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_deferred::ParameterPath;
+use tinderbox_deferred::{ParameterPath, Values};
 use tinderbox_world::clock::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
@@ -83,11 +84,11 @@ impl Recovering {
         let plan = self.plan_again()?;
         let backups = Arc::new(Backups::default());
         let moved = match version {
-            Ok(version) if version != INITIAL => Some(self.moved(driver, &plan, version, &lost)?),
-            _ => None,
+            Ok(version) if version != INITIAL => self.moved(driver, &plan, version, &lost)?,
+            _ => Moved::default(),
         };
-        let received_bytes = moved.as_ref().map_or(0, |moved| moved.received_bytes);
-        let state = self.start_again(driver, plan, &backups, moved)?;
+        let received_bytes = moved.received_bytes;
+        self.start_again(driver, plan, &backups, moved.values)?;
         let version = match version {
             Ok(version) => version,
             Err(ranks) => {
@@ -95,7 +96,7 @@ impl Recovering {
                 return Err(RecoveryError::StateLost { ranks }.into());
             }
         };
-        self.restore_version(driver, version, state)?;
+        self.restore_version(driver, version, moved.states)?;
         self.keep_again(driver, backups)?;
         let ranks = driver.plan.world_size();
         let recovered = Recovered {
@@ -222,15 +223,14 @@ impl Recovering {
         }
     }
 
-    /// Starts the ranks of a plan, with the parameters that were moved or with initial ones, and returns the state of the
-    /// optimizer that was moved.
+    /// Starts the ranks of a plan, with the parameters that were moved or with initial ones.
     fn start_again(
         &self,
         driver: &mut Driver,
         plan: Plan,
         backups: &Arc<Backups>,
-        moved: Option<Moved>,
-    ) -> Result<Option<States>> {
+        moved: Option<Values>,
+    ) -> Result<()> {
         reach(Point::Restart);
         let (world, (first, first_plan)) = (&self.world, &self.launch);
         let mut launch = first.clone();
@@ -242,14 +242,13 @@ impl Recovering {
         launch.ranks.devices = vec![device_of(local, &first.ranks.devices).clone()];
         launch.ranks.world = (world.size() > 1).then(|| world.clone());
         launch.ranks.backups = Some(backups.clone());
-        let states = moved.map(|Moved { values, states, .. }| {
+        if let Some(values) = moved {
             launch.source = Arc::new(values);
-            States(Mutex::new(states))
-        });
+        }
         let started = launch.start(plan, None);
         let started = started.inspect_err(|error| world.fail(&with_causes(error)))?;
         driver.restart_with(started);
-        Ok(states)
+        Ok(())
     }
 
     /// Gives the ranks the state of the optimizer, and the driver its own.
@@ -257,20 +256,19 @@ impl Recovering {
         &mut self,
         driver: &mut Driver,
         version: u64,
-        state: Option<States>,
+        states: HashMap<ParameterPath, State>,
     ) -> Result<()> {
-        if let Some(state) = state {
-            let restored = driver.ranks.ask("restore a snapshot", move |_, stages| {
-                let mut stages = stages.iter_mut();
-                stages.try_for_each(|stage| stage.restore_optimizer(&state))
-            })?;
-            let restored = restored.into_iter().collect::<Result<(), RestoreError>>();
-            restored.map_err(|source| {
-                let rank = driver.ranks.first();
-                let error = StateError::PartlyRestored { rank, source };
-                driver.ranks.notified(error)
-            })?;
-        }
+        let states = States(Mutex::new(states));
+        let restored = driver.ranks.ask("restore a snapshot", move |_, stages| {
+            let mut stages = stages.iter_mut();
+            stages.try_for_each(|stage| stage.restore_optimizer(&states))
+        })?;
+        let restored = restored.into_iter().collect::<Result<(), RestoreError>>();
+        restored.map_err(|source| {
+            let rank = driver.ranks.first();
+            let error = StateError::PartlyRestored { rank, source };
+            driver.ranks.notified(error)
+        })?;
         self.version = version;
         driver.set_state(self.ledger.drivers[&version].clone())
     }

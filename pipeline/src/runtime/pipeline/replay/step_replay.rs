@@ -136,7 +136,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         batches: impl IntoIterator<Item = B>,
     ) -> Result<StepReplay, PipelineError> {
         // Nothing is updated.
-        self.remove_optimizers();
+        (self.chosen.optimizer, self.settings.average_decay) = (None, None);
+        self.chosen.groups.clear();
         if self.trace.mode() == Mode::Inference {
             return Err(StartError::ForwardTrace.into());
         }
