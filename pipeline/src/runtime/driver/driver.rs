@@ -127,8 +127,8 @@ pub(crate) struct DriverState {
     pub(crate) last_rates: Option<LastRates>,
     /// A digest of what was frozen and set.
     pub(crate) changes: u64,
-    /// In how many steps all learning rates were the same; `None` once they were not, or that was reported.
-    pub(crate) equal_rates: Option<u32>,
+    /// In how many steps all learning rates were the same, up to when that is reported; as many once they were not.
+    pub(crate) equal_rates: u32,
 }
 
 /// Whether the values of the ranks can be used.

@@ -23,6 +23,7 @@ use crate::runtime::round::{MicroBatches, MicroInput, Part};
 use crate::runtime::settings::Settings;
 use crate::schedule::{
     Compute, Costs, Dependencies, Edge, MicroBatchIndex, ScheduleKind, StageIndex, forward_only_on,
+    verify,
 };
 use crate::sum::Groups;
 use crate::trace::{JointGraph, ProgramKey, Trace};
@@ -73,6 +74,24 @@ impl Programs {
             made: 0,
             dropped: 0,
         }
+    }
+
+    /// Refuses a schedule that does not fit before parameters are materialized. The dependencies of its ranks are known only when
+    /// a batch is traced.
+    pub(super) fn check_schedule(&self, micro_batches: usize) -> Result<(), ListsError> {
+        let (groups, replicas) = (self.groups(micro_batches), self.settings.replicas);
+        let counts: BTreeSet<usize> = match &self.choice {
+            ScheduleChoice::Written(written) => [written.micro_batches].into(),
+            _ => (0..replicas)
+                .map(|replica| groups.of_replica(replica, replicas).len())
+                .collect(),
+        };
+        let alone = Dependencies::new(self.layout.ranks.len(), [], []);
+        for count in counts {
+            let lists = self.choice.compute(&self.layout.ranks, count, &alone)?;
+            verify(&lists, &alone).map_err(ListsError::Schedule)?;
+        }
+        Ok(())
     }
 
     /// Returns the programs for a micro-batch. They are kept until [`drop_unused`](Self::drop_unused).

@@ -140,26 +140,27 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     fn watched_rates<L: Into<ModuleLearningRate>>(&mut self, lr: L) -> LearningRates {
         let may_have_groups = type_name::<L>() == type_name::<ModuleLearningRate>();
         let rates = LearningRates(lr.into());
-        let Some(steps) = self.driver.state.equal_rates.filter(|_| may_have_groups) else {
+        let equal = &mut self.driver.state.equal_rates;
+        if !may_have_groups || *equal == EQUAL_RATES {
             return rates;
-        };
+        }
         let base = rates.0.base();
         let trained = self.model.parameters().iter().filter(|p| p.trainable);
         let differs = { trained }.any(|p| rates.of(&p.path).to_bits() != base.to_bits());
         // At the begin of a warm-up, all rates may be 0.
-        self.driver.state.equal_rates = match (differs, base > 0.0) {
-            (true, _) => None,
-            (false, true) if steps + 1 == EQUAL_RATES => {
+        if differs {
+            *equal = EQUAL_RATES;
+        } else if base > 0.0 {
+            *equal += 1;
+            if *equal == EQUAL_RATES {
                 tracing::warn!(
                     base,
                     steps = EQUAL_RATES,
                     "all parameters have the base learning rate: if the rates have groups, none of them matches a parameter \
                      that trains; groups match the paths of parameters, not ids"
                 );
-                None
             }
-            (false, is_counted) => Some(steps + u32::from(is_counted)),
-        };
+        }
         rates
     }
 
