@@ -120,7 +120,11 @@ impl Driver {
                 let all = all.into_iter().map(|(value, _)| value).collect();
                 Ok(Reply::Gathered(all))
             }
-            Command::OnRanks(call) => self.call(call).map(Reply::OfRanks),
+            Command::OnRanks(call) => {
+                self.check_condition()?;
+                let made = self.ranks.call("run a call", call.clone());
+                made.map(Reply::OfRanks)
+            }
             Command::Resume(state) => {
                 self.state = state.clone();
                 Ok(Reply::Done)

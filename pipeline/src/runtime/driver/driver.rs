@@ -1,6 +1,5 @@
 //! The driver of a pipeline: what it knows and has, whatever the types of the model and its batches.
 
-use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use crate::plan::Plan;
 use crate::runtime::digest::ReadError;
 use crate::runtime::learning_rates::LastRates;
 use crate::runtime::loss_scale::LossScale;
-use crate::runtime::ranks::{RankCall, Ranks};
+use crate::runtime::ranks::Ranks;
 use crate::runtime::settings::Settings;
 use crate::runtime::snapshots::{KeptSnapshots, Snapshot};
 use crate::runtime::stage::Stage;
@@ -93,12 +92,6 @@ impl Driver {
     ) -> Result<Vec<R>> {
         self.check_condition()?;
         self.ranks.ask("run a call", call)
-    }
-
-    /// As [`on_ranks`](Self::on_ranks), for results of any type.
-    pub(super) fn call(&mut self, call: &RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
-        self.check_condition()?;
-        self.ranks.call("run a call", call.clone())
     }
 
     /// As [`on_ranks`](Self::on_ranks), for code that reads values.

@@ -25,15 +25,6 @@ use crate::schedule::RankIndex;
 use crate::trace::LossOver;
 use crate::{ActionError, BatchError, PipelineError, StepError};
 
-/// A round that is about to run.
-pub(super) struct Call<'a> {
-    pub(super) mode: Mode,
-    /// The learning rates; unused in an evaluation.
-    pub(super) rates: &'a LearningRates,
-    /// The loss scale of a training step.
-    pub(super) loss_scale: Option<f64>,
-}
-
 impl Driver {
     /// Runs a training step. With a share, each process has only its own part of the samples of the batch, so many.
     pub(super) fn step(
@@ -50,14 +41,9 @@ impl Driver {
         self.check_not_averaged()?;
         self.check_rates(rates)?;
         let step = self.state.step;
-        let call = Call {
-            mode: Mode::Training,
-            rates,
-            loss_scale: self.state.loss_scale.map(|scale| scale.factor()),
-        };
         let output = match share {
-            None => self.run_batches(&call, batches)?,
-            Some(samples) => self.run_share(&call, batches, samples)?,
+            None => self.run_batches(rates, batches)?,
+            Some(samples) => self.run_share(rates, batches, samples)?,
         };
         if let Some(gradients) = &output.stopped {
             return Err(self.not_finite(step, &output, gradients).into());
@@ -97,11 +83,11 @@ impl Driver {
 
     /// Splits each batch into the micro-batches of the pipeline, or into fewer if it has fewer samples
     /// and the schedule is not for a fixed number, and runs them.
-    fn run_batches(&mut self, call: &Call<'_>, batches: &dyn Batches) -> Result<Evaluation> {
+    fn run_batches(&mut self, rates: &LearningRates, batches: &dyn Batches) -> Result<Evaluation> {
         let is_written = matches!(self.programs.choice, ScheduleChoice::Written(_));
         let most = (self.options.micro_batches, is_written);
         split_and_run(batches, most, |parts, counts| {
-            let mut output = self.run_whole(call, parts, None)?;
+            let mut output = self.run_whole(Some(rates), parts, None)?;
             output.batches = counts;
             Ok(output)
         })
@@ -119,27 +105,22 @@ impl Driver {
             .map(|samples| self.options.micro_batches.min(samples))
             .collect();
         let parts = batch.split(Mode::Inference, &counts)?;
-        let call = Call {
-            mode: Mode::Inference,
-            rates: &LearningRates(0.0.into()),
-            loss_scale: None,
-        };
-        self.run_whole(&call, parts, carry)
+        self.run_whole(None, parts, carry)
     }
 
-    /// Runs micro-batches of which this process has all.
+    /// Runs micro-batches of which this process has all: with learning rates, it trains.
     fn run_whole(
         &mut self,
-        call: &Call<'_>,
+        rates: Option<&LearningRates>,
         parts: Vec<MicroBatch<'_>>,
         carry: Option<&mut Carry>,
     ) -> Result<Evaluation> {
         let work = self.prepare(parts, 0)?;
-        self.run(call, work, true, carry)
+        self.run(rates, work, true, carry)
     }
 
     /// Checks that a round can run, and returns the step of its random values.
-    pub(super) fn random_step(&self) -> Result<u32> {
+    fn random_step(&self) -> Result<u32> {
         self.check_condition()?;
         let step = self.state.step;
         Ok(u32::try_from(step).map_err(|_| StepError::StepOverflow { step })?)
@@ -159,10 +140,10 @@ impl Driver {
         })
     }
 
-    /// Runs a round, and combines the reports of all ranks.
-    pub(super) fn run(
+    /// Runs a round, and combines the reports of all ranks. With learning rates, it trains.
+    fn run(
         &mut self,
-        call: &Call<'_>,
+        rates: Option<&LearningRates>,
         work: Work,
         announces: bool,
         carry: Option<&mut Carry>,
@@ -170,13 +151,17 @@ impl Driver {
         let step = self.random_step()?;
         let used = carry.as_ref().map(|carry| carry.check(&work.0.own));
         let used = used.transpose().map_err(StepError::from)?;
-        let (mut round, weights) = self.round(call, work, step)?;
+        let (mut round, weights) = self.round(rates, work, step)?;
         if announces {
-            self.announce(call, &round.micro_batches.own, None)?;
+            self.announce(rates, &round.micro_batches.own, None)?;
         }
-        if call.mode == Mode::Training {
-            self.check_unchanged()?;
-        }
+        let request = match rates {
+            None => "run an evaluation",
+            Some(_) => {
+                self.check_unchanged()?;
+                "run a training step"
+            }
+        };
         let number = used.as_ref().map(|carry| carry.number);
         round.carries = RoundCarries {
             used,
@@ -186,10 +171,6 @@ impl Driver {
         round.epoch = self.settings.measure.then(Instant::now);
         let round = Arc::new(round);
         self.counts.rounds += 1;
-        let request = match call.mode {
-            Mode::Training => "run a training step",
-            Mode::Inference => "run an evaluation",
-        };
         let reports = self.ranks.run(&round, request)?;
         let reports = self.reports_of_all(reports)?;
         if let Some(carry) = carry {
@@ -211,14 +192,14 @@ impl Driver {
     /// The round of micro-batches, without carries and its beginning, and the weight of each.
     fn round(
         &mut self,
-        call: &Call<'_>,
+        rates: Option<&LearningRates>,
         (mut micro_batches, counts): Work,
         step: u32,
     ) -> Result<(Round, Vec<f64>)> {
-        let weights = weights(counts)?;
+        let (weights, loss_scale) = (weights(counts)?, self.loss_scale(rates));
         let MicroBatches { own, first } = &mut micro_batches;
         for (micro, weight) in own.iter_mut().zip(&weights[*first..]) {
-            micro.weight = weight * call.loss_scale.unwrap_or(1.0);
+            micro.weight = weight * loss_scale.unwrap_or(1.0);
         }
         // This process has no programs of other shares and runs none of their lists: its own stand in for them. Each process
         // certifies the lists of its own replica.
@@ -231,12 +212,13 @@ impl Driver {
             own.map_or(&*stand_in, |micro| &*micro.cut)
         });
         let cuts: Vec<&CutProgram> = cuts.collect();
-        let parts = self.programs.parts(call.mode, &cuts)?;
+        let mode = rates.map_or(Mode::Inference, |_| Mode::Training);
+        let parts = self.programs.parts(mode, &cuts)?;
         let round = Round {
             number: self.counts.rounds,
             step,
-            rates: call.rates.clone(),
-            loss_scale: call.loss_scale,
+            rates: rates.cloned().unwrap_or(LearningRates(0.0.into())),
+            loss_scale,
             parts,
             groups: self.programs.groups(weights.len()),
             is_sum: matches!(stand_in.loss_over, LossOver::Sum),
@@ -249,9 +231,9 @@ impl Driver {
     }
 
     /// Reports to the other processes what this one is about to run.
-    pub(super) fn announce(
+    fn announce(
         &self,
-        call: &Call<'_>,
+        rates: Option<&LearningRates>,
         micro_batches: &[MicroInput],
         of_share: Option<usize>,
     ) -> Result<()> {
@@ -260,9 +242,9 @@ impl Driver {
         }
         let notice = Notice::new(
             (self.counts.calls, self.state.step),
-            call.mode == Mode::Training,
+            rates.is_some(),
             (micro_batches, of_share),
-            self.digest_of_settings(call),
+            self.digest_of_settings(rates),
             self.options.checks_batches,
         );
         let notice = notice.map_err(|source| BatchError::Unread { source })?;
@@ -271,13 +253,20 @@ impl Driver {
     }
 
     /// A digest of what all processes have to have alike in a round, beside the batch.
-    fn digest_of_settings(&self, call: &Call<'_>) -> u64 {
+    fn digest_of_settings(&self, rates: Option<&LearningRates>) -> u64 {
         let mut hasher = XxHash3_64::with_seed(self.state.changes);
-        hasher.write_u64(call.loss_scale.unwrap_or(1.0).to_bits());
+        hasher.write_u64(self.loss_scale(rates).unwrap_or(1.0).to_bits());
         for parameter in self.table.iter() {
-            hasher.write_u64(call.rates.of(&parameter.path).to_bits());
+            let rate = rates.map_or(0.0, |rates| rates.of(&parameter.path));
+            hasher.write_u64(rate.to_bits());
         }
         hasher.finish()
+    }
+
+    /// The loss scale of a round, which only one that trains has.
+    fn loss_scale(&self, rates: Option<&LearningRates>) -> Option<f64> {
+        let scale = self.state.loss_scale.filter(|_| rates.is_some());
+        scale.map(|scale| scale.factor())
     }
 }
 
@@ -308,9 +297,9 @@ impl Driver {
     }
 
     /// Runs a training step over the own share of a batch of so many samples.
-    pub(super) fn run_share(
+    fn run_share(
         &mut self,
-        call: &Call<'_>,
+        rates: &LearningRates,
         share: &dyn Batches,
         samples: usize,
     ) -> Result<Evaluation> {
@@ -320,10 +309,10 @@ impl Driver {
         self.random_step()?;
         let count = self.options.micro_batches.min(samples);
         // Before this process waits for what the others count.
-        self.announce(call, &[], Some(samples))?;
+        self.announce(Some(rates), &[], Some(samples))?;
         let work = self.prepare_share(share, samples);
         let work = self.counts_of_all(work, count)?;
-        self.run(call, work, false, None)
+        self.run(Some(rates), work, false, None)
     }
 
     /// Splits a share into the micro-batches of this process, and loads their programs.

@@ -38,14 +38,6 @@ struct Standing {
     holdings: Vec<Holdings>,
 }
 
-impl Standing {
-    /// What it has under the numbering of a generation.
-    fn under(&self, generation: u32) -> Option<&Holdings> {
-        let mut holdings = self.holdings.iter();
-        holdings.find(|one| one.generation == generation)
-    }
-}
-
 /// The version to go back to.
 struct Choice {
     /// The generation whose numbering of the processes it has.
@@ -89,14 +81,13 @@ impl Recovering {
         };
         let received_bytes = moved.received_bytes;
         self.start_again(driver, plan, &backups, moved.values)?;
-        let version = match version {
-            Ok(version) => version,
+        match version {
+            Ok(version) => self.restore_version(driver, version, moved.states)?,
             Err(ranks) => {
                 self.lose_state(driver, backups)?;
                 return Err(RecoveryError::StateLost { ranks }.into());
             }
-        };
-        self.restore_version(driver, version, moved.states)?;
+        }
         self.keep_again(driver, backups)?;
         let ranks = driver.plan.world_size();
         let recovered = Recovered {
@@ -126,10 +117,9 @@ impl Recovering {
     /// begun after the last loss may not have arrived.
     fn choose_version(&mut self, left: &[Standing]) -> Choice {
         let choices = self.ledgers().map(|ledger| {
-            let held: Vec<&Holdings> = left
-                .iter()
-                .filter_map(|one| one.under(ledger.generation))
-                .collect();
+            let held = left.iter().flat_map(|one| &one.holdings);
+            let held = held.filter(|one| one.generation == ledger.generation);
+            let held: Vec<&Holdings> = held.collect();
             let processes = (0..ledger.processes).map(RankIndex::new);
             let is_absent = |rank: &RankIndex| held.iter().all(|one| one.rank != *rank);
             let absent: Vec<RankIndex> = processes.filter(is_absent).collect();
@@ -247,7 +237,12 @@ impl Recovering {
         }
         let started = launch.start(plan, None);
         let started = started.inspect_err(|error| world.fail(&with_causes(error)))?;
-        driver.restart_with(started);
+        // The values of carries were on the ranks before.
+        *driver = Driver {
+            state: std::mem::take(&mut driver.state),
+            repaired: std::mem::take(&mut driver.repaired),
+            ..started
+        };
         Ok(())
     }
 
@@ -314,17 +309,6 @@ impl Recovering {
 }
 
 impl Driver {
-    /// Continues with ranks that were started again. The values of carries were on the ranks before.
-    fn restart_with(&mut self, started: Self) {
-        let state = std::mem::take(&mut self.state);
-        let repaired = std::mem::take(&mut self.repaired);
-        *self = Self {
-            state,
-            repaired,
-            ..started
-        };
-    }
-
     /// Sets the state of the driver, and freezes what it says on the ranks.
     fn set_state(&mut self, state: DriverState) -> Result<()> {
         let frozen: Vec<usize> = state.frozen.iter().copied().collect();
