@@ -143,18 +143,13 @@ impl Driver {
         self.check_not_averaged()?;
         let saved = (source.clone(), state.clone());
         let checked = self.ranks.ask("check a saved state", move |_, stages| {
-            let mut of_rank = StatesFound::default();
-            for stage in stages {
-                let found = stage.check_restore(&*saved.0, &*saved.1)?;
-                of_rank.is_any |= found.is_any;
-                of_rank.without.extend(found.without);
-            }
-            Ok::<_, RestoreError>(of_rank)
+            let mut found = StatesFound::default();
+            let mut stages = stages.iter();
+            let checked =
+                stages.try_for_each(|stage| stage.check_restore(&*saved.0, &*saved.1, &mut found));
+            (found, checked)
         })?;
-        let mut states = Vec::new();
-        let checked = checked.into_iter();
-        let checked = checked.map(|result| result.map(|found| states.push(found)));
-        let checked = checked.collect();
+        let (states, checked): (Vec<_>, Vec<_>) = checked.into_iter().unzip();
         if let Some((rank, source)) = self.agreed(checked)? {
             return Err(StateError::Restore { rank, source }.into());
         }

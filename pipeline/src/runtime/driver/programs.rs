@@ -98,11 +98,11 @@ impl Programs {
     fn cut(&mut self, part: &MicroBatch<'_>) -> Result<Arc<CutProgram>> {
         match self.cuts.get(&part.key) {
             Some(cut) => Ok(cut.clone()),
-            None => self.cut_of(&*(part.record)()?),
+            None => self.cut_of(&(part.record)()?),
         }
     }
 
-    fn cut_of(&mut self, joint: &JointGraph) -> Result<Arc<CutProgram>> {
+    fn cut_of(&mut self, joint: &Arc<JointGraph>) -> Result<Arc<CutProgram>> {
         let key = joint.key();
         if let Some(cut) = self.cuts.get(key) {
             return Ok(cut.clone());
@@ -113,6 +113,7 @@ impl Programs {
         let stages = StagePrograms::of_stages(joint, &cutting, layout).map_err(StepError::from)?;
         let cut = Arc::new(CutProgram {
             number: self.made,
+            joint: joint.clone(),
             carried: CarriedTensors::of(joint, &stages),
             bytes: CutBytes::of(joint, &stages),
             programs: certify_programs(joint, stages, &layout.ranks).map_err(StepError::from)?,

@@ -47,7 +47,7 @@ pub struct StepReplay {
     programs: Programs,
     step: u32,
     precision: String,
-    micro_batches: Vec<MicroBatch>,
+    micro_batches: Vec<MicroInput>,
     /// Whether a forward reads what the forward of the micro-batch before has computed.
     has_states: bool,
     /// Those that are replayed.
@@ -61,11 +61,6 @@ pub struct StepReplay {
 }
 
 type OnOperation = dyn FnMut(&ReplayedOperation, &DynTensor);
-
-struct MicroBatch {
-    joint: Arc<JointGraph>,
-    input: MicroInput,
-}
 
 /// A program that was run again.
 #[derive(Debug)]
@@ -171,22 +166,20 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     }
 }
 
-/// Splits batches as a training step does, and computes the weight of each micro-batch. Returns their graphs and inputs, and
-/// whether a forward updates running states.
+/// Splits batches as a training step does, and computes the weight of each micro-batch. Returns them, and whether a forward updates
+/// running states.
 fn micro_batches(
     launch: &Launch,
     programs: &mut Programs,
     step: u32,
     batches: &dyn Batches,
-) -> Result<(Vec<MicroBatch>, bool), PipelineError> {
+) -> Result<(Vec<MicroInput>, bool), PipelineError> {
     let is_written = matches!(programs.choice, ScheduleChoice::Written(_));
     let context = (programs.settings.seed, step);
     let scale = launch.options.loss_scale;
     let factor = scale.map_or(1.0, |scale| scale.factor());
     let most = (launch.options.micro_batches, is_written);
     split_and_run(batches, most, |parts, _| {
-        let joints = parts.iter().map(|part| (part.record)());
-        let joints = joints.collect::<Result<Vec<_>, _>>()?;
         let (prepared, counts) = programs.prepare(context, parts, 0)?;
         let mut inputs = prepared.own;
         let cuts: Vec<_> = inputs.iter().map(|input| &*input.cut).collect();
@@ -195,9 +188,7 @@ fn micro_batches(
         for (input, weight) in inputs.iter_mut().zip(weights(counts)?) {
             input.weight = weight * factor;
         }
-        let all = joints.into_iter().zip(inputs);
-        let all = all.map(|(joint, input)| MicroBatch { joint, input });
-        Ok((all.collect(), has_states))
+        Ok((inputs, has_states))
     })
 }
 
@@ -300,9 +291,7 @@ impl StepReplay {
         let is_selected = self.selected.contains(&number);
         let programs = self.micro_batches.iter();
         let step = Step {
-            programs: programs
-                .map(|one| &*one.input.cut.programs.stages)
-                .collect(),
+            programs: programs.map(|one| &*one.cut.programs.stages).collect(),
             lists: None,
             is_local: vec![true; self.programs.layout.ranks.len()],
         };
@@ -312,7 +301,7 @@ impl StepReplay {
                 step: self.step,
                 micro_batch: number as u32,
             },
-            micro_batch: &self.micro_batches[number],
+            input: &self.micro_batches[number],
             is_selected,
             on_operation: &mut self.on_operation,
             stage,
@@ -333,7 +322,7 @@ impl StepReplay {
 /// A stage and an observer, as the host of an executor.
 struct Observed<'a> {
     context: RunContext,
-    micro_batch: &'a MicroBatch,
+    input: &'a MicroInput,
     is_selected: bool,
     on_operation: &'a mut Option<Box<OnOperation>>,
     stage: Stage,
@@ -343,7 +332,8 @@ struct Observed<'a> {
 impl Observed<'_> {
     /// Runs a program; of one that is selected, reports what it reads and computes.
     fn run_one(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
-        let MicroBatch { joint, input } = self.micro_batch;
+        let input = self.input;
+        let joint = &input.cut.joint;
         let Job { task, phase, read } = job;
         let (executable, constants) = self.stage.load(&input.cut, task.compute)?;
         let read = read.into_iter();
