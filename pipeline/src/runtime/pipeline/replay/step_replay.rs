@@ -48,8 +48,6 @@ pub struct StepReplay {
     step: u32,
     precision: String,
     micro_batches: Vec<MicroInput>,
-    /// Whether a forward reads what the forward of the micro-batch before has computed.
-    has_states: bool,
     /// Those that are replayed.
     selected: Range<usize>,
     /// The programs that are left.
@@ -147,13 +145,12 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             trace: self.trace.keeping(launch.options.kept_programs),
             batches: batches.into_iter().collect(),
         };
-        let (micro_batches, has_states) = micro_batches(&launch, &mut programs, step, &batches)?;
+        let micro_batches = micro_batches(&launch, &mut programs, step, &batches)?;
         let mut replay = StepReplay {
             step,
             precision: precision_in_text(launch.options.compute),
             selected: 0..micro_batches.len(),
             micro_batches,
-            has_states,
             launch,
             programs,
             left: VecDeque::new(),
@@ -166,14 +163,13 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     }
 }
 
-/// Splits batches as a training step does, and computes the weight of each micro-batch. Returns them, and whether a forward updates
-/// running states.
+/// Splits batches as a training step does, and computes the weight of each micro-batch.
 fn micro_batches(
     launch: &Launch,
     programs: &mut Programs,
     step: u32,
     batches: &dyn Batches,
-) -> Result<(Vec<MicroInput>, bool), PipelineError> {
+) -> Result<Vec<MicroInput>, PipelineError> {
     let is_written = matches!(programs.choice, ScheduleChoice::Written(_));
     let context = (programs.settings.seed, step);
     let scale = launch.options.loss_scale;
@@ -184,11 +180,10 @@ fn micro_batches(
         let mut inputs = prepared.own;
         let cuts: Vec<_> = inputs.iter().map(|input| &*input.cut).collect();
         programs.parts(Mode::Training, &cuts)?;
-        let has_states = !states(&cuts).is_empty();
         for (input, weight) in inputs.iter_mut().zip(weights(counts)?) {
             input.weight = weight * factor;
         }
-        Ok((inputs, has_states))
+        Ok(inputs)
     })
 }
 
@@ -247,11 +242,14 @@ impl StepReplay {
 
     /// All tasks, those before the selected ones among them that compute running states.
     fn tasks(&self) -> VecDeque<Task> {
+        let cuts: Vec<_> = self.micro_batches.iter().map(|one| &*one.cut).collect();
+        // A forward reads what the forward of the micro-batch before has computed.
+        let has_states = !states(&cuts).is_empty();
         let stages = || self.programs.layout.stages();
         let forwards = stages().map(|stage| (stage, Compute::Forward));
         let backwards = stages().rev().map(|stage| (stage, Compute::Backward));
         let tasks = forwards.chain(backwards).flat_map(|(stage, compute)| {
-            let first = match self.has_states && compute == Compute::Forward {
+            let first = match has_states && compute == Compute::Forward {
                 true => 0,
                 false => self.selected.start,
             };
