@@ -156,12 +156,9 @@ impl Driver {
             donors.insert((donor, *position));
         }
         let given = self.on_ranks(move |rank, stages| {
-            let of_rank = donors.iter().filter(|(donor, _)| *donor == rank);
-            let values = of_rank.filter_map(|(_, position)| {
-                let mut held = stages.iter().flat_map(|stage| stage.held.values());
-                held.find(|(held, _)| held == position)
-            });
-            values.collect::<Vec<(usize, DynTensor)>>()
+            let held = stages.iter().flat_map(|stage| stage.held.values());
+            let given = held.filter(|(position, _)| donors.contains(&(rank, *position)));
+            given.collect::<Vec<(usize, DynTensor)>>()
         })?;
         let values = self.ranks.exchange_named(To::All, given)?;
         let values: Vec<(usize, DynTensor)> = values.collect();

@@ -150,9 +150,7 @@ impl Driver {
             (found, checked)
         })?;
         let (states, checked): (Vec<_>, Vec<_>) = checked.into_iter().unzip();
-        if let Some((rank, source)) = self.agreed(checked)? {
-            return Err(StateError::Restore { rank, source }.into());
-        }
+        self.agreed(checked, |rank, source| StateError::Restore { rank, source })?;
         // The ranks are sound again when every one has replaced everything.
         self.condition = Condition::PartlyRestored;
         let saved = (source.clone(), state.clone());
@@ -160,9 +158,10 @@ impl Driver {
             let mut stages = stages.iter_mut();
             stages.try_for_each(|stage| stage.restore(&*saved.0, &*saved.1))
         })?;
-        if let Some((rank, source)) = self.agreed(restored)? {
-            return Err(StateError::PartlyRestored { rank, source }.into());
-        }
+        self.agreed(restored, |rank, source| StateError::PartlyRestored {
+            rank,
+            source,
+        })?;
         self.condition = Condition::Sound;
         self.warn_of_missing(&states);
         Ok(())
@@ -202,7 +201,7 @@ impl Driver {
         }
     }
 
-    /// Returns the lowest rank of this process that failed, with its error.
+    /// Fails if a rank failed: with the error of the lowest rank of this process, or else of another process.
     ///
     /// # Errors
     ///
@@ -210,17 +209,19 @@ impl Driver {
     fn agreed(
         &mut self,
         results: Vec<Result<(), RestoreError>>,
-    ) -> Result<Option<(RankIndex, RestoreError)>> {
+        failed: impl Fn(RankIndex, RestoreError) -> StateError,
+    ) -> Result<()> {
         let first = self.ranks.first().index();
         let mut results = results.into_iter().zip(first..);
         let own = results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?)));
         let reason = own.as_ref().map(|(_, error)| with_causes(error));
-        match (own, self.ranks.agree(reason)) {
-            (None, Ok(Some((rank, reason)))) => {
-                Err(StateError::RestoreElsewhere { rank, reason }.into())
-            }
-            (None, Err(error)) => Err(error),
-            (own, _) => Ok(own),
+        let all = self.ranks.agree(reason);
+        if let Some((rank, source)) = own {
+            return Err(failed(rank, source).into());
+        }
+        match all? {
+            None => Ok(()),
+            Some((rank, reason)) => Err(StateError::RestoreElsewhere { rank, reason }.into()),
         }
     }
 }

@@ -59,15 +59,15 @@ impl Driver {
 
     /// Refuses rates that would make parameters NaN, or ascend the gradient.
     fn check_rates(&self, rates: &LearningRates) -> Result<(), StepError> {
-        let refused = |rate: f64| !(rate.is_finite() && rate >= 0.0);
-        let refusal = |rate, path| StepError::LearningRate { rate, path };
-        if refused(rates.0.base()) {
-            return Err(refusal(rates.0.base(), None));
-        }
-        let mut paths = self.table.iter().map(|p| &p.path);
-        match paths.find(|path| refused(rates.of(path))) {
-            Some(path) => Err(refusal(rates.of(path), Some(path.clone()))),
+        let paths = self.table.iter().map(|p| &p.path);
+        let of_paths = paths.map(|path| (Some(path), rates.of(path)));
+        let mut all = std::iter::once((None, rates.0.base())).chain(of_paths);
+        match all.find(|(_, rate)| !(rate.is_finite() && *rate >= 0.0)) {
             None => Ok(()),
+            Some((path, rate)) => Err(StepError::LearningRate {
+                rate,
+                path: path.cloned(),
+            }),
         }
     }
 

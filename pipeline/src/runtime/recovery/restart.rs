@@ -285,15 +285,12 @@ impl Recovering {
     fn lose_state(&mut self, driver: &mut Driver, backups: Arc<Backups>) -> Result<()> {
         driver.condition = Condition::StateLost;
         // Some processes may have changed more than others.
-        let shared = || {
-            let frozen: Vec<usize> = driver.state.frozen.iter().copied().collect();
-            Ok::<_, WorldError>((driver.state.changes, frozen))
-        };
+        let shared = || Ok::<_, WorldError>((driver.state.changes, driver.state.frozen.clone()));
         let (changes, frozen) = self.world.from_first(shared)?;
         let mut ledger = new_ledger(&self.world, backups, driver)?;
         let state = DriverState {
             loss_scale: self.launch.0.options.loss_scale,
-            frozen: frozen.into_iter().collect(),
+            frozen,
             changes,
             ..DriverState::default()
         };
