@@ -1,6 +1,5 @@
 //! Values that stay on the ranks from one evaluation to the next.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -9,7 +8,7 @@ use tinderbox_fake::dtype_name;
 use crate::CarryError;
 use crate::batch::Leaf;
 use crate::runtime::program::{CarriedTensors, RoundCarry};
-use crate::runtime::round::MicroInput;
+use crate::runtime::round::{MicroInput, RoundCarries};
 
 /// The carried values of a sequence of evaluations, such as the caches of a text that is generated token by token.
 ///
@@ -123,19 +122,16 @@ impl Carries {
         is_own.then_some(()).ok_or(CarryError::OtherPipeline)
     }
 
-    fn lives(&self) -> impl Iterator<Item = Arc<Life>> {
-        self.lives.iter().filter_map(Weak::upgrade)
-    }
-
-    /// The numbers of the carries that still exist.
-    pub(crate) fn existing(&mut self) -> BTreeSet<u64> {
+    /// Returns what the ranks need to know of them in a round that may use one.
+    pub(super) fn of_round(&mut self, used: Option<RoundCarry>) -> RoundCarries {
         self.lives.retain(|life| life.strong_count() > 0);
-        self.lives().map(|life| life.number).collect()
-    }
-
-    /// The bytes of the values of all carries that exist, but for one.
-    pub(crate) fn bytes_besides(&self, number: Option<u64>) -> u64 {
-        let others = self.lives().filter(|life| Some(life.number) != number);
-        others.map(|life| life.bytes.load(Relaxed)).sum()
+        let lives: Vec<Arc<Life>> = self.lives.iter().filter_map(Weak::upgrade).collect();
+        let number = used.map(|carry| carry.number);
+        let others = lives.iter().filter(|life| Some(life.number) != number);
+        RoundCarries {
+            used,
+            existing: lives.iter().map(|life| life.number).collect(),
+            other_bytes: others.map(|life| life.bytes.load(Relaxed)).sum(),
+        }
     }
 }

@@ -162,12 +162,7 @@ impl Driver {
                 "run a training step"
             }
         };
-        let number = used.as_ref().map(|carry| carry.number);
-        round.carries = RoundCarries {
-            used,
-            existing: self.carries.existing(),
-            other_bytes: self.carries.bytes_besides(number),
-        };
+        round.carries = self.carries.of_round(used);
         round.epoch = self.settings.measure.then(Instant::now);
         let round = Arc::new(round);
         self.counts.rounds += 1;

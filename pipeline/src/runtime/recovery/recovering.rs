@@ -6,9 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tinderbox_deferred::ParameterTable;
 use tinderbox_world::clock::{Instant, Thread};
-use tinderbox_world::{Channel, Failure, How, World, machine};
+use tinderbox_world::{Channel, Failure, How, World};
 
-use super::keepers::keepers;
 use super::ledger::{INITIAL, Ledger};
 use super::settings::Replan;
 use crate::error::Result;
@@ -18,7 +17,7 @@ use crate::runtime::driver::Recovered;
 use crate::runtime::driver::{CallKind, Condition, Driver, Launch};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::header_of;
-use crate::runtime::snapshots::{Backups, Part, Snapshot};
+use crate::runtime::snapshots::{Part, Snapshot};
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
 use crate::{RankError, RecoveryError, StartError};
@@ -69,7 +68,7 @@ impl Recovering {
             return Err(RecoveryError::TwoRecoveries.into());
         }
         let backups = launch.ranks.backups.clone().unwrap_or_default();
-        let mut ledger = new_ledger(&world, backups, driver)?;
+        let mut ledger = Ledger::begin(&world, backups, driver)?;
         ledger.kept = Some(INITIAL);
         ledger.drivers.insert(INITIAL, driver.state.clone());
         Ok(Self {
@@ -246,22 +245,6 @@ impl Drop for Recovering {
         self.join_sending();
         self.world.end_recovery();
     }
-}
-
-/// Begins a ledger of a numbering of the processes. All processes call this.
-pub(super) fn new_ledger(
-    world: &World,
-    backups: Arc<Backups>,
-    driver: &mut Driver,
-) -> Result<Ledger> {
-    let machines = world.all_gather(machine())?;
-    let keepers: Vec<RankIndex> = match machines.len() {
-        1 => Vec::new(),
-        _ => keepers(&machines, driver.plan.world_size()),
-    };
-    let ledger = Ledger::new(world, keepers, backups);
-    driver.kept = Some(ledger.kept_snapshots());
-    Ok(ledger)
 }
 
 /// The most bytes of a frame, so that the messages of a step do not wait for long.

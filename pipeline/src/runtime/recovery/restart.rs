@@ -9,9 +9,9 @@ use tinderbox_deferred::{ParameterPath, Values};
 use tinderbox_world::clock::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
-use super::ledger::{Holdings, INITIAL, newest_version};
+use super::ledger::{Holdings, INITIAL, Ledger, newest_version};
 use super::moving::{Moved, Needs, Value, move_state};
-use super::recovering::{Recovering, new_ledger};
+use super::recovering::Recovering;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::runtime::capacity::device_of;
@@ -270,7 +270,7 @@ impl Recovering {
 
     /// Begins a new ledger. It gets a snapshot after the next call of all processes; until that is kept, the one before holds.
     fn keep_again(&mut self, driver: &mut Driver, backups: Arc<Backups>) -> Result<()> {
-        let mut ledger = new_ledger(&self.world, backups, driver)?;
+        let mut ledger = Ledger::begin(&self.world, backups, driver)?;
         let version = self.version;
         if version == INITIAL || ledger.processes == 1 {
             ledger.drivers.insert(version, driver.state.clone());
@@ -287,7 +287,7 @@ impl Recovering {
         // Some processes may have changed more than others.
         let shared = || Ok::<_, WorldError>((driver.state.changes, driver.state.frozen.clone()));
         let (changes, frozen) = self.world.from_first(shared)?;
-        let mut ledger = new_ledger(&self.world, backups, driver)?;
+        let mut ledger = Ledger::begin(&self.world, backups, driver)?;
         let state = DriverState {
             loss_scale: self.launch.0.options.loss_scale,
             frozen,
