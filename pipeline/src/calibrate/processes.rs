@@ -115,9 +115,10 @@ impl Link {
     /// Measures the link between the first rank and another one, while the others wait.
     fn measure(&self, world: &World, other: RankIndex) -> Result<LinkCosts, CalibrateError> {
         world.barrier()?;
+        let first = RankIndex::new(0);
         let measured = match world.rank() {
-            rank if rank.index() == 0 => self.trips(world, other, true),
-            rank if rank == other => self.trips(world, RankIndex::new(0), false),
+            rank if rank == first => self.trips(world, other),
+            rank if rank == other => self.trips(world, first),
             _ => Ok([Duration::ZERO; 2]),
         };
         world.agree(measured.as_ref().map(drop))?;
@@ -129,13 +130,8 @@ impl Link {
         })
     }
 
-    /// The times of one way of a few bytes, and of a MiB.
-    fn trips(
-        &self,
-        world: &World,
-        other: RankIndex,
-        begins: bool,
-    ) -> Result<[Duration; 2], CalibrateError> {
+    /// The times of one way of a few bytes, and of a MiB. The first rank begins.
+    fn trips(&self, world: &World, other: RankIndex) -> Result<[Duration; 2], CalibrateError> {
         let mut medians = [Duration::ZERO; 2];
         for (length, found) in [8, 1 << 20].into_iter().zip(&mut medians) {
             let piece = Bytes::from(vec![1; length]);
@@ -144,11 +140,11 @@ impl Link {
             for _ in 0..=TURNS {
                 let started = Instant::now();
                 for _ in 0..TRIPS {
-                    if begins {
+                    if world.is_first() {
                         self.channel.send(other, &[1], vec![piece.clone()]);
                     }
                     self.receive(world)?;
-                    if !begins {
+                    if !world.is_first() {
                         self.channel.send(other, &[1], vec![piece.clone()]);
                     }
                 }

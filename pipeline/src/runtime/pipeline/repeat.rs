@@ -9,8 +9,7 @@ use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::pipeline::{Call, Pipeline, REPLY, Repeating};
 use crate::batch::Batch;
-use crate::runtime::driver::Recovered;
-use crate::runtime::driver::{CallKind, Command, Condition, Reply};
+use crate::runtime::driver::{CallKind, Command, Condition, Recovered, Reply};
 use crate::runtime::recovery::{CallLog, Recovering};
 #[cfg(test)]
 use crate::runtime::snapshots::Snapshot;
