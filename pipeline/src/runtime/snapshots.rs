@@ -118,11 +118,10 @@ impl Snapshot {
     /// has been written to it. In the order of the items; the items of the optimizer's state are not in the list.
     pub(crate) fn same_as(&self, earlier: &Self) -> Vec<bool> {
         let pairs = self.values.iter().zip(&earlier.values);
-        let same = pairs.map(|((_, _, own), (_, _, other))| {
-            match (own.host_bytes(), other.host_bytes()) {
-                (Some(own), Some(other)) => own.as_ptr() == other.as_ptr(),
-                _ => false,
-            }
+        let memory = |value: &DynTensor| value.host_bytes().map(<[u8]>::as_ptr);
+        let same = pairs.map(|((.., own), (.., other))| {
+            let own = memory(own);
+            own.is_some() && own == memory(other)
         });
         same.collect()
     }

@@ -294,12 +294,8 @@ impl Programs {
     }
 
     /// The dependencies of a training step over batches like `parts`, and its bytes, where the stages
-    /// of the plan hold gradients of all their parameters; its times are unknown, and zero.
-    pub(crate) fn costs(
-        &mut self,
-        parts: &[MicroBatch<'_>],
-        plan: &Plan,
-    ) -> Result<(Dependencies, Costs)> {
+    /// hold gradients of all their parameters; its times are unknown, and zero.
+    pub(crate) fn costs(&mut self, parts: &[MicroBatch<'_>]) -> Result<(Dependencies, Costs)> {
         let cuts = parts.iter().map(|part| self.cut(part));
         let cuts = cuts.collect::<Result<Vec<_>, _>>()?;
         let cuts: Vec<&CutProgram> = cuts.iter().map(|cut| &**cut).collect();
@@ -307,9 +303,8 @@ impl Programs {
         // The first micro-batches are the largest.
         let largest = cuts.first().ok_or(BatchError::NoSamples)?;
         let mut costs = step_bytes(&largest.programs.stages);
-        let joint = &self.example;
-        for (planned, costs) in plan.stages().iter().zip(&mut costs.stages) {
-            let held = self.layout.held_bytes(joint, planned.stage, 0);
+        for (stage, costs) in self.layout.stages().zip(&mut costs.stages) {
+            let held = self.layout.held_bytes(&self.example, stage, 0);
             costs.resident_bytes = held.resident();
             if self.settings.replicas > 1 {
                 costs.exchanged_bytes = held.gradients;

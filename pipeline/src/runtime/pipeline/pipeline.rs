@@ -176,7 +176,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     pub fn costs(&mut self, example: &B) -> Result<(Dependencies, Costs), PipelineError> {
         let batches = self.traced(vec![example.clone()]);
         let parts = batches.split(Mode::Training, &[self.driver.options.micro_batches])?;
-        self.driver.programs.costs(&parts, &self.driver.plan)
+        self.driver.programs.costs(&parts)
     }
 
     /// Runs code on every rank's thread, with its stages, and returns the results in the order of the
