@@ -128,7 +128,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Sets the number of training steps for which restored parameters were trained.
     pub fn resume_at(&mut self, step: u64) {
-        self.resume(|state| state.step = step);
+        self.change(|state| state.step = step);
     }
 
     /// Returns a carry without values, for a sequence of evaluations ([`evaluate_with`](Self::evaluate_with)).
@@ -145,7 +145,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Resumes with the loss scale of an earlier run. Does nothing if the loss is not scaled, or has a
     /// fixed scale.
     pub fn resume_loss_scale(&mut self, factor: f64, steps: u64) {
-        self.resume(|state| {
+        self.change(|state| {
             let scale = state.loss_scale;
             state.loss_scale = scale.map(|scale| scale.resumed(factor, steps));
         });
@@ -153,11 +153,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Sets the learning rates of the last step of an earlier run, which the next save has if no step is done before.
     pub fn resume_learning_rates(&mut self, rates: StepRates) {
-        self.resume(|state| state.last_rates = Some(LastRates::Saved(rates)));
+        self.change(|state| state.last_rates = Some(LastRates::Saved(rates)));
     }
 
     /// Changes what the driver has, and can't fail.
-    fn resume(&mut self, change: impl FnOnce(&mut DriverState)) {
+    fn change(&mut self, change: impl FnOnce(&mut DriverState)) {
         let mut state = self.driver.state.clone();
         change(&mut state);
         let resumed = self.make::<()>(Command::Resume(state));
