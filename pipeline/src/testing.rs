@@ -21,6 +21,8 @@ use tinderbox_fake::{DynTensor, RecordOptions, record};
 
 use crate::batch::{Batch, BatchMapper, Division, leaves, split_batch};
 pub use crate::runtime::Point;
+#[cfg(feature = "testing")]
+pub use crate::runtime::at_points;
 use crate::runtime::{Abort, Link, LinkMessage, LocalLink, Tag, local_links};
 use crate::schedule::{Edge, Message, MicroBatchIndex, RankIndex, StageIndex};
 use crate::{LinkError, PipelineError, StepError};
@@ -36,14 +38,6 @@ fn tag(micro_batch: usize) -> Tag {
             micro_batch: MicroBatchIndex::new(micro_batch),
         }),
     }
-}
-
-/// Calls a function at every [`Point`] that ranks on this thread reach, while code runs: those of a simulation.
-///
-/// The function may panic at [`Point::Action`], as the action could.
-#[cfg(feature = "testing")]
-pub fn at_points<R>(reached: impl Fn(Point) + 'static, run: impl FnOnce() -> R) -> R {
-    crate::runtime::at_points(reached, run)
 }
 
 /// Checks links that [`PipelineBuilder::links`](crate::PipelineBuilder::links) creates by `wrap`: messages

@@ -1,11 +1,12 @@
 //! Measures ranks that are processes, and the links between them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use tinderbox_fake::is_host;
 use tinderbox_planner::{Machine, RankModel};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError};
@@ -78,15 +79,12 @@ pub fn calibrate_world(
 
 /// The number of each machine, in the order of their first ranks.
 fn numbered(names: &[String]) -> Vec<usize> {
-    let mut known: Vec<&String> = Vec::new();
-    let number = names.iter().map(|name| {
-        let position = known.iter().position(|other| *other == name);
-        position.unwrap_or_else(|| {
-            known.push(name);
-            known.len() - 1
-        })
+    let mut known = BTreeMap::new();
+    let numbers = names.iter().map(|name| {
+        let next = known.len();
+        *known.entry(name).or_insert(next)
     });
-    number.collect()
+    numbers.collect()
 }
 
 /// Passes pieces of frames to the thread that measures.
@@ -117,9 +115,10 @@ impl Link {
     /// Measures the link between the first rank and another one, while the others wait.
     fn measure(&self, world: &World, other: RankIndex) -> Result<LinkCosts, CalibrateError> {
         world.barrier()?;
+        let first = RankIndex::new(0);
         let measured = match world.rank() {
-            rank if rank.index() == 0 => self.trips(world, other, true),
-            rank if rank == other => self.trips(world, RankIndex::new(0), false),
+            rank if rank == first => self.trips(world, other),
+            rank if rank == other => self.trips(world, first),
             _ => Ok([Duration::ZERO; 2]),
         };
         world.agree(measured.as_ref().map(drop))?;
@@ -131,13 +130,8 @@ impl Link {
         })
     }
 
-    /// The times of one way of a few bytes, and of a MiB.
-    fn trips(
-        &self,
-        world: &World,
-        other: RankIndex,
-        begins: bool,
-    ) -> Result<[Duration; 2], CalibrateError> {
+    /// The times of one way of a few bytes, and of a MiB. The first rank begins.
+    fn trips(&self, world: &World, other: RankIndex) -> Result<[Duration; 2], CalibrateError> {
         let mut medians = [Duration::ZERO; 2];
         for (length, found) in [8, 1 << 20].into_iter().zip(&mut medians) {
             let piece = Bytes::from(vec![1; length]);
@@ -146,11 +140,11 @@ impl Link {
             for _ in 0..=TURNS {
                 let started = Instant::now();
                 for _ in 0..TRIPS {
-                    if begins {
+                    if world.is_first() {
                         self.channel.send(other, &[1], vec![piece.clone()]);
                     }
                     self.receive(world)?;
-                    if !begins {
+                    if !world.is_first() {
                         self.channel.send(other, &[1], vec![piece.clone()]);
                     }
                 }
@@ -166,14 +160,14 @@ impl Link {
         const LOOK: Duration = Duration::from_millis(100);
         let started = Instant::now();
         loop {
-            match self.received.recv_timeout(LOOK) {
-                Ok(_) => return Ok(()),
-                Err(RecvTimeoutError::Disconnected) => return Err(CalibrateError::Silent),
-                Err(RecvTimeoutError::Timeout) => match world.failure() {
-                    Some(failure) => return Err(WorldError::Failed(failure).into()),
-                    None if started.elapsed() > SILENCE => return Err(CalibrateError::Silent),
-                    None => {}
-                },
+            if self.received.recv_timeout(LOOK).is_ok() {
+                return Ok(());
+            }
+            if let Some(failure) = world.failure() {
+                return Err(WorldError::Failed(failure).into());
+            }
+            if started.elapsed() > SILENCE {
+                return Err(CalibrateError::Silent);
             }
         }
     }

@@ -1,6 +1,5 @@
 //! Measures ranks that are threads.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use burn::nn::{Linear, LinearConfig};
@@ -10,7 +9,7 @@ use tinderbox_deferred::{Deferred, available_for};
 use tinderbox_planner::{Machine, RankModel, Rates};
 
 use crate::profile::Repeated;
-use crate::schedule::{Action, LinkCosts, Message, ScheduleKind, Span, Timeline};
+use crate::schedule::{LinkCosts, ScheduleKind, Timeline};
 use crate::{CalibrateError, Cut, Outputs, Pipeline, Plan, ProfileError, Traceable};
 
 /// Rows and columns of the matrices whose product is timed: 128 MFLOP of f32.
@@ -148,7 +147,7 @@ fn action_times(device: &Device) -> Result<(u64, u64), CalibrateError> {
         let output = pipeline.step(1e-3, batch.clone())?;
         if let Some(timeline) = output.timeline {
             actions.extend(action_ns(&timeline));
-            messages.extend(latencies(&timeline));
+            messages.extend(timeline.latencies());
         }
     }
     Ok((median(actions), median(messages)))
@@ -169,24 +168,4 @@ fn action_ns(timeline: &Timeline) -> Vec<u64> {
         beside / rank.spans.len() as u64
     });
     beside.collect()
-}
-
-/// Returns the times from the end of each send to the end of its receive, where the receiver was
-/// already waiting.
-fn latencies(timeline: &Timeline) -> Vec<u64> {
-    let spans = || timeline.ranks.iter().flat_map(|rank| &rank.spans);
-    let receives = spans().filter_map(|span| match span.action {
-        Action::Receive(message) => Some((message, span)),
-        _ => None,
-    });
-    let receives: BTreeMap<Message, &Span> = receives.collect();
-    let latencies = spans().filter_map(|sent| match sent.action {
-        Action::Send(message) => {
-            let received = receives.get(&message)?;
-            let was_waiting = received.start < sent.end;
-            was_waiting.then(|| received.end.saturating_sub(sent.end))
-        }
-        _ => None,
-    });
-    latencies.collect()
 }

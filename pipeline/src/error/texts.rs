@@ -11,11 +11,7 @@ pub(super) fn not_finite(
     gradients: &[ParameterPath],
 ) -> String {
     let mut found = Vec::new();
-    let named = first_of(
-        losses
-            .iter()
-            .map(|(micro_batch, _)| micro_batch.to_string()),
-    );
+    let named = first_of(losses.iter().map(|(micro_batch, _)| micro_batch));
     match losses {
         [] => {}
         [(_, loss)] => found.push(format!("the loss of micro-batch {named} is {loss}")),
@@ -46,7 +42,7 @@ pub(super) fn ordinal(number: usize) -> String {
 }
 
 /// The first few names, and the number of the others.
-fn first_of(names: impl ExactSizeIterator<Item = String>) -> String {
+fn first_of<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
     const NAMED: usize = 3;
     let more = match names.len().saturating_sub(NAMED) {
         0 => String::new(),

@@ -46,6 +46,7 @@ use crate::trace::Trace;
     "Profiler {{ device: {device:?}, depth: {}, repetitions: {}, .. }}",
     profile.depth, profile.repetitions
 )]
+#[must_use]
 pub struct Profiler<'a, B> {
     trace: &'a Trace<B>,
     device: Device,
@@ -72,7 +73,6 @@ impl<'a, B: Batch> Profiler<'a, B> {
     }
 
     /// Sets the device that is measured.
-    #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
         self.device = device.clone().without_autodiff();
         self
@@ -80,21 +80,18 @@ impl<'a, B: Batch> Profiler<'a, B> {
 
     /// Sets the depth of blocks in the module tree, at least 1: 1 makes every field of the model a
     /// block, 2 every element of its lists, such as `blocks.3`.
-    #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.profile.depth = depth.max(1);
         self
     }
 
     /// Sets types of modules that are never divided, whatever the depth, such as `Linear`.
-    #[must_use]
     pub fn basic_blocks<T: Into<String>>(mut self, types: impl IntoIterator<Item = T>) -> Self {
         self.profile.basic_blocks = types.into_iter().map(Into::into).collect();
         self
     }
 
     /// Sets the number of warm-up runs.
-    #[must_use]
     pub fn warm_up(mut self, runs: usize) -> Self {
         self.profile.warm_up = runs;
         self
@@ -102,7 +99,6 @@ impl<'a, B: Batch> Profiler<'a, B> {
 
     /// Sets the number of measured runs, at least one. Their median is reported without outliers, which
     /// are further from the middle half than one and a half times its width (Tukey 1977).
-    #[must_use]
     pub fn repetitions(mut self, runs: usize) -> Self {
         self.profile.repetitions = runs.max(1);
         self
@@ -110,14 +106,12 @@ impl<'a, B: Batch> Profiler<'a, B> {
 
     /// Sets the number of ranks that run at the same time: as many threads run each block at once,
     /// since ranks on one machine share its memory and caches. Default: 1.
-    #[must_use]
     pub fn beside(mut self, ranks: usize) -> Self {
         self.profile.beside = ranks.max(1);
         self
     }
 
     /// Sets the number of CPU threads of each rank.
-    #[must_use]
     pub fn threads_per_rank(mut self, threads: usize) -> Self {
         self.profile.threads = threads.max(1);
         self
@@ -125,14 +119,12 @@ impl<'a, B: Batch> Profiler<'a, B> {
 
     /// Measures blocks as a streamed model runs them: with parameters that were just read, and are in no cache of a core. Each run
     /// has another copy of them, of together 128 MiB, and of at most 64.
-    #[must_use]
     pub fn streamed(mut self) -> Self {
         self.profile.streamed = true;
         self
     }
 
     /// Sets a directory that caches profiles by graph, device and settings.
-    #[must_use]
     pub fn cache(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cache = Some(directory.into());
         self
@@ -140,7 +132,6 @@ impl<'a, B: Batch> Profiler<'a, B> {
 
     /// Calls `progress` before every block with the number of blocks done, their total number and the
     /// block's name.
-    #[must_use]
     pub fn progress(mut self, progress: impl Fn(usize, usize, &str) + 'a) -> Self {
         self.progress = Some(Box::new(progress));
         self

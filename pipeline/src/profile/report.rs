@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -207,40 +208,53 @@ impl Profile {
 
     /// Returns the blocks as CSV, with times in nanoseconds and sizes in bytes.
     pub fn to_csv(&self) -> String {
-        let mut text = String::from(
-            "block,first_operation,end_operation,forward_ns,forward_spread_ns,backward_ns,\
-             backward_spread_ns,input_gradient_ns,input_gradient_spread_ns,weight_gradient_ns,\
-             weight_gradient_spread_ns,forward_peak_bytes,backward_peak_bytes,saved_bytes,\
-             saved_for_weight_bytes,parameter_bytes,buffer_bytes,input_bytes,output_bytes\n",
-        );
+        let columns = BlockProfile::default().columns().map(|(name, _)| name);
+        let mut text = format!("block,{}\n", columns.join(","));
         for block in &self.blocks {
-            let spreads = [
-                block.forward,
-                block.backward,
-                block.input_gradient,
-                block.weight_gradient,
-            ];
-            let times = spreads.iter().flat_map(|s| [s.median_ns, s.spread_ns]);
-            let sizes = [
-                block.sizes.forward_peak_bytes,
-                block.sizes.backward_peak_bytes,
-                block.sizes.saved_bytes,
-                block.sizes.saved_for_weight_bytes,
-                block.sizes.parameter_bytes,
-                block.sizes.buffer_bytes,
-                block.sizes.input_bytes,
-                block.sizes.output_bytes,
-            ];
+            let numbers = block.columns().map(|(_, number)| number.to_string());
             // A path consists of field names and indices, which need no quotes.
-            text.push_str(&block.name);
-            let (from, to) = block.operations;
-            let places = [from as u64, to as u64].into_iter();
-            for number in places.chain(times).chain(sizes) {
-                text.push_str(&format!(",{number}"));
-            }
-            text.push('\n');
+            text.push_str(&format!("{},{}\n", block.name, numbers.join(",")));
         }
         text
+    }
+}
+
+impl BlockProfile {
+    /// Its times, in the order of [`Compute::ALL`](crate::schedule::Compute::ALL).
+    pub(super) const fn times(&self) -> [Spread; 4] {
+        [
+            self.forward,
+            self.backward,
+            self.input_gradient,
+            self.weight_gradient,
+        ]
+    }
+
+    /// Its numbers, with the names of their columns.
+    fn columns(&self) -> [(&'static str, u64); 18] {
+        let (from, to) = self.operations;
+        let [forward, backward, input, weight] = self.times();
+        let sizes = &self.sizes;
+        [
+            ("first_operation", from as u64),
+            ("end_operation", to as u64),
+            ("forward_ns", forward.median_ns),
+            ("forward_spread_ns", forward.spread_ns),
+            ("backward_ns", backward.median_ns),
+            ("backward_spread_ns", backward.spread_ns),
+            ("input_gradient_ns", input.median_ns),
+            ("input_gradient_spread_ns", input.spread_ns),
+            ("weight_gradient_ns", weight.median_ns),
+            ("weight_gradient_spread_ns", weight.spread_ns),
+            ("forward_peak_bytes", sizes.forward_peak_bytes),
+            ("backward_peak_bytes", sizes.backward_peak_bytes),
+            ("saved_bytes", sizes.saved_bytes),
+            ("saved_for_weight_bytes", sizes.saved_for_weight_bytes),
+            ("parameter_bytes", sizes.parameter_bytes),
+            ("buffer_bytes", sizes.buffer_bytes),
+            ("input_bytes", sizes.input_bytes),
+            ("output_bytes", sizes.output_bytes),
+        ]
     }
 }
 
@@ -270,19 +284,17 @@ impl fmt::Display for Profile {
                 false => &block.name,
             };
             let sizes = &block.sizes;
-            table.add_row([
-                name.to_owned(),
-                milliseconds(block.forward),
-                milliseconds(block.backward),
-                milliseconds(block.input_gradient),
-                milliseconds(block.weight_gradient),
-                mib(sizes.saved_bytes),
-                mib(sizes.forward_peak_bytes),
-                mib(sizes.backward_peak_bytes),
-                mib(sizes.parameter_bytes + sizes.buffer_bytes),
-                mib(sizes.input_bytes),
-                mib(sizes.output_bytes),
-            ]);
+            let bytes = [
+                sizes.saved_bytes,
+                sizes.forward_peak_bytes,
+                sizes.backward_peak_bytes,
+                sizes.parameter_bytes + sizes.buffer_bytes,
+                sizes.input_bytes,
+                sizes.output_bytes,
+            ];
+            let numbers = block.times().map(milliseconds).into_iter();
+            let row = iter::once(name.to_owned()).chain(numbers);
+            table.add_row(row.chain(bytes.map(mib)));
         }
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);

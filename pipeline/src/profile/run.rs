@@ -49,10 +49,8 @@ struct LoadedBlock<'a> {
     /// `F`, `B`, `I` and `W`.
     phases: [Option<(Executable, &'a Phase)>; Compute::ALL.len()],
     constants: Vec<DynTensor>,
-    /// Copies of the parameters, which the runs have in turn.
+    /// Copies of the parameters, which the runs have in turn: each the first one.
     parameters: Vec<BTreeMap<usize, DynTensor>>,
-    /// The number of runs so far.
-    runs: usize,
     /// The sums of the gradients so far.
     gradients: BTreeMap<usize, DynTensor>,
     context: RunContext,
@@ -66,11 +64,7 @@ impl<'a> LoadedBlock<'a> {
         programs: &'a StagePrograms,
     ) -> Result<Self, ProfileError> {
         let executor = Executor::new(device)?;
-        let context = RunContext {
-            seed: Seed::new(0),
-            step: 0,
-            micro_batch: 0,
-        };
+        let context = RunContext::initialization(Seed::new(0));
         let constants = executor.load(programs.constants.clone());
         let constants = constants.run(Vec::new(), &context)?;
         let load = |phase: &'a Phase| (executor.load(phase.program.clone()), phase);
@@ -81,7 +75,6 @@ impl<'a> LoadedBlock<'a> {
             phases: phases.map(|phase| phase.as_ref().map(load)),
             constants,
             parameters: Vec::new(),
-            runs: 0,
             gradients: BTreeMap::new(),
             context,
         };
@@ -107,7 +100,7 @@ impl<'a> LoadedBlock<'a> {
 
     /// Runs one forward with a whole backward, and one with a split backward.
     fn run(&mut self) -> Result<RunTimes, ProfileError> {
-        self.runs += 1;
+        self.parameters.rotate_left(1);
         let mut times: [Option<Duration>; 4] = [None; 4];
         let mut sums = std::mem::take(&mut self.gradients);
         let [forward, backward, input, weight] = Compute::ALL;
@@ -141,9 +134,7 @@ impl<'a> LoadedBlock<'a> {
         let inputs = values
             .zip(&phase.inputs)
             .map(|(value, binding)| match binding {
-                Binding::Given(Given::Parameter(position)) => {
-                    self.parameters[self.runs % self.parameters.len()][position].clone()
-                }
+                Binding::Given(Given::Parameter(position)) => self.parameters[0][position].clone(),
                 Binding::Given(_) => self.generated(*value),
                 Binding::Constant(position) => self.constants[*position].clone(),
                 Binding::Value(id) => kept.remove(id).unwrap_or_else(|| self.generated(*id)),

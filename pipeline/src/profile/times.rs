@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tinderbox_fake::NodeId;
 use tinderbox_planner::Rates;
 
-use super::{BlockProfile, Profile, Spread, blocks};
+use super::{BlockProfile, Profile, blocks};
 use crate::ProfileError;
 use crate::batch::Batch;
 use crate::plan::Planning;
@@ -42,9 +41,13 @@ impl Profile {
         let analytic = planning.times();
         let (mut whole, mut halves) = (BTreeMap::new(), BTreeMap::new());
         for (block, programs) in self.blocks.iter().zip(&programs) {
-            let share = |compute: Compute, spread: Spread, times: &mut BTreeMap<NodeId, u64>| {
+            for (compute, spread) in Compute::ALL.into_iter().zip(block.times()) {
                 let Some(phase) = programs.phase(compute) else {
-                    return;
+                    continue;
+                };
+                let times = match compute {
+                    Compute::Forward | Compute::Backward => &mut whole,
+                    _ => &mut halves,
                 };
                 let all = analytic.of_all(&phase.nodes, compute);
                 for node in &phase.nodes {
@@ -54,11 +57,7 @@ impl Profile {
                     // A recomputed operation takes as long as its first computation.
                     times.entry(*node).or_insert(time);
                 }
-            };
-            share(Compute::Forward, block.forward, &mut whole);
-            share(Compute::Backward, block.backward, &mut whole);
-            share(Compute::InputGradient, block.input_gradient, &mut halves);
-            share(Compute::WeightGradient, block.weight_gradient, &mut halves);
+            }
         }
         Ok(analytic.clone().with(whole, halves))
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Barrier;
+use std::sync::Mutex;
 
 use rayon::ThreadPoolBuilder;
 
@@ -35,39 +35,35 @@ impl Repeated {
         let ranks = ranks.map_err(|error| ProfileError::Spawn {
             source: io::Error::other(error),
         })?;
-        let barrier = Barrier::new(self.ranks);
-        let results = ranks.broadcast(|_| self.on_rank(&barrier, &prepare, &run));
-        let results: Vec<Vec<T>> = results.into_iter().collect::<Result<_, _>>()?;
-        Ok(results.into_iter().flatten().collect())
-    }
-
-    /// Runs one rank. After an error it runs nothing more, but still waits with the others, so that they continue.
-    fn on_rank<S: Send, T: Send>(
-        self,
-        barrier: &Barrier,
-        prepare: &(impl Fn() -> Result<S, ProfileError> + Sync),
-        run: &(impl Fn(&mut S) -> Result<T, ProfileError> + Sync),
-    ) -> Result<Vec<T>, ProfileError> {
-        let pool = ThreadPoolBuilder::new().num_threads(self.threads).build();
-        let mut prepared = pool.map_err(ProfileError::from).and_then(|pool| {
-            let state = caught(|| pool.install(prepare))?;
-            Ok((pool, state))
+        let states = ranks.broadcast(|_| {
+            let pool = ThreadPoolBuilder::new().num_threads(self.threads).build();
+            Mutex::new(pool.map_err(ProfileError::from).and_then(|pool| {
+                let state = caught(|| pool.install(&prepare))?;
+                Ok((pool, state))
+            }))
         });
         let mut results = Vec::new();
         for turn in 0..self.warm_up + self.repetitions {
-            barrier.wait();
-            let Ok((pool, state)) = &mut prepared else {
-                continue;
-            };
-            match caught(|| pool.install(|| run(state))) {
-                Ok(result) if turn >= self.warm_up => results.push(result),
-                Ok(_) => {}
-                Err(error) => prepared = Err(error),
+            let made = ranks.broadcast(|rank| {
+                let mut prepared = states[rank.index()].lock().expect(CAUGHT);
+                // After an error, a rank runs nothing more.
+                let (pool, state) = prepared.as_mut().ok()?;
+                let made = caught(|| pool.install(|| run(state)));
+                made.map_err(|error| *prepared = Err(error)).ok()
+            });
+            if turn >= self.warm_up {
+                results.extend(made.into_iter().flatten());
             }
         }
-        prepared.map(|_| results)
+        for prepared in states {
+            prepared.into_inner().expect(CAUGHT)?;
+        }
+        Ok(results)
     }
 }
+
+/// Why a rank leaves no lock poisoned.
+const CAUGHT: &str = "panics are caught";
 
 /// Returns a panic as an error.
 fn caught<T>(run: impl FnOnce() -> Result<T, ProfileError>) -> Result<T, ProfileError> {

@@ -63,7 +63,7 @@ pub use pipeline::{
 #[cfg(any(test, feature = "testing"))]
 pub use points::Point;
 #[cfg(feature = "testing")]
-pub(crate) use points::at_points;
+pub use points::at_points;
 
 pub use recovery::Recovery;
 pub use stage::Stage;

@@ -34,7 +34,9 @@ pub enum Point {
 pub(crate) const fn reach(_: Point) {}
 
 #[cfg(feature = "testing")]
-pub(crate) use testing::{at_points, reach};
+pub use testing::at_points;
+#[cfg(feature = "testing")]
+pub(crate) use testing::reach;
 
 #[cfg(feature = "testing")]
 mod testing {
@@ -49,8 +51,10 @@ mod testing {
         static REACHED: RefCell<Option<Reached>> = const { RefCell::new(None) };
     }
 
-    /// Calls a function at every point that a run on this thread reaches.
-    pub(crate) fn at_points<R>(reached: impl Fn(Point) + 'static, run: impl FnOnce() -> R) -> R {
+    /// Calls a function at every [`Point`] that ranks on this thread reach, while code runs: those of a simulation.
+    ///
+    /// The function may panic at [`Point::Action`], as the action could.
+    pub fn at_points<R>(reached: impl Fn(Point) + 'static, run: impl FnOnce() -> R) -> R {
         let before = REACHED.replace(Some(Rc::new(reached)));
         let result = run();
         REACHED.set(before);

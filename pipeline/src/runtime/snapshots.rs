@@ -7,6 +7,7 @@ use std::time::Duration;
 use burn::optim::DynState;
 use burn::tensor::Device;
 use burn_pack::Scalar;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::DynTensor;
@@ -76,14 +77,13 @@ impl Snapshot {
         table: &ParameterTable,
         is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
     ) -> Result<(Contents, Vec<DynTensor>), ReadError> {
-        let mut contents = Contents::default();
-        let mut values = Vec::new();
+        let (mut items, mut scalars, mut values) = (Vec::new(), Vec::new(), Vec::new());
         let position = |path: &ParameterPath| {
             let position = table.position(path);
             position.expect("a stage holds parameters of the table")
         };
         let mut add = |position, state, first_row, value: DynTensor| {
-            contents.items.push(Item {
+            items.push(Item {
                 name: Name { position, state },
                 first_row,
                 kind: TensorType::of(&value),
@@ -93,7 +93,6 @@ impl Snapshot {
         for (path, piece, value) in &self.values {
             add(position(path), None, piece.rows.start, value.clone());
         }
-        let mut scalars = Vec::new();
         for optimizer in &self.optimizers {
             for of_piece in optimizer.of_pieces(&is_selected)? {
                 let position = position(of_piece.path);
@@ -107,8 +106,7 @@ impl Snapshot {
                 scalars.extend(numbers.map(|(name, number)| (position, name, number)));
             }
         }
-        contents.scalars = scalars;
-        Ok((contents, values))
+        Ok((Contents { items, scalars }, values))
     }
 
     /// The state of the optimizer for each piece that has one, as it is.
@@ -120,11 +118,10 @@ impl Snapshot {
     /// has been written to it. In the order of the items; the items of the optimizer's state are not in the list.
     pub(crate) fn same_as(&self, earlier: &Self) -> Vec<bool> {
         let pairs = self.values.iter().zip(&earlier.values);
-        let same = pairs.map(|((_, _, own), (_, _, other))| {
-            match (own.host_bytes(), other.host_bytes()) {
-                (Some(own), Some(other)) => own.as_ptr() == other.as_ptr(),
-                _ => false,
-            }
+        let memory = |value: &DynTensor| value.host_bytes().map(<[u8]>::as_ptr);
+        let same = pairs.map(|((.., own), (.., other))| {
+            let own = memory(own);
+            own.is_some() && own == memory(other)
         });
         same.collect()
     }
@@ -145,7 +142,7 @@ pub(crate) enum Part {
 }
 
 /// The chunks of each item of a snapshot.
-pub(crate) type Chunks = Vec<Arc<Vec<Buffer>>>;
+pub(crate) type Chunks = Vec<Vec<Bytes>>;
 
 /// A snapshot as far as it has arrived.
 #[derive(Debug)]
@@ -164,7 +161,7 @@ impl Arriving {
                 Some(true) => earlier?.chunks.get(at)?.clone(),
                 _ => {
                     missing += item.kind.bytes()?;
-                    Arc::default()
+                    Vec::new()
                 }
             });
         }
@@ -177,10 +174,10 @@ impl Arriving {
 
     /// Adds bytes of an item; `None` if they are more than are missing.
     fn add(&mut self, item: usize, pieces: Vec<Buffer>) -> Option<()> {
-        let chunks = Arc::get_mut(self.chunks.get_mut(item)?)?;
+        let chunks = self.chunks.get_mut(item)?;
         for piece in pieces {
             self.missing = self.missing.checked_sub(piece.len())?;
-            chunks.push(piece);
+            chunks.push(Bytes::from_owner(piece));
         }
         Some(())
     }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::action::{Action, Message};
+use crate::action::Action;
 use crate::index::{MicroBatchIndex, StageIndex};
 use crate::task::Compute;
 
 use super::costs::{Costs, StageCosts};
-use super::timeline::{Span, Timeline};
+use super::timeline::Timeline;
 
 impl Costs {
     /// Returns the same bytes with the times of measured steps, in nanoseconds; medians over their micro-batches.
@@ -53,12 +53,9 @@ const fn program(stage: StageIndex, compute: Compute) -> Action {
 
 impl Samples {
     fn add(&mut self, step: &Timeline) {
-        let mut sent: BTreeMap<Message, u64> = BTreeMap::new();
-        let spans = || step.ranks.iter().flat_map(|rank| &rank.spans);
-        for span in spans() {
+        for span in step.ranks.iter().flat_map(|rank| &rank.spans) {
             let key = match span.action {
-                Action::Send(message) => {
-                    sent.insert(message, span.end);
+                Action::Send(_) => {
                     self.sends.push(span.duration());
                     continue;
                 }
@@ -69,14 +66,7 @@ impl Samples {
             let durations = self.durations.entry(key).or_default();
             durations.push(span.duration());
         }
-        let waited = spans().filter_map(|span: &Span| {
-            let Action::Receive(message) = span.action else {
-                return None;
-            };
-            let sent = sent.get(&message)?;
-            (span.start < *sent).then(|| span.end.saturating_sub(*sent))
-        });
-        self.latencies.extend(waited);
+        self.latencies.extend(step.latencies());
     }
 
     fn set_times(&mut self, index: StageIndex, stage: &mut StageCosts, overhead: u64) {

@@ -1,10 +1,11 @@
 //! The times of each action of a step: predicted by the simulator or measured in a run.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::action::Action;
+use crate::action::{Action, Message};
 use crate::arithmetic::{scaled, sum};
 use crate::index::RankIndex;
 
@@ -123,6 +124,25 @@ impl Timeline {
     #[must_use]
     pub fn makespan(&self) -> u64 {
         self.ranks.iter().map(RankTimeline::end).max().unwrap_or(0)
+    }
+
+    /// Returns the times from the end of each send to the end of its receive, where the receiver was already waiting.
+    #[must_use]
+    pub fn latencies(&self) -> Vec<u64> {
+        let spans = || self.ranks.iter().flat_map(|rank| &rank.spans);
+        let sent = spans().filter_map(|span| match span.action {
+            Action::Send(message) => Some((message, span.end)),
+            _ => None,
+        });
+        let sent: BTreeMap<Message, u64> = sent.collect();
+        let waited = spans().filter_map(|span| {
+            let Action::Receive(message) = span.action else {
+                return None;
+            };
+            let sent = sent.get(&message)?;
+            (span.start < *sent).then(|| span.end.saturating_sub(*sent))
+        });
+        waited.collect()
     }
 
     /// Returns the largest bubble of a rank.

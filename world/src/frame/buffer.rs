@@ -43,8 +43,9 @@ impl Buffer {
     }
 
     /// Copies several buffers to one.
-    pub fn joined(parts: &[Self]) -> Self {
-        let mut whole = Self::with_capacity(parts.iter().map(Self::len).sum());
+    pub fn joined(parts: &[impl AsRef<[u8]>]) -> Self {
+        let bytes = parts.iter().map(|part| part.as_ref().len());
+        let mut whole = Self::with_capacity(bytes.sum());
         parts.iter().for_each(|part| whole.extend(part.as_ref()));
         whole
     }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tinderbox_deferred::RunContext;
+use tinderbox_deferred::random::Seed;
 use tinderbox_fake::{DynTensor, Mode};
 
 use crate::error::Result;
-use crate::runtime::round::MicroInput;
+use crate::runtime::round::{MicroBatches, MicroInput};
 use crate::trace::{JointGraph, LossOver, ProgramKey};
 use crate::{BatchError, ListsError, PipelineError, StepError};
 
@@ -70,40 +71,45 @@ pub(crate) fn split_and_run<T>(
     Err(first.unwrap_or(BatchError::NoBatches.into()))
 }
 
-/// The samples of each micro-batch, or what it counts; `None` for sums. `first` is the index of the first of them.
-pub(crate) fn counts(
-    parts: &[MicroInput],
-    first: usize,
-    context: impl Fn(usize) -> RunContext,
+/// The micro-batches of a round that this process has, and what each micro-batch of all replicas counts.
+pub(crate) type Work = (MicroBatches, Vec<Option<f64>>);
+
+/// The samples of each micro-batch, or what it counts; `None` for sums.
+pub(super) fn counts(
+    micro_batches: &MicroBatches,
+    (seed, step): (Seed, u32),
 ) -> Result<Vec<Option<f64>>, StepError> {
-    let counts = parts.iter().enumerate().map(|(index, part)| {
-        Ok(match &part.cut.loss_over {
+    let MicroBatches { own, first } = micro_batches;
+    let mut counts = Vec::with_capacity(own.len());
+    for (micro, micro_batch) in own.iter().zip(*first..) {
+        counts.push(match &micro.cut.loss_over {
             LossOver::Sum => None,
-            LossOver::Samples => Some(part.samples as f64),
+            LossOver::Samples => Some(micro.samples as f64),
             LossOver::Count(count) => {
-                let index = first + index;
-                let count = count.of(&part.inputs, &context(index));
+                let context = RunContext {
+                    seed,
+                    step,
+                    micro_batch: micro_batch as u32,
+                };
+                let count = count.of(&micro.inputs, &context);
                 let count = count.map_err(|source| StepError::Count {
-                    micro_batch: index,
+                    micro_batch,
                     source: Box::new(source),
                 })?;
                 if !(count >= 0.0 && count.is_finite()) {
-                    return Err(StepError::BadCount {
-                        micro_batch: index,
-                        count,
-                    });
+                    return Err(StepError::BadCount { micro_batch, count });
                 }
                 Some(count)
             }
-        })
-    });
-    let counts = counts.collect::<Result<Vec<Option<f64>>, StepError>>()?;
-    let kind = |part: &MicroInput| std::mem::discriminant(&part.cut.loss_over);
-    if let Some(other) = parts.iter().position(|part| kind(part) != kind(&parts[0])) {
-        let micro_batch = first + other;
-        return Err(StepError::MixedLosses { micro_batch });
+        });
     }
-    Ok(counts)
+    let kind = |micro: &MicroInput| std::mem::discriminant(&micro.cut.loss_over);
+    match own.iter().position(|micro| kind(micro) != kind(&own[0])) {
+        Some(other) => Err(StepError::MixedLosses {
+            micro_batch: first + other,
+        }),
+        None => Ok(counts),
+    }
 }
 
 /// The weight of each micro-batch of a batch: 1 for a sum, otherwise its fraction of the samples or of the count.

@@ -1,6 +1,5 @@
 //! Values that stay on the ranks from one evaluation to the next.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -8,9 +7,8 @@ use tinderbox_fake::dtype_name;
 
 use crate::CarryError;
 use crate::batch::Leaf;
-use crate::runtime::program::RoundCarry;
-use crate::runtime::round::MicroInput;
-use crate::schedule::StageIndex;
+use crate::runtime::program::{CarriedTensors, RoundCarry};
+use crate::runtime::round::{MicroInput, RoundCarries};
 
 /// The carried values of a sequence of evaluations, such as the caches of a text that is generated token by token.
 ///
@@ -23,14 +21,7 @@ pub struct Carry {
     /// The pipeline frees its values when this is dropped.
     life: Arc<Life>,
     /// The values of each micro-batch, in the order of the batch; empty before the first evaluation.
-    held: Vec<Vec<Held>>,
-}
-
-/// A value on the ranks.
-#[derive(Clone, Debug)]
-struct Held {
-    leaf: Leaf,
-    stages: BTreeSet<StageIndex>,
+    held: Vec<CarriedTensors>,
 }
 
 impl Carry {
@@ -51,7 +42,7 @@ impl Carry {
             });
         }
         for (micro_batch, (held, micro)) in self.held.iter().zip(micro_batches).enumerate() {
-            let tensors = &micro.cut.carried.0;
+            let (held, tensors) = (&held.0, &micro.cut.carried.0);
             for index in 0..held.len().max(tensors.len()) {
                 let (held, tensor) = (held.get(index), tensors.get(index));
                 let (known, found) = (held.map(|h| &h.leaf), tensor.map(|t| &t.leaf));
@@ -65,11 +56,11 @@ impl Carry {
                     });
                 }
                 if let (Some(held), Some(tensor)) = (held, tensor)
-                    && let Some(reader) = tensor.readers.difference(&held.stages).next()
+                    && let Some(reader) = tensor.readers.difference(&held.keepers).next()
                 {
                     return Err(CarryError::Apart {
                         name: held.leaf.name.clone(),
-                        holders: held.stages.iter().copied().collect(),
+                        holders: held.keepers.iter().copied().collect(),
                         reader: *reader,
                     });
                 }
@@ -83,16 +74,10 @@ impl Carry {
 
     /// Notes which stages have the values after an evaluation.
     pub(super) fn advance(&mut self, micro_batches: &[MicroInput]) {
-        let held = micro_batches.iter().map(|micro| {
-            let tensors = micro.cut.carried.0.iter().map(|tensor| Held {
-                leaf: tensor.leaf.clone(),
-                stages: tensor.keepers.clone(),
-            });
-            tensors.collect()
-        });
+        let held = micro_batches.iter().map(|micro| micro.cut.carried.clone());
         self.held = held.collect();
-        let held = self.held.iter().flatten();
-        let bytes = held.map(|held| held.leaf.bytes() * held.stages.len() as u64);
+        let held = self.held.iter().flat_map(|held| &held.0);
+        let bytes = held.map(|held| held.leaf.bytes() * held.keepers.len() as u64);
         self.life.bytes.store(bytes.sum(), Relaxed);
     }
 }
@@ -137,19 +122,16 @@ impl Carries {
         is_own.then_some(()).ok_or(CarryError::OtherPipeline)
     }
 
-    fn lives(&self) -> impl Iterator<Item = Arc<Life>> {
-        self.lives.iter().filter_map(Weak::upgrade)
-    }
-
-    /// The numbers of the carries that still exist.
-    pub(crate) fn existing(&mut self) -> BTreeSet<u64> {
+    /// Returns what the ranks need to know of them in a round that may use one.
+    pub(super) fn of_round(&mut self, used: Option<RoundCarry>) -> RoundCarries {
         self.lives.retain(|life| life.strong_count() > 0);
-        self.lives().map(|life| life.number).collect()
-    }
-
-    /// The bytes of the values of all carries that exist, but for one.
-    pub(crate) fn bytes_besides(&self, number: Option<u64>) -> u64 {
-        let others = self.lives().filter(|life| Some(life.number) != number);
-        others.map(|life| life.bytes.load(Relaxed)).sum()
+        let lives: Vec<Arc<Life>> = self.lives.iter().filter_map(Weak::upgrade).collect();
+        let number = used.map(|carry| carry.number);
+        let others = lives.iter().filter(|life| Some(life.number) != number);
+        RoundCarries {
+            used,
+            existing: lives.iter().map(|life| life.number).collect(),
+            other_bytes: others.map(|life| life.bytes.load(Relaxed)).sum(),
+        }
     }
 }

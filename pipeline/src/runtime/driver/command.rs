@@ -3,16 +3,16 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use tinderbox_deferred::{ParameterPath, Source, Values};
+use tinderbox_deferred::{ParameterPath, Source};
 use tinderbox_fake::DynTensor;
 
 use super::batches::Batches;
-use super::driver::Driver;
-use super::output::{Evaluation, StepOutput};
+use super::driver::{Driver, DriverState};
+use super::output::Evaluation;
 use super::state_digest::StateDigest;
 use crate::error::Result;
 use crate::runtime::execute::RankCall;
-use crate::runtime::learning_rates::{LastRates, LearningRates, StepRates};
+use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::optimizer::SavedOptimizer;
 use crate::runtime::ranks::To;
 
@@ -35,32 +35,25 @@ pub(crate) enum Command {
     SetTrains { positions: Vec<usize>, trains: bool },
     /// Exchanges the parameters and their averages.
     Average(bool),
-    /// Reads the parameters of all ranks.
-    Values(To),
-    /// Reads one parameter, which is no clone.
-    Parameter(ParameterPath),
+    /// Reads the parameters of all ranks, or one of them that is no clone.
+    Values { to: To, only: Option<ParameterPath> },
     /// Computes digests of all parameters and states.
     Digest,
     /// Gives a value to all processes.
     Gather(Vec<u8>),
     /// Runs code on the ranks of this process.
     OnRanks(RankCall),
-    /// Sets the number of training steps done.
-    ResumeAt(u64),
-    /// Sets the factor of a dynamic loss scale, and the number of finite steps since it changed.
-    ResumeLossScale { factor: f64, steps: u64 },
-    /// Sets the learning rates of the last step.
-    ResumeRates(StepRates),
+    /// Sets what the driver has, such as the number of training steps done before.
+    Resume(DriverState),
 }
 
 /// What a command returns.
 #[derive(derive_more::TryInto)]
 pub(crate) enum Reply {
     Done,
-    Step(StepOutput),
-    Evaluation(Evaluation),
-    Values(Values),
-    Parameter(DynTensor),
+    /// Of a step or an evaluation.
+    Output(Evaluation),
+    Values(Vec<(ParameterPath, DynTensor)>),
     Digest(StateDigest),
     Gathered(Vec<Vec<u8>>),
     OfRanks(Vec<Box<dyn Any + Send>>),
@@ -93,16 +86,10 @@ impl Command {
     pub(crate) const fn kind(&self) -> CallKind {
         match self {
             Self::Step { .. } | Self::Restore(..) | Self::Average(_) => CallKind::Changes,
-            Self::Evaluate(_)
-            | Self::Values(_)
-            | Self::Parameter(_)
-            | Self::Digest
-            | Self::Gather(_) => CallKind::Reads,
-            Self::Set(_)
-            | Self::SetTrains { .. }
-            | Self::ResumeAt(_)
-            | Self::ResumeLossScale { .. }
-            | Self::ResumeRates(_) => CallKind::ChangesHere,
+            Self::Evaluate(_) | Self::Values { .. } | Self::Digest | Self::Gather(_) => {
+                CallKind::Reads
+            }
+            Self::Set(_) | Self::SetTrains { .. } | Self::Resume(_) => CallKind::ChangesHere,
             Self::OnRanks(_) => CallKind::ReadsHere,
         }
     }
@@ -117,16 +104,15 @@ impl Driver {
                 rates,
                 batches,
                 share,
-            } => self.step(rates, &**batches, *share).map(Reply::Step),
-            Command::Evaluate(batch) => self.evaluate(&**batch, None).map(Reply::Evaluation),
+            } => self.step(rates, &**batches, *share).map(Reply::Output),
+            Command::Evaluate(batch) => self.evaluate(&**batch, None).map(Reply::Output),
             Command::Restore(source, state) => self.restore(source, state).map(done),
             Command::Set(values) => self.set(values.clone()).map(done),
             Command::SetTrains { positions, trains } => {
                 self.set_trains(positions, *trains).map(done)
             }
             Command::Average(is_averaged) => self.exchange_averages(*is_averaged).map(done),
-            Command::Values(to) => self.values(*to).map(Reply::Values),
-            Command::Parameter(path) => self.value_of(path.clone()).map(Reply::Parameter),
+            Command::Values { to, only } => self.values(*to, only.clone()).map(Reply::Values),
             Command::Digest => self.digest().map(Reply::Digest),
             Command::Gather(value) => {
                 let given = (value.clone(), Vec::new());
@@ -134,18 +120,13 @@ impl Driver {
                 let all = all.into_iter().map(|(value, _)| value).collect();
                 Ok(Reply::Gathered(all))
             }
-            Command::OnRanks(call) => self.call(call).map(Reply::OfRanks),
-            Command::ResumeAt(step) => {
-                self.state.step = *step;
-                Ok(Reply::Done)
+            Command::OnRanks(call) => {
+                self.check_condition()?;
+                let made = self.ranks.call("run a call", call.clone());
+                made.map(Reply::OfRanks)
             }
-            Command::ResumeLossScale { factor, steps } => {
-                let scale = self.state.loss_scale;
-                self.state.loss_scale = scale.map(|scale| scale.resumed(*factor, *steps));
-                Ok(Reply::Done)
-            }
-            Command::ResumeRates(rates) => {
-                self.state.last_rates = Some(LastRates::Saved(rates.clone()));
+            Command::Resume(state) => {
+                self.state = state.clone();
                 Ok(Reply::Done)
             }
         }

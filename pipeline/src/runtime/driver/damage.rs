@@ -41,28 +41,14 @@ impl Stage {
             state: state.finish(),
         })
     }
-
-    /// Compares what it holds with what was recorded.
-    fn compare(&self, found: &mut Found) -> Result<(), ReadError> {
-        let Some(recorded) = &self.recorded else {
-            return Ok(());
-        };
-        let now = self.digests()?;
-        let pairs = recorded.parameters.iter().zip(&now.parameters);
-        let pairs = pairs.map(|(before, now)| (before.0, before.1, before != now));
-        found.parameters.extend(pairs);
-        found.is_state_changed |= recorded.state != now.state;
-        Ok(())
-    }
 }
 
-/// What a rank has found.
+/// What a stage of a rank held after the last step, and what it holds now.
 #[derive(Serialize, Deserialize)]
-struct Found {
+struct Checked {
     rank: RankIndex,
-    /// The position of each parameter in the table, the digest that was recorded, and whether it has changed since.
-    parameters: Vec<(usize, u64, bool)>,
-    is_state_changed: bool,
+    recorded: Recorded,
+    now: Recorded,
 }
 
 /// The parameters of ranks, by position in the table.
@@ -93,18 +79,22 @@ impl Driver {
             return Ok(());
         }
         let found = self.read_on_ranks(CHECKED, |rank, stages| {
-            let mut found = Found {
-                rank,
-                parameters: Vec::new(),
-                is_state_changed: false,
-            };
-            let mut stages = stages.iter();
-            stages.try_for_each(|stage| stage.compare(&mut found))?;
-            Ok(found)
+            let checked = stages.iter().filter_map(|stage| {
+                let recorded = stage.recorded.clone()?;
+                let now = stage.digests();
+                Some(now.map(|now| Checked {
+                    rank,
+                    recorded,
+                    now,
+                }))
+            });
+            checked.collect::<Result<Vec<_>, _>>()
         })?;
         let all = self.ranks.exchange(To::All, found, Vec::new())?;
-        let found: Vec<Found> = all.into_iter().flat_map(|(found, _)| found).collect();
-        if let Some(one) = found.iter().find(|one| one.is_state_changed) {
+        let found = all.into_iter().flat_map(|(of_ranks, _)| of_ranks);
+        let found: Vec<Checked> = found.flatten().collect();
+        let mut stages = found.iter();
+        if let Some(one) = stages.find(|one| one.recorded.state != one.now.state) {
             return Err(self.damaged(one.rank, None));
         }
         let bad = self.damage(&found)?;
@@ -115,33 +105,38 @@ impl Driver {
     }
 
     /// The parameters that have changed, or that were recorded with another value than in most replicas.
-    fn damage(&mut self, found: &[Found]) -> Result<Held> {
+    fn damage(&mut self, found: &[Checked]) -> Result<Held> {
         let mut bad = Held::new();
         // The ranks with each digest, by the place in a replica and the parameter.
         let mut holders: BTreeMap<_, BTreeMap<u64, BTreeSet<RankIndex>>> = BTreeMap::new();
         let layout = &self.programs.layout;
-        for Found {
-            rank, parameters, ..
-        } in found
-        {
-            let (_, place) = layout.place_of(*rank);
-            for (position, digest, is_changed) in parameters {
-                if *is_changed {
-                    bad.insert((*rank, *position));
+        for one in found {
+            let (_, place) = layout.place_of(one.rank);
+            let parameters = one.recorded.parameters.iter();
+            for ((position, digest), (_, now)) in parameters.zip(&one.now.parameters) {
+                if digest != now {
+                    bad.insert((one.rank, *position));
                 }
                 // Others, which a device may have computed for itself, have its rounding.
                 let parameter = self.table.iter().as_slice().get(*position);
                 if parameter.is_some_and(|parameter| parameter.trainable) {
                     let of_value = holders.entry((place, *position)).or_default();
-                    of_value.entry(*digest).or_default().insert(*rank);
+                    of_value.entry(*digest).or_default().insert(one.rank);
                 }
             }
         }
         for ((_, position), values) in holders {
             let is_most = |ranks: &BTreeSet<RankIndex>| 2 * ranks.len() > self.settings.replicas;
+            // They differ, and no value is the same on most.
             if values.values().filter(|ranks| is_most(ranks)).count() != 1 {
                 let ranks: BTreeSet<RankIndex> = values.into_values().flatten().collect();
-                return Err(self.differs(ranks, position));
+                self.condition = Condition::Stopped;
+                return Err(DamageError::Differs {
+                    ranks: ranks.into_iter().collect(),
+                    step: self.state.step,
+                    path: self.path_of(position),
+                }
+                .into());
             }
             let others = values.into_values().filter(|ranks| !is_most(ranks));
             bad.extend(others.flatten().map(|rank| (rank, position)));
@@ -161,12 +156,9 @@ impl Driver {
             donors.insert((donor, *position));
         }
         let given = self.on_ranks(move |rank, stages| {
-            let of_rank = donors.iter().filter(|(donor, _)| *donor == rank);
-            let values = of_rank.filter_map(|(_, position)| {
-                let mut held = stages.iter().flat_map(|stage| stage.held.values());
-                held.find(|(held, _)| held == position)
-            });
-            values.collect::<Vec<(usize, DynTensor)>>()
+            let held = stages.iter().flat_map(|stage| stage.held.values());
+            let given = held.filter(|(position, _)| donors.contains(&(rank, *position)));
+            given.collect::<Vec<(usize, DynTensor)>>()
         })?;
         let values = self.ranks.exchange_named(To::All, given)?;
         let values: Vec<(usize, DynTensor)> = values.collect();
@@ -200,17 +192,6 @@ impl Driver {
             rank,
             step: self.state.step,
             path: position.map(|position| self.path_of(position)),
-        }
-        .into()
-    }
-
-    /// The error of replicas that hold different values, none of which most of them hold.
-    fn differs(&mut self, ranks: BTreeSet<RankIndex>, position: usize) -> PipelineError {
-        self.condition = Condition::Stopped;
-        DamageError::Differs {
-            ranks: ranks.into_iter().collect(),
-            step: self.state.step,
-            path: self.path_of(position),
         }
         .into()
     }

@@ -1,6 +1,5 @@
 //! The driver of a pipeline: what it knows and has, whatever the types of the model and its batches.
 
-use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -12,7 +11,6 @@ use super::programs::Programs;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::runtime::digest::ReadError;
-use crate::runtime::execute::RankCall;
 use crate::runtime::learning_rates::LastRates;
 use crate::runtime::loss_scale::LossScale;
 use crate::runtime::ranks::Ranks;
@@ -96,12 +94,6 @@ impl Driver {
         self.ranks.ask("run a call", call)
     }
 
-    /// As [`on_ranks`](Self::on_ranks), for results of any type.
-    pub(super) fn call(&mut self, call: &RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
-        self.check_condition()?;
-        self.ranks.call("run a call", call.clone())
-    }
-
     /// As [`on_ranks`](Self::on_ranks), for code that reads values.
     pub(super) fn read_on_ranks<R: Send + 'static>(
         &mut self,
@@ -128,8 +120,8 @@ pub(crate) struct DriverState {
     pub(crate) last_rates: Option<LastRates>,
     /// A digest of what was frozen and set.
     pub(crate) changes: u64,
-    /// In how many steps all learning rates were the same; `None` once they were not, or that was reported.
-    pub(crate) equal_rates: Option<u32>,
+    /// In how many steps all learning rates were the same, up to when that is reported; as many once they were not.
+    pub(crate) equal_rates: u32,
 }
 
 /// Whether the values of the ranks can be used.

@@ -3,47 +3,45 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::FloatDType;
-use tinderbox_deferred::{NumericFingerprint, ParameterPath, ParameterTable};
+use tinderbox_deferred::{NumericFingerprint, ParameterPath};
 use twox_hash::XxHash3_64;
 
-use super::driver::{Driver, DriverState};
-use super::launch::Launch;
-use super::options::Options;
-use super::programs::Programs;
+use super::driver::Driver;
+use crate::ProcessError;
 use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::runtime::loss_scale::LossScale;
 use crate::runtime::optimizer::keeps_state;
-use crate::runtime::ranks::{Ranks, To};
-use crate::runtime::settings::Settings;
+use crate::runtime::ranks::To;
 use crate::schedule::RankIndex;
-use crate::{Plan, ProcessError};
 
 /// Paths that are written out in a text; of more, a number and a digest.
 const PATHS_IN_TEXT: usize = 4;
 
-impl Launch {
+impl Driver {
     /// Compares what this process starts with all others of a world.
-    pub(super) fn compare(
-        &self,
-        plan: &Plan,
-        programs: &Programs,
-        state: &DriverState,
-        ranks: &mut (dyn Ranks + 'static),
-    ) -> Result<()> {
-        if ranks.own().is_none() {
+    pub(super) fn compare(&mut self) -> Result<()> {
+        if self.ranks.own().is_none() {
             return Ok(());
         }
-        let facts = self.facts(plan, programs, state);
         let own = NumericFingerprint::of_process();
-        let all = ranks.exchange(To::All, (facts, own.clone()), Vec::new())?;
+        let facts = (self.facts(), own.clone());
+        let all = self.ranks.exchange(To::All, facts, Vec::new())?;
         let expected = &all[0].0.0;
         for (rank, ((found, numerics), _)) in all.iter().enumerate() {
-            warn_of_numerics(rank, &own.differences(numerics));
+            let classes = own.differences(numerics);
+            if !classes.is_empty() {
+                tracing::warn!(
+                    rank,
+                    classes = classes.join(", "),
+                    "the processor or the C library of another rank rounds differently: the bits of a step depend on which rank \
+                     computes what"
+                );
+            }
             let mut pairs = expected.iter().zip(found);
             if let Some(((field, expected), (_, found))) = pairs.find(|(a, b)| a != b) {
                 // Each process reports the same pair; the one that differs says so of itself.
-                return Err(ranks.notified(ProcessError::OtherSettings {
+                return Err(self.ranks.notified(ProcessError::OtherSettings {
                     rank: RankIndex::new(rank),
                     field: field.clone(),
                     expected: expected.clone(),
@@ -55,95 +53,62 @@ impl Launch {
     }
 
     /// The name of each fact and its value, or a digest of it.
-    fn facts(
-        &self,
-        plan: &Plan,
-        programs: &Programs,
-        state: &DriverState,
-    ) -> Vec<(String, String)> {
-        let settings = &*programs.settings;
+    fn facts(&self) -> Vec<(String, String)> {
+        let (programs, options) = (&self.programs, &self.options);
         let digest = |text: &str| format!("{:016x}", XxHash3_64::oneshot(text.as_bytes()));
         let schedule = match &programs.choice {
             ScheduleChoice::Named(kind) => kind.to_string(),
             lists => digest(&format!("{lists:?}")),
         };
+        let model = programs.example.graph().digest();
         let facts = [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
-            (
-                "model and forward",
-                format!("{:032x}", self.example.graph().digest()),
-            ),
-            ("plan", digest(&plan.to_json())),
+            ("model and forward", format!("{model:032x}")),
+            ("plan", digest(&self.plan.to_json())),
             ("schedule", schedule),
-            ("seed", format!("{:?}", settings.seed)),
-            ("loss scale", format!("{:?}", self.options.loss_scale)),
-            (
-                "check of memory",
-                format!("{:?}", self.options.check_memory),
-            ),
+            ("seed", format!("{:?}", self.settings.seed)),
+            ("loss scale", format!("{:?}", options.loss_scale)),
+            ("check of memory", format!("{:?}", options.check_memory)),
         ];
-        let training = run_settings(settings, &self.table, &self.options, state);
-        let training = training.into_iter().map(|(name, value)| match &*name {
+        let training = self.run_settings().into_iter();
+        let training = training.map(|(name, value)| match &*name {
             "micro_batches" => ("number of micro-batches".to_owned(), value),
             name => (name.replace('_', " "), value),
         });
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         facts.into_iter().chain(training).collect()
     }
-}
 
-/// Reports that the CPU of another rank rounds differently.
-fn warn_of_numerics(rank: usize, classes: &[&str]) {
-    if !classes.is_empty() {
-        tracing::warn!(
-            rank,
-            classes = classes.join(", "),
-            "the processor or the C library of another rank rounds differently: the bits of a step depend on which rank \
-             computes what"
-        );
-    }
-}
-
-/// The value of each setting that decides the losses, and is neither in the plan nor in the model, by its name.
-fn run_settings(
-    settings: &Settings,
-    table: &ParameterTable,
-    options: &Options,
-    state: &DriverState,
-) -> BTreeMap<String, String> {
-    let all: Vec<&ParameterPath> = table.distinct().map(|p| &p.path).collect();
-    let fixed = table.distinct().filter(|p| !p.trainable);
-    let frozen = state.frozen.iter().map(|at| &table.iter().as_slice()[*at]);
-    let frozen: BTreeSet<_> = fixed.chain(frozen).map(|p| &p.path).collect();
-    let frozen: Vec<&ParameterPath> = frozen.into_iter().collect();
-    let optimizers = settings.optimizers.as_ref();
-    let optimizer = optimizers.map(|optimizers| optimizers.describe(&all, paths_in_text));
-    let clipping = settings.clipping.as_ref().map(|c| format!("{c:?}"));
-    let average = settings.average_decay.map(|decay| decay.to_string());
-    let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
-    let (hook, stops) = (
-        settings.gradient_hook.is_some(),
-        settings.stop_on_non_finite,
-    );
-    let named = [
-        ("optimizer", or_none(optimizer)),
-        ("clipping", or_none(clipping)),
-        ("gradient_sum", settings.sum.to_string()),
-        ("micro_batches", options.micro_batches.to_string()),
-        ("precision", precision_in_text(options.compute)),
-        ("frozen", paths_in_text(&frozen)),
-        ("loss_scale", or_none(state.loss_scale.map(LossScale::rule))),
-        ("average_decay", or_none(average)),
-        ("gradient_hook", hook.to_string()),
-        ("stop_on_non_finite", stops.to_string()),
-    ];
-    named.map(|(name, value)| (name.to_owned(), value)).into()
-}
-
-impl Driver {
-    /// The settings that decide the losses of a training, by name.
+    /// The value of each setting that decides the losses of a training, and is neither in the plan nor in the model, by its name.
     pub(crate) fn run_settings(&self) -> BTreeMap<String, String> {
-        run_settings(&self.settings, &self.table, &self.options, &self.state)
+        let (settings, table, state) = (&self.settings, &self.table, &self.state);
+        let all: Vec<&ParameterPath> = table.distinct().map(|p| &p.path).collect();
+        let fixed = table.distinct().filter(|p| !p.trainable);
+        let frozen = state.frozen.iter().map(|at| &table.iter().as_slice()[*at]);
+        let frozen: BTreeSet<_> = fixed.chain(frozen).map(|p| &p.path).collect();
+        let frozen: Vec<&ParameterPath> = frozen.into_iter().collect();
+        let optimizers = settings.optimizers.as_ref();
+        let optimizer = optimizers.map(|optimizers| optimizers.describe(&all, paths_in_text));
+        let clipping = settings.clipping.as_ref().map(|c| format!("{c:?}"));
+        let average = settings.average_decay.map(|decay| decay.to_string());
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
+        let (hook, stops) = (
+            settings.gradient_hook.is_some(),
+            settings.stop_on_non_finite,
+        );
+        let named = [
+            ("optimizer", or_none(optimizer)),
+            ("clipping", or_none(clipping)),
+            ("gradient_sum", settings.sum.to_string()),
+            ("micro_batches", self.options.micro_batches.to_string()),
+            ("precision", precision_in_text(self.options.compute)),
+            ("frozen", paths_in_text(&frozen)),
+            ("loss_scale", or_none(state.loss_scale.map(LossScale::rule))),
+            ("average_decay", or_none(average)),
+            ("gradient_hook", hook.to_string()),
+            ("stop_on_non_finite", stops.to_string()),
+        ];
+        named.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
     /// Whether an optimizer keeps a state for a parameter that trains.

@@ -1,6 +1,5 @@
 //! Starts the ranks of a plan.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,8 @@ use super::carry::Carries;
 use super::driver::{CallCounts, Condition, Driver, DriverState};
 use super::options::Options;
 use super::programs::Programs;
-use crate::cut::{Cutting, Layout};
+use crate::StartError;
+use crate::cut::Cutting;
 use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::plan::Plan;
@@ -24,10 +24,8 @@ use crate::runtime::settings::Settings;
 use crate::runtime::snapshots::Backups;
 use crate::runtime::stage::RankSetup;
 use crate::runtime::streamed::{StreamedOptions, StreamedSetup};
-use crate::schedule::{Dependencies, RankIndex, verify};
-use crate::sum::Groups;
+use crate::schedule::RankIndex;
 use crate::trace::JointGraph;
-use crate::{ListsError, StartError};
 
 /// Where and how ranks run.
 #[derive(Clone, Default)]
@@ -87,47 +85,40 @@ impl Launch {
             }
             .into());
         }
-        if settings.optimizers.is_some() {
-            check_schedule(&schedule, &layout, &settings, micro_batches)?;
-        }
         let (example, settings) = (self.example.clone(), Arc::new(settings));
         let layout = Arc::new(layout);
-        Ok(Programs::new(
-            example,
-            layout,
-            schedule,
-            settings,
-            &self.options,
-        ))
+        let programs = Programs::new(example, layout, schedule, settings, &self.options);
+        if programs.settings.optimizers.is_some() {
+            programs.check_schedule(micro_batches)?;
+        }
+        Ok(programs)
     }
 
     /// Starts the ranks of a plan; each materializes only its own parameters. Links of one process may be wrapped.
     pub(crate) fn start(&self, plan: Plan, wrap: Option<&Wrap>) -> Result<Driver> {
         let programs = self.prepare(&plan)?;
-        let mut ranks = self.start_ranks(&plan, &programs, wrap)?;
-        let state = DriverState {
-            loss_scale: self.options.loss_scale,
-            equal_rates: Some(0),
-            ..DriverState::default()
-        };
-        self.compare(&plan, &programs, &state, &mut *ranks)?;
-        ranks.ask("materialize its parameters", |_, _| ())?;
-        // Nobody trains before all can.
-        ranks.agree(None)?;
-        Ok(Driver {
+        let mut driver = Driver {
+            ranks: self.start_ranks(&plan, &programs, wrap)?,
             plan,
             table: self.table.clone(),
             options: self.options,
             settings: programs.settings.clone(),
             programs,
-            ranks,
-            state,
+            state: DriverState {
+                loss_scale: self.options.loss_scale,
+                ..DriverState::default()
+            },
             condition: Condition::Sound,
             counts: CallCounts::default(),
             carries: Carries::default(),
             repaired: Vec::new(),
             kept: None,
-        })
+        };
+        driver.compare()?;
+        driver.ranks.ask("materialize its parameters", |_, _| ())?;
+        // Nobody trains before all can.
+        driver.ranks.agree(None)?;
+        Ok(driver)
     }
 
     /// Checks that the source has the parameters of the model. Reads none.
@@ -236,30 +227,4 @@ fn check_replicas(settings: &Settings) -> Result<(), StartError> {
     is_kept
         .then_some(())
         .ok_or(StartError::Sum { sum, replicas })
-}
-
-/// Refuses a schedule that does not fit before parameters are materialized. The dependencies of its ranks are known only when a
-/// batch is traced.
-fn check_schedule(
-    schedule: &ScheduleChoice,
-    layout: &Layout,
-    settings: &Settings,
-    micro_batches: usize,
-) -> Result<(), ListsError> {
-    let groups = Groups {
-        micro_batches,
-        groups: settings.sum.groups(),
-    };
-    let counts: BTreeSet<usize> = match schedule {
-        ScheduleChoice::Written(written) => [written.micro_batches].into(),
-        _ => (0..settings.replicas)
-            .map(|replica| groups.of_replica(replica, settings.replicas).len())
-            .collect(),
-    };
-    let alone = Dependencies::new(layout.ranks.len(), [], []);
-    for count in counts {
-        let lists = schedule.compute(&layout.ranks, count, &alone)?;
-        verify(&lists, &alone).map_err(ListsError::Schedule)?;
-    }
-    Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use tinderbox_deferred::{Parameter, ParameterPath, Source, Values};
+use tinderbox_deferred::{Parameter, ParameterPath, Source};
 use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_world::with_causes;
 use twox_hash::XxHash3_64;
@@ -28,13 +28,18 @@ enum Change {
 }
 
 impl Driver {
-    /// Returns the parameters of all ranks.
-    pub(super) fn values(&mut self, to: To) -> Result<Values> {
-        let held = self.on_ranks(|_, stages| {
+    /// Returns the parameters of all ranks, or one of them that is no clone.
+    pub(super) fn values(
+        &mut self,
+        to: To,
+        only: Option<ParameterPath>,
+    ) -> Result<Vec<(ParameterPath, DynTensor)>> {
+        let held = self.on_ranks(move |_, stages| {
             // All replicas have the same values.
             let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
             let values = stages.flat_map(|stage| stage.parameters().values());
-            let values = values.map(|(path, value)| (path.clone(), value));
+            let wanted = values.filter(|(path, _)| only.as_ref().is_none_or(|only| only == *path));
+            let values = wanted.map(|(path, value)| (path.clone(), value));
             values.collect::<Vec<_>>()
         })?;
         let all = self.ranks.exchange_named(to, held)?;
@@ -43,20 +48,6 @@ impl Driver {
             self.ranks.wait_for_all()?;
         }
         Ok(all.collect())
-    }
-
-    /// Returns the value of a parameter that is no clone, from the rank that owns it.
-    pub(super) fn value_of(&mut self, path: ParameterPath) -> Result<DynTensor> {
-        let found = self.on_ranks(move |_, stages| {
-            let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
-            let owned = stages.map(|stage| stage.parameters());
-            let mut owned = owned.filter_map(|module| Some(module.value(module.position(&path)?)));
-            owned.next()
-        })?;
-        let value: Vec<DynTensor> = found.into_iter().flatten().collect();
-        let all = self.ranks.exchange(To::All, (), value)?;
-        let value = all.into_iter().flat_map(|(_, values)| values).next();
-        Ok(value.expect("every parameter has an owner"))
     }
 
     /// Replaces values of parameters by position in the table, on every rank that holds them.
@@ -152,21 +143,14 @@ impl Driver {
         self.check_not_averaged()?;
         let saved = (source.clone(), state.clone());
         let checked = self.ranks.ask("check a saved state", move |_, stages| {
-            let mut of_rank = StatesFound::default();
-            for stage in stages {
-                let found = stage.check_restore(&*saved.0, &*saved.1)?;
-                of_rank.is_any |= found.is_any;
-                of_rank.without.extend(found.without);
-            }
-            Ok::<_, RestoreError>(of_rank)
+            let mut found = StatesFound::default();
+            let mut stages = stages.iter();
+            let checked =
+                stages.try_for_each(|stage| stage.check_restore(&*saved.0, &*saved.1, &mut found));
+            (found, checked)
         })?;
-        let mut states = Vec::new();
-        let checked = checked.into_iter();
-        let checked = checked.map(|result| result.map(|found| states.push(found)));
-        let checked = checked.collect();
-        if let Some((rank, source)) = self.agreed(checked)? {
-            return Err(StateError::Restore { rank, source }.into());
-        }
+        let (states, checked): (Vec<_>, Vec<_>) = checked.into_iter().unzip();
+        self.agreed(checked, |rank, source| StateError::Restore { rank, source })?;
         // The ranks are sound again when every one has replaced everything.
         self.condition = Condition::PartlyRestored;
         let saved = (source.clone(), state.clone());
@@ -174,9 +158,10 @@ impl Driver {
             let mut stages = stages.iter_mut();
             stages.try_for_each(|stage| stage.restore(&*saved.0, &*saved.1))
         })?;
-        if let Some((rank, source)) = self.agreed(restored)? {
-            return Err(StateError::PartlyRestored { rank, source }.into());
-        }
+        self.agreed(restored, |rank, source| StateError::PartlyRestored {
+            rank,
+            source,
+        })?;
         self.condition = Condition::Sound;
         self.warn_of_missing(&states);
         Ok(())
@@ -216,7 +201,7 @@ impl Driver {
         }
     }
 
-    /// Returns the lowest rank of this process that failed, with its error.
+    /// Fails if a rank failed: with the error of the lowest rank of this process, or else of another process.
     ///
     /// # Errors
     ///
@@ -224,17 +209,19 @@ impl Driver {
     fn agreed(
         &mut self,
         results: Vec<Result<(), RestoreError>>,
-    ) -> Result<Option<(RankIndex, RestoreError)>> {
+        failed: impl Fn(RankIndex, RestoreError) -> StateError,
+    ) -> Result<()> {
         let first = self.ranks.first().index();
         let mut results = results.into_iter().zip(first..);
         let own = results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?)));
         let reason = own.as_ref().map(|(_, error)| with_causes(error));
-        match (own, self.ranks.agree(reason)) {
-            (None, Ok(Some((rank, reason)))) => {
-                Err(StateError::RestoreElsewhere { rank, reason }.into())
-            }
-            (None, Err(error)) => Err(error),
-            (own, _) => Ok(own),
+        let all = self.ranks.agree(reason);
+        if let Some((rank, source)) = own {
+            return Err(failed(rank, source).into());
+        }
+        match all? {
+            None => Ok(()),
+            Some((rank, reason)) => Err(StateError::RestoreElsewhere { rank, reason }.into()),
         }
     }
 }

@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tinderbox_deferred::RunContext;
 use tinderbox_deferred::random::Seed;
 use tinderbox_fake::Mode;
 
-use super::batches::{MicroBatch, counts};
+use super::batches::{MicroBatch, Work, counts};
 use super::options::Options;
 use crate::batch::Batch;
 use crate::certify::{CertifiedStep, certify_lists, certify_programs};
@@ -20,10 +19,11 @@ use crate::recent::Recent;
 use crate::runtime::clip::Clipping;
 
 use crate::runtime::program::{CarriedTensors, CutBytes, CutProgram, IndexPlaces, count_of};
-use crate::runtime::round::{MicroInput, Part};
+use crate::runtime::round::{MicroBatches, MicroInput, Part};
 use crate::runtime::settings::Settings;
 use crate::schedule::{
     Compute, Costs, Dependencies, Edge, MicroBatchIndex, ScheduleKind, StageIndex, forward_only_on,
+    verify,
 };
 use crate::sum::Groups;
 use crate::trace::{JointGraph, ProgramKey, Trace};
@@ -76,15 +76,33 @@ impl Programs {
         }
     }
 
+    /// Refuses a schedule that does not fit before parameters are materialized. The dependencies of its ranks are known only when
+    /// a batch is traced.
+    pub(super) fn check_schedule(&self, micro_batches: usize) -> Result<(), ListsError> {
+        let (groups, replicas) = (self.groups(micro_batches), self.settings.replicas);
+        let counts: BTreeSet<usize> = match &self.choice {
+            ScheduleChoice::Written(written) => [written.micro_batches].into(),
+            _ => (0..replicas)
+                .map(|replica| groups.of_replica(replica, replicas).len())
+                .collect(),
+        };
+        let alone = Dependencies::new(self.layout.ranks.len(), [], []);
+        for count in counts {
+            let lists = self.choice.compute(&self.layout.ranks, count, &alone)?;
+            verify(&lists, &alone).map_err(ListsError::Schedule)?;
+        }
+        Ok(())
+    }
+
     /// Returns the programs for a micro-batch. They are kept until [`drop_unused`](Self::drop_unused).
     fn cut(&mut self, part: &MicroBatch<'_>) -> Result<Arc<CutProgram>> {
         match self.cuts.get(&part.key) {
             Some(cut) => Ok(cut.clone()),
-            None => self.cut_of(&*(part.record)()?),
+            None => self.cut_of(&(part.record)()?),
         }
     }
 
-    fn cut_of(&mut self, joint: &JointGraph) -> Result<Arc<CutProgram>> {
+    fn cut_of(&mut self, joint: &Arc<JointGraph>) -> Result<Arc<CutProgram>> {
         let key = joint.key();
         if let Some(cut) = self.cuts.get(key) {
             return Ok(cut.clone());
@@ -95,6 +113,7 @@ impl Programs {
         let stages = StagePrograms::of_stages(joint, &cutting, layout).map_err(StepError::from)?;
         let cut = Arc::new(CutProgram {
             number: self.made,
+            joint: joint.clone(),
             carried: CarriedTensors::of(joint, &stages),
             bytes: CutBytes::of(joint, &stages),
             programs: certify_programs(joint, stages, &layout.ranks).map_err(StepError::from)?,
@@ -117,29 +136,26 @@ impl Programs {
         (seed, step): (Seed, u32),
         parts: Vec<MicroBatch<'_>>,
         first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
-        let mut micro_batches = Vec::with_capacity(parts.len());
+    ) -> Result<Work> {
+        let mut own = Vec::with_capacity(parts.len());
         for part in parts {
-            micro_batches.push(MicroInput {
+            own.push(MicroInput {
                 cut: self.cut(&part)?,
                 inputs: part.inputs,
                 samples: part.samples,
                 weight: 0.0,
             });
         }
-        self.drop_unused(micro_batches.iter().map(|micro| &*micro.cut));
-        for (index, micro) in micro_batches.iter().enumerate() {
+        self.drop_unused(own.iter().map(|micro| &*micro.cut));
+        for (micro, index) in own.iter().zip(first..) {
             let checked = micro.cut.indices.check(&micro.inputs);
             checked.map_err(|source| StepError::MicroBatch {
-                micro_batch: MicroBatchIndex::new(first + index),
+                micro_batch: MicroBatchIndex::new(index),
                 source: Box::new(source),
             })?;
         }
-        let counts = counts(&micro_batches, first, |micro_batch| RunContext {
-            seed,
-            step,
-            micro_batch: micro_batch as u32,
-        })?;
+        let micro_batches = MicroBatches { own, first };
+        let counts = counts(&micro_batches, (seed, step))?;
         Ok((micro_batches, counts))
     }
 
@@ -278,12 +294,8 @@ impl Programs {
     }
 
     /// The dependencies of a training step over batches like `parts`, and its bytes, where the stages
-    /// of the plan hold gradients of all their parameters; its times are unknown, and zero.
-    pub(crate) fn costs(
-        &mut self,
-        parts: &[MicroBatch<'_>],
-        plan: &Plan,
-    ) -> Result<(Dependencies, Costs)> {
+    /// hold gradients of all their parameters; its times are unknown, and zero.
+    pub(crate) fn costs(&mut self, parts: &[MicroBatch<'_>]) -> Result<(Dependencies, Costs)> {
         let cuts = parts.iter().map(|part| self.cut(part));
         let cuts = cuts.collect::<Result<Vec<_>, _>>()?;
         let cuts: Vec<&CutProgram> = cuts.iter().map(|cut| &**cut).collect();
@@ -291,9 +303,8 @@ impl Programs {
         // The first micro-batches are the largest.
         let largest = cuts.first().ok_or(BatchError::NoSamples)?;
         let mut costs = step_bytes(&largest.programs.stages);
-        let joint = &self.example;
-        for (planned, costs) in plan.stages().iter().zip(&mut costs.stages) {
-            let held = self.layout.held_bytes(joint, planned.stage, 0);
+        for (stage, costs) in self.layout.stages().zip(&mut costs.stages) {
+            let held = self.layout.held_bytes(&self.example, stage, 0);
             costs.resident_bytes = held.resident();
             if self.settings.replicas > 1 {
                 costs.exchanged_bytes = held.gradients;

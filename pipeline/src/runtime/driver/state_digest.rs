@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 
-use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
-use tinderbox_deferred::{NumericFingerprint, ParameterPath};
+use tinderbox_deferred::{NumericFingerprint, ParameterPath, ParameterTable};
 use tinderbox_fake::dtype_name;
 use twox_hash::XxHash3_64;
 
@@ -14,6 +13,7 @@ use crate::error::Result;
 use crate::runtime::clip::rows_per_sum;
 use crate::runtime::digest::{ReadError, with_bytes};
 use crate::runtime::ranks::To;
+use crate::runtime::snapshots::{Name, Snapshot};
 use crate::runtime::stage::Stage;
 
 /// Digests of every parameter and of the optimizer's state: 64 bits each, of the bytes of the values.
@@ -69,121 +69,94 @@ impl StateDigest {
 /// The digests of some rows of a tensor. The rows of a replica are divided where the rows of a digest are.
 #[derive(Serialize, Deserialize)]
 struct Rows {
-    name: String,
+    name: Name,
     first_row: u64,
-    /// Of the whole tensor.
     shape: Vec<u64>,
     dtype: String,
     digests: Vec<u64>,
 }
 
 impl Rows {
-    /// Digests whole rows of a tensor, at most a few MiB each; `shape` is the shape of all of its rows.
-    fn of(
-        name: &str,
-        dtype: DType,
-        shape: Vec<u64>,
-        (first_row, rows): (u64, u64),
-        bytes: &[u8],
-    ) -> Self {
-        let row = bytes.len() as u64 / rows.max(1);
-        let length = (rows_per_sum(&shape) * row).max(1) as usize;
-        Self {
-            name: name.to_owned(),
-            first_row,
-            shape,
-            dtype: dtype_name(dtype).to_owned(),
-            digests: bytes.chunks(length).map(XxHash3_64::oneshot).collect(),
-        }
-    }
-
-    /// The rows of the parameters that a stage owns, of the first replica, and of the optimizer's state on any.
-    fn of_stage(stage: &Stage) -> Result<(Vec<Self>, Vec<Self>), ReadError> {
-        let owned = stage.parameters().values();
-        let owned = owned.filter(|_| stage.is_of_first_replica());
-        let parameters = owned.map(|(path, value)| {
-            let (shape, dtype) = (sizes(value.shape().iter()), value.dtype());
-            let rows = shape.first().copied().unwrap_or(1);
-            let of = |bytes: &[u8]| Self::of(path.as_str(), dtype, shape, (0, rows), bytes);
-            with_bytes(&value, of)
-        });
-        let parameters = parameters.collect::<Result<Vec<_>, _>>()?;
-        let saved = stage.optimizer_snapshot().to_host()?;
-        let tensors = saved.tensors.iter().map(|(name, data)| {
-            let own = sizes(data.shape().iter());
-            let rows = own.first().copied().unwrap_or(1);
-            let (shape, first_row) = match saved.parts.get(name) {
-                Some(part) => (part.shape.clone(), part.first_row),
-                None => (own, 0),
-            };
-            Self::of(
-                name,
-                data.dtype(),
+    /// The rows that a stage updates, of parameters and of the optimizer's state. A digest is of whole rows, at most a few MiB.
+    fn of(stage: &Stage, table: &ParameterTable) -> Result<Vec<Self>, ReadError> {
+        let snapshot = Snapshot::of(std::slice::from_ref(stage));
+        let (contents, values) = snapshot.read(table, |_, _| true)?;
+        let tensors = contents.items.into_iter().zip(values);
+        let tensors = tensors.map(|(item, value)| {
+            let shape: Vec<u64> = value.shape().iter().map(|size| *size as u64).collect();
+            let digests = with_bytes(&value, |bytes| {
+                let row = bytes.len() as u64 / shape.first().copied().unwrap_or(1).max(1);
+                let length = (rows_per_sum(&shape) * row).max(1) as usize;
+                bytes.chunks(length).map(XxHash3_64::oneshot).collect()
+            })?;
+            Ok(Self {
+                name: item.name,
+                first_row: item.first_row,
                 shape,
-                (first_row, rows),
-                data.as_bytes(),
-            )
+                dtype: dtype_name(value.dtype()).to_owned(),
+                digests,
+            })
         });
-        let numbers = saved.scalars.iter().map(|(name, number)| Self {
-            name: name.clone(),
-            first_row: 0,
-            shape: Vec::new(),
-            dtype: "number".to_owned(),
-            digests: vec![XxHash3_64::oneshot(format!("{number:?}").as_bytes())],
+        let numbers = contents.scalars.into_iter();
+        let numbers = numbers.map(|(position, name, number)| {
+            let state = Some(name);
+            Ok(Self {
+                name: Name { position, state },
+                first_row: 0,
+                shape: Vec::new(),
+                dtype: "number".to_owned(),
+                digests: vec![XxHash3_64::oneshot(format!("{number:?}").as_bytes())],
+            })
         });
-        Ok((parameters, tensors.chain(numbers).collect()))
+        tensors.chain(numbers).collect()
     }
 }
 
-fn sizes<'a>(shape: impl Iterator<Item = &'a usize>) -> Vec<u64> {
-    shape.map(|size| *size as u64).collect()
-}
-
-/// The digest of each tensor, from the digests of its rows on all ranks.
-fn joined(all: impl Iterator<Item = Rows>) -> BTreeMap<String, u64> {
-    let mut by_name: BTreeMap<String, BTreeMap<u64, Rows>> = BTreeMap::new();
-    for rows in all {
-        by_name
-            .entry(rows.name.clone())
-            .or_default()
-            .insert(rows.first_row, rows);
-    }
-    let digest = |parts: BTreeMap<u64, Rows>| {
-        let mut hasher = XxHash3_64::with_seed(0);
-        for (first_row, rows) in parts {
-            if first_row == 0 {
-                hasher.write(rows.dtype.as_bytes());
-                rows.shape.iter().for_each(|size| hasher.write_u64(*size));
-            }
-            rows.digests
-                .iter()
-                .for_each(|digest| hasher.write_u64(*digest));
+/// The digest of a tensor, from the digests of its rows by the first of each.
+fn joined(parts: &BTreeMap<u64, Rows>) -> u64 {
+    let mut hasher = XxHash3_64::with_seed(0);
+    if let Some(first) = parts.get(&0) {
+        hasher.write(first.dtype.as_bytes());
+        let mut whole = first.shape.clone();
+        if let Some(rows) = whole.first_mut() {
+            *rows = parts.values().filter_map(|part| part.shape.first()).sum();
         }
-        hasher.finish()
-    };
-    let named = by_name.into_iter();
-    named.map(|(name, parts)| (name, digest(parts))).collect()
+        whole.into_iter().for_each(|size| hasher.write_u64(size));
+    }
+    let digests = parts.values().flat_map(|part| &part.digests);
+    digests.for_each(|digest| hasher.write_u64(*digest));
+    hasher.finish()
 }
 
 impl Driver {
     /// Returns digests of all parameters and of the optimizer's state.
     pub(crate) fn digest(&mut self) -> Result<StateDigest> {
-        let own = self.read_on_ranks("a value to digest", |_, stages| {
-            let stages = stages.iter().map(Rows::of_stage);
+        let table = self.table.clone();
+        let own = self.read_on_ranks("a value to digest", move |_, stages| {
+            let stages = stages.iter().map(|stage| Rows::of(stage, &table));
             stages.collect::<Result<Vec<_>, ReadError>>()
         })?;
         let all = self.ranks.exchange(To::All, own, Vec::new())?;
         let of_stages = all.into_iter().flat_map(|(of_ranks, _)| of_ranks).flatten();
-        let (parameters, state): (Vec<_>, Vec<_>) = of_stages.unzip();
-        let of_paths = joined(parameters.into_iter().flatten());
-        let parameters = self.table.distinct().filter_map(|parameter| {
-            let digest = of_paths.get(parameter.path.as_str())?;
-            Some((parameter.path.clone(), *digest))
-        });
+        let mut tensors: BTreeMap<Name, BTreeMap<u64, Rows>> = BTreeMap::new();
+        for rows in of_stages.flatten() {
+            let parts = tensors.entry(rows.name.clone()).or_default();
+            parts.insert(rows.first_row, rows);
+        }
+        let (mut parameters, mut state) = (Vec::new(), BTreeMap::new());
+        for (name, parts) in tensors {
+            let digest = joined(&parts);
+            match name.state {
+                None => parameters.push((self.path_of(name.position), digest)),
+                Some(name) => {
+                    state.insert(name, digest);
+                }
+            }
+        }
         Ok(StateDigest {
             step: self.state.step,
-            parameters: parameters.collect(),
-            state: joined(state.into_iter().flatten()).into_iter().collect(),
+            parameters,
+            state: state.into_iter().collect(),
             numerics: NumericFingerprint::of_process().clone(),
         })
     }

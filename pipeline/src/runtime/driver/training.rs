@@ -11,10 +11,10 @@ use tinderbox_fake::Mode;
 use tinderbox_world::with_causes;
 use twox_hash::XxHash3_64;
 
-use super::batches::{Batches, MicroBatch, split_and_run, weights};
+use super::batches::{Batches, MicroBatch, Work, split_and_run, weights};
 use super::carry::Carry;
 use super::driver::{Condition, Driver};
-use super::output::{Evaluation, StepOutput, collect};
+use super::output::{Evaluation, collect};
 use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::runtime::learning_rates::{LastRates, LearningRates};
@@ -25,18 +25,6 @@ use crate::schedule::RankIndex;
 use crate::trace::LossOver;
 use crate::{ActionError, BatchError, PipelineError, StepError};
 
-/// A round that is about to run.
-pub(super) struct Call<'a> {
-    pub(super) mode: Mode,
-    /// The learning rates; unused in an evaluation.
-    pub(super) rates: &'a LearningRates,
-    /// The loss scale of a training step.
-    pub(super) loss_scale: Option<f64>,
-}
-
-/// The micro-batches of a round that this process has, and what each micro-batch of all replicas counts.
-pub(super) type Work = (MicroBatches, Vec<Option<f64>>);
-
 impl Driver {
     /// Runs a training step. With a share, each process has only its own part of the samples of the batch, so many.
     pub(super) fn step(
@@ -44,7 +32,7 @@ impl Driver {
         rates: &LearningRates,
         batches: &dyn Batches,
         share: Option<usize>,
-    ) -> Result<StepOutput> {
+    ) -> Result<Evaluation> {
         // First, so that a call that only this process refuses is noticed by the others.
         self.counts.calls += 1;
         if self.settings.optimizers.is_none() {
@@ -53,19 +41,13 @@ impl Driver {
         self.check_not_averaged()?;
         self.check_rates(rates)?;
         let step = self.state.step;
-        let call = Call {
-            mode: Mode::Training,
-            rates,
-            loss_scale: self.state.loss_scale.map(|scale| scale.factor()),
-        };
         let output = match share {
-            None => self.run_batches(&call, batches)?,
-            Some(samples) => self.run_share(&call, batches, samples)?,
+            None => self.run_batches(rates, batches)?,
+            Some(samples) => self.run_share(rates, batches, samples)?,
         };
         if let Some(gradients) = &output.stopped {
             return Err(self.not_finite(step, &output, gradients).into());
         }
-        let output = output.of_training();
         if let Some(scale) = &mut self.state.loss_scale {
             scale.after_step(!output.skipped);
         }
@@ -77,15 +59,15 @@ impl Driver {
 
     /// Refuses rates that would make parameters NaN, or ascend the gradient.
     fn check_rates(&self, rates: &LearningRates) -> Result<(), StepError> {
-        let refused = |rate: f64| !(rate.is_finite() && rate >= 0.0);
-        let refusal = |rate, path| StepError::LearningRate { rate, path };
-        if refused(rates.0.base()) {
-            return Err(refusal(rates.0.base(), None));
-        }
-        let mut paths = self.table.iter().map(|p| &p.path);
-        match paths.find(|path| refused(rates.of(path))) {
-            Some(path) => Err(refusal(rates.of(path), Some(path.clone()))),
+        let paths = self.table.iter().map(|p| &p.path);
+        let of_paths = paths.map(|path| (Some(path), rates.of(path)));
+        let mut all = std::iter::once((None, rates.0.base())).chain(of_paths);
+        match all.find(|(_, rate)| !(rate.is_finite() && *rate >= 0.0)) {
             None => Ok(()),
+            Some((path, rate)) => Err(StepError::LearningRate {
+                rate,
+                path: path.cloned(),
+            }),
         }
     }
 
@@ -101,11 +83,11 @@ impl Driver {
 
     /// Splits each batch into the micro-batches of the pipeline, or into fewer if it has fewer samples
     /// and the schedule is not for a fixed number, and runs them.
-    fn run_batches(&mut self, call: &Call<'_>, batches: &dyn Batches) -> Result<Evaluation> {
+    fn run_batches(&mut self, rates: &LearningRates, batches: &dyn Batches) -> Result<Evaluation> {
         let is_written = matches!(self.programs.choice, ScheduleChoice::Written(_));
         let most = (self.options.micro_batches, is_written);
         split_and_run(batches, most, |parts, counts| {
-            let mut output = self.run_whole(call, parts, None)?;
+            let mut output = self.run_whole(Some(rates), parts, None)?;
             output.batches = counts;
             Ok(output)
         })
@@ -123,39 +105,29 @@ impl Driver {
             .map(|samples| self.options.micro_batches.min(samples))
             .collect();
         let parts = batch.split(Mode::Inference, &counts)?;
-        let call = Call {
-            mode: Mode::Inference,
-            rates: &LearningRates(0.0.into()),
-            loss_scale: None,
-        };
-        self.run_whole(&call, parts, carry)
+        self.run_whole(None, parts, carry)
     }
 
-    /// Runs micro-batches of which this process has all.
+    /// Runs micro-batches of which this process has all: with learning rates, it trains.
     fn run_whole(
         &mut self,
-        call: &Call<'_>,
+        rates: Option<&LearningRates>,
         parts: Vec<MicroBatch<'_>>,
         carry: Option<&mut Carry>,
     ) -> Result<Evaluation> {
-        self.random_step()?;
-        let (own, counts) = self.prepare(parts, 0)?;
-        self.run(call, (MicroBatches { own, first: 0 }, counts), true, carry)
+        let work = self.prepare(parts, 0)?;
+        self.run(rates, work, true, carry)
     }
 
     /// Checks that a round can run, and returns the step of its random values.
-    pub(super) fn random_step(&self) -> Result<u32> {
+    fn random_step(&self) -> Result<u32> {
         self.check_condition()?;
         let step = self.state.step;
         Ok(u32::try_from(step).map_err(|_| StepError::StepOverflow { step })?)
     }
 
     /// Loads the programs of micro-batches, checks their indices, and computes what they count.
-    pub(super) fn prepare(
-        &mut self,
-        parts: Vec<MicroBatch<'_>>,
-        first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
+    fn prepare(&mut self, parts: Vec<MicroBatch<'_>>, first: usize) -> Result<Work> {
         let context = (self.settings.seed, self.random_step()?);
         let prepared = self.programs.prepare(context, parts, first);
         prepared.inspect_err(|error| {
@@ -168,10 +140,10 @@ impl Driver {
         })
     }
 
-    /// Runs a round, and combines the reports of all ranks.
-    pub(super) fn run(
+    /// Runs a round, and combines the reports of all ranks. With learning rates, it trains.
+    fn run(
         &mut self,
-        call: &Call<'_>,
+        rates: Option<&LearningRates>,
         work: Work,
         announces: bool,
         carry: Option<&mut Carry>,
@@ -179,26 +151,21 @@ impl Driver {
         let step = self.random_step()?;
         let used = carry.as_ref().map(|carry| carry.check(&work.0.own));
         let used = used.transpose().map_err(StepError::from)?;
-        let (mut round, weights) = self.round(call, work, step)?;
+        let (mut round, weights) = self.round(rates, work, step)?;
         if announces {
-            self.announce(call, &round.micro_batches.own, None)?;
+            self.announce(rates, &round.micro_batches.own, None)?;
         }
-        if call.mode == Mode::Training {
-            self.check_unchanged()?;
-        }
-        let number = used.as_ref().map(|carry| carry.number);
-        round.carries = RoundCarries {
-            used,
-            existing: self.carries.existing(),
-            other_bytes: self.carries.bytes_besides(number),
+        let request = match rates {
+            None => "run an evaluation",
+            Some(_) => {
+                self.check_unchanged()?;
+                "run a training step"
+            }
         };
+        round.carries = self.carries.of_round(used);
         round.epoch = self.settings.measure.then(Instant::now);
         let round = Arc::new(round);
         self.counts.rounds += 1;
-        let request = match call.mode {
-            Mode::Training => "run a training step",
-            Mode::Inference => "run an evaluation",
-        };
         let reports = self.ranks.run(&round, request)?;
         let reports = self.reports_of_all(reports)?;
         if let Some(carry) = carry {
@@ -220,14 +187,14 @@ impl Driver {
     /// The round of micro-batches, without carries and its beginning, and the weight of each.
     fn round(
         &mut self,
-        call: &Call<'_>,
+        rates: Option<&LearningRates>,
         (mut micro_batches, counts): Work,
         step: u32,
     ) -> Result<(Round, Vec<f64>)> {
-        let weights = weights(counts)?;
+        let (weights, loss_scale) = (weights(counts)?, self.loss_scale(rates));
         let MicroBatches { own, first } = &mut micro_batches;
         for (micro, weight) in own.iter_mut().zip(&weights[*first..]) {
-            micro.weight = weight * call.loss_scale.unwrap_or(1.0);
+            micro.weight = weight * loss_scale.unwrap_or(1.0);
         }
         // This process has no programs of other shares and runs none of their lists: its own stand in for them. Each process
         // certifies the lists of its own replica.
@@ -240,12 +207,13 @@ impl Driver {
             own.map_or(&*stand_in, |micro| &*micro.cut)
         });
         let cuts: Vec<&CutProgram> = cuts.collect();
-        let parts = self.programs.parts(call.mode, &cuts)?;
+        let mode = rates.map_or(Mode::Inference, |_| Mode::Training);
+        let parts = self.programs.parts(mode, &cuts)?;
         let round = Round {
             number: self.counts.rounds,
             step,
-            rates: call.rates.clone(),
-            loss_scale: call.loss_scale,
+            rates: rates.cloned().unwrap_or(LearningRates(0.0.into())),
+            loss_scale,
             parts,
             groups: self.programs.groups(weights.len()),
             is_sum: matches!(stand_in.loss_over, LossOver::Sum),
@@ -258,9 +226,9 @@ impl Driver {
     }
 
     /// Reports to the other processes what this one is about to run.
-    pub(super) fn announce(
+    fn announce(
         &self,
-        call: &Call<'_>,
+        rates: Option<&LearningRates>,
         micro_batches: &[MicroInput],
         of_share: Option<usize>,
     ) -> Result<()> {
@@ -269,9 +237,9 @@ impl Driver {
         }
         let notice = Notice::new(
             (self.counts.calls, self.state.step),
-            call.mode == Mode::Training,
+            rates.is_some(),
             (micro_batches, of_share),
-            self.digest_of_settings(call),
+            self.digest_of_settings(rates),
             self.options.checks_batches,
         );
         let notice = notice.map_err(|source| BatchError::Unread { source })?;
@@ -280,13 +248,20 @@ impl Driver {
     }
 
     /// A digest of what all processes have to have alike in a round, beside the batch.
-    fn digest_of_settings(&self, call: &Call<'_>) -> u64 {
+    fn digest_of_settings(&self, rates: Option<&LearningRates>) -> u64 {
         let mut hasher = XxHash3_64::with_seed(self.state.changes);
-        hasher.write_u64(call.loss_scale.unwrap_or(1.0).to_bits());
+        hasher.write_u64(self.loss_scale(rates).unwrap_or(1.0).to_bits());
         for parameter in self.table.iter() {
-            hasher.write_u64(call.rates.of(&parameter.path).to_bits());
+            let rate = rates.map_or(0.0, |rates| rates.of(&parameter.path));
+            hasher.write_u64(rate.to_bits());
         }
         hasher.finish()
+    }
+
+    /// The loss scale of a round, which only one that trains has.
+    fn loss_scale(&self, rates: Option<&LearningRates>) -> Option<f64> {
+        let scale = self.state.loss_scale.filter(|_| rates.is_some());
+        scale.map(|scale| scale.factor())
     }
 }
 
@@ -317,9 +292,9 @@ impl Driver {
     }
 
     /// Runs a training step over the own share of a batch of so many samples.
-    pub(super) fn run_share(
+    fn run_share(
         &mut self,
-        call: &Call<'_>,
+        rates: &LearningRates,
         share: &dyn Batches,
         samples: usize,
     ) -> Result<Evaluation> {
@@ -328,50 +303,38 @@ impl Driver {
         }
         self.random_step()?;
         let count = self.options.micro_batches.min(samples);
-        let own = self.own_micro_batches(count);
-        let first = own.start;
         // Before this process waits for what the others count.
-        self.announce(call, &[], Some(samples))?;
-        let own = match own.len() {
-            0 => Ok((Vec::new(), Vec::new())),
-            count => self.prepare_share(call, share, samples, count, first),
-        };
-        let (own, counts) = self.counts_of_all(own, first, count)?;
-        self.run(call, (MicroBatches { own, first }, counts), false, None)
+        self.announce(Some(rates), &[], Some(samples))?;
+        let work = self.prepare_share(share, samples);
+        let work = self.counts_of_all(work, count)?;
+        self.run(Some(rates), work, false, None)
     }
 
     /// Splits a share into the micro-batches of this process, and loads their programs.
-    fn prepare_share(
-        &mut self,
-        call: &Call<'_>,
-        share: &dyn Batches,
-        samples: usize,
-        count: usize,
-        first: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
-        let (expected, found) = (self.share(samples).len(), share.samples()?[0]);
-        if expected != found {
-            return Err(PipelineError::from(BatchError::Share { expected, found }));
+    fn prepare_share(&mut self, share: &dyn Batches, samples: usize) -> Result<Work> {
+        let own = self.own_micro_batches(self.options.micro_batches.min(samples));
+        let mut parts = Vec::new();
+        // A share without samples may be any batch.
+        if !own.is_empty() {
+            let (expected, found) = (self.share(samples).len(), share.samples()?[0]);
+            if expected != found {
+                return Err(PipelineError::from(BatchError::Share { expected, found }));
+            }
+            parts = share.split(Mode::Training, &[own.len()])?;
         }
-        let parts = share.split(call.mode, &[count])?;
-        self.prepare(parts, first)
+        self.prepare(parts, own.start)
     }
 
     /// Sends to the other processes what the micro-batches of this one count, or that its share can't be used, and returns what
     /// all count.
-    fn counts_of_all(
-        &mut self,
-        own: Result<(Vec<MicroInput>, Vec<Option<f64>>)>,
-        first: usize,
-        count: usize,
-    ) -> Result<(Vec<MicroInput>, Vec<Option<f64>>)> {
+    fn counts_of_all(&mut self, own: Result<Work>, count: usize) -> Result<Work> {
         let values = self.options.checks_batches;
         let own = own.and_then(|(micro_batches, counts)| {
-            let digest = digest_of(&micro_batches, values);
+            let digest = digest_of(&micro_batches.own, values);
             let digest = digest.map_err(|source| BatchError::Unread { source })?;
-            let over = micro_batches.first();
+            let over = micro_batches.own.first();
             let report = ShareReport {
-                first,
+                first: micro_batches.first,
                 counts,
                 over: over.map(|micro| kind(&micro.cut.loss_over)),
                 digest,

@@ -19,34 +19,24 @@ impl<B: Batch> Batches for TracedBatches<B> {
     }
 
     fn split(&self, mode: Mode, counts: &[usize]) -> Result<Vec<MicroBatch<'_>>, BatchError> {
-        let samples = self.samples()?;
+        let (trace, samples) = (&self.trace, self.samples()?);
         let mut parts = Vec::new();
         for ((batch, samples), count) in self.batches.iter().zip(samples).zip(counts) {
             for (part, samples) in split_samples(batch, samples, *count)? {
-                parts.push(micro_batch(&self.trace, mode, part, samples));
+                let (key, inputs) = Trace::key(mode, &part);
+                parts.push(MicroBatch {
+                    key,
+                    inputs,
+                    samples,
+                    record: Box::new(move || {
+                        trace.check_batch(&part)?;
+                        let joint = trace.program(mode, &part)?;
+                        trace.check_skipped(&joint, &part)?;
+                        Ok(joint)
+                    }),
+                });
             }
         }
         Ok(parts)
-    }
-}
-
-/// A micro-batch, whose graph is recorded if its shape is new.
-pub(super) fn micro_batch<B: Batch>(
-    trace: &Trace<B>,
-    mode: Mode,
-    part: B,
-    samples: usize,
-) -> MicroBatch<'_> {
-    let (key, inputs) = Trace::key(mode, &part);
-    MicroBatch {
-        key,
-        inputs,
-        samples,
-        record: Box::new(move || {
-            trace.check_batch(&part)?;
-            let joint = trace.program(mode, &part)?;
-            trace.check_skipped(&joint, &part)?;
-            Ok(joint)
-        }),
     }
 }

@@ -60,8 +60,8 @@ pub(super) struct Chosen {
     pub(super) schedule: Option<ScheduleChoice>,
     pub(super) micro_batches: Option<usize>,
     pub(super) sum: Option<GradientSum>,
-    optimizer: Option<Rule>,
-    groups: Vec<(ParamGroup, Rule)>,
+    pub(super) optimizer: Option<Rule>,
+    pub(super) groups: Vec<(ParamGroup, Rule)>,
     /// Where initial values come from.
     pub(super) source: Option<Arc<dyn Source>>,
     observer: Option<Arc<dyn Observer>>,
@@ -230,19 +230,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         let base = self.chosen.optimizer.clone()?;
         let groups = self.chosen.groups.clone();
         Some(Optimizers::new(base, groups, self.settings.average_decay))
-    }
-
-    /// Leaves out what only an update needs.
-    pub(super) fn remove_optimizers(&mut self) {
-        self.chosen.optimizer = None;
-        self.chosen.groups.clear();
-        self.settings.average_decay = None;
-    }
-
-    /// Whether groups have optimizers that nothing uses, because there is none for the other parameters.
-    pub(super) fn has_groups_alone(&self) -> bool {
-        let has_groups = !self.chosen.groups.is_empty() || self.settings.average_decay.is_some();
-        self.chosen.optimizer.is_none() && has_groups
     }
 
     /// Returns the source of the values of parameters.

@@ -6,13 +6,12 @@ use burn::module::Module;
 use burn::tensor::Device;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tinderbox_deferred::{Deferred, Source, Values, random::Seed};
-use tinderbox_fake::Mode;
+use tinderbox_deferred::{Deferred, ParameterPath, Source, Values, random::Seed};
+use tinderbox_fake::{DynTensor, Mode};
 
-use super::batches::micro_batch;
-use crate::batch::{Batch, split_batch};
+use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
-use crate::runtime::driver::{Carry, Command, Driver, Repaired};
+use crate::runtime::driver::{Batches, Carry, Command, Driver, DriverState, Repaired};
 use crate::runtime::learning_rates::{LastRates, StepRates};
 use crate::runtime::loss_scale::LossScale;
 use crate::runtime::ranks::{To, read, typed, untyped, written};
@@ -129,7 +128,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Sets the number of training steps for which restored parameters were trained.
     pub fn resume_at(&mut self, step: u64) {
-        self.change(Command::ResumeAt(step));
+        self.change(|state| state.step = step);
     }
 
     /// Returns a carry without values, for a sequence of evaluations ([`evaluate_with`](Self::evaluate_with)).
@@ -146,17 +145,23 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Resumes with the loss scale of an earlier run. Does nothing if the loss is not scaled, or has a
     /// fixed scale.
     pub fn resume_loss_scale(&mut self, factor: f64, steps: u64) {
-        self.change(Command::ResumeLossScale { factor, steps });
+        self.change(|state| {
+            let scale = state.loss_scale;
+            state.loss_scale = scale.map(|scale| scale.resumed(factor, steps));
+        });
     }
 
     /// Sets the learning rates of the last step of an earlier run, which the next save has if no step is done before.
     pub fn resume_learning_rates(&mut self, rates: StepRates) {
-        self.change(Command::ResumeRates(rates));
+        self.change(|state| state.last_rates = Some(LastRates::Saved(rates)));
     }
 
     /// Changes what the driver has, and can't fail.
-    fn change(&mut self, command: Command) {
-        self.make::<()>(command).expect("it sends nothing");
+    fn change(&mut self, change: impl FnOnce(&mut DriverState)) {
+        let mut state = self.driver.state.clone();
+        change(&mut state);
+        let resumed = self.make::<()>(Command::Resume(state));
+        resumed.expect("it sends nothing");
     }
 
     /// Returns the dependencies and the costs of a step with batches like `example`, for the simulator
@@ -169,11 +174,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// When the batch can't be split or traced.
     pub fn costs(&mut self, example: &B) -> Result<(Dependencies, Costs), PipelineError> {
-        let parts = split_batch(example, self.driver.options.micro_batches)?.into_iter();
-        let parts =
-            parts.map(|(part, samples)| micro_batch(&self.trace, Mode::Training, part, samples));
-        let parts: Vec<_> = parts.collect();
-        self.driver.programs.costs(&parts, &self.driver.plan)
+        let batches = self.traced(vec![example.clone()]);
+        let parts = batches.split(Mode::Training, &[self.driver.options.micro_batches])?;
+        self.driver.programs.costs(&parts)
     }
 
     /// Runs code on every rank's thread, with its stages, and returns the results in the order of the
@@ -220,7 +223,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// When a rank has failed, or the closure constructs another model than before.
     pub fn gather(&mut self, device: &Device) -> Result<M, PipelineError> {
-        let values = self.make(Command::Values(To::All))?;
+        let values = self.values(To::All, None)?;
         Ok(self.construct(values, device)?)
     }
 
@@ -231,13 +234,27 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// As [`gather`](Self::gather).
     pub fn gather_on_first(&mut self, device: &Device) -> Result<Option<M>, PipelineError> {
-        let values = self.make(Command::Values(To::First))?;
+        let values = self.values(To::First, None)?;
         let is_first = self.driver.ranks.own().is_none_or(|own| own.index() == 0);
         let first = is_first.then(|| self.construct(values, device));
         Ok(first.transpose()?)
     }
 
-    fn construct(&self, values: Values, device: &Device) -> Result<M, StateError> {
+    /// The parameters of all ranks, or one of them that is no clone.
+    pub(super) fn values(
+        &mut self,
+        to: To,
+        only: Option<ParameterPath>,
+    ) -> Result<Vec<(ParameterPath, DynTensor)>, PipelineError> {
+        self.make(Command::Values { to, only })
+    }
+
+    fn construct(
+        &self,
+        values: Vec<(ParameterPath, DynTensor)>,
+        device: &Device,
+    ) -> Result<M, StateError> {
+        let values: Values = values.into_iter().collect();
         // Random values of the constructor that are not parameters are drawn from the same seed as on
         // the ranks.
         let values = values.constructed_by(self.model.replay(self.driver.settings.seed));

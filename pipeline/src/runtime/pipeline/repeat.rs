@@ -9,11 +9,8 @@ use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::pipeline::{Call, Pipeline, REPLY, Repeating};
 use crate::batch::Batch;
-use crate::runtime::driver::Recovered;
-use crate::runtime::driver::{CallKind, Command, Condition, Reply};
+use crate::runtime::driver::{CallKind, Command, Condition, Recovered, Reply};
 use crate::runtime::recovery::{CallLog, Recovering};
-#[cfg(test)]
-use crate::runtime::snapshots::Snapshot;
 use crate::{PipelineError, RecoveryError};
 
 impl<M, B> Repeating<M, B> {
@@ -190,9 +187,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Takes the snapshot of the present version again.
     #[cfg(test)]
     pub(crate) fn renew_snapshot(&mut self) -> Result<(), PipelineError> {
-        let taken = self.on_ranks(|_, stages| Snapshot::of(stages))?;
+        let taken = self.driver.take_snapshot()?;
         if let (Some(recovery), Some(kept)) = (&mut self.recovery, &mut self.driver.kept) {
-            kept.renewed = taken.into_iter().next();
+            kept.renewed = taken;
             recovery.recovering.absorb(&mut self.driver);
         }
         Ok(())

@@ -13,10 +13,10 @@ use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
 use crate::runtime::clip::Clipping;
 use crate::runtime::driver::{Launch, Options};
-use crate::runtime::recovery::{Planned, Recovering, Recovery, replan};
+use crate::runtime::recovery::{Recovering, Replan, replan};
 use crate::runtime::settings::Settings;
 use crate::sum::GradientSum;
-use crate::{PipelineError, RecoveryError, StartError, StepError, TraceError};
+use crate::{PipelineError, StartError, StepError, TraceError};
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Starts the ranks; each materializes only its own parameters.
@@ -44,7 +44,9 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         let launch = self.checked().inspect_err(fail)?;
         let mut pipeline = self.launch(&launch).inspect_err(fail)?;
         if let Some((recovery, world)) = recovery {
-            let settings = (recovery.every, planned(recovery, &pipeline, &launch));
+            let plan = recovery.plan;
+            let plan = plan.unwrap_or_else(|| replanned(&pipeline, &launch));
+            let settings = (recovery.every, plan);
             let driver = &mut pipeline.driver;
             let recovering = Recovering::new(settings, world, launch, driver).inspect_err(fail)?;
             pipeline.recovery = Some(Box::new(Repeating::new(recovering)));
@@ -55,36 +57,18 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     }
 }
 
-/// What plans for the processes that are left after a loss.
-fn planned<M: Module + Sync + 'static, B: Batch>(
-    recovery: Recovery,
+/// Returns what plans for the processes that are left after a loss, if the settings do not.
+fn replanned<M: Module + Sync + 'static, B: Batch>(
     pipeline: &Pipeline<M, B>,
     launch: &Launch,
-) -> Arc<Planned> {
-    let Some(plan) = recovery.plan else {
-        let (trace, old) = (pipeline.trace.clone(), pipeline.driver.plan.clone());
-        let kind = match &launch.schedule {
-            Some(ScheduleChoice::Named(kind)) => *kind,
-            _ => old.file().step.schedule,
-        };
-        let micro_batches = launch.options.micro_batches;
-        return Arc::new(move |processes| {
-            Ok(replan(&trace, &old, kind, processes, micro_batches)?)
-        });
+) -> Arc<Replan> {
+    let (trace, old) = (pipeline.trace.clone(), pipeline.driver.plan.clone());
+    let kind = match &launch.schedule {
+        Some(ScheduleChoice::Named(kind)) => *kind,
+        _ => old.file().step.schedule,
     };
-    Arc::new(move |processes| match plan(processes) {
-        Ok(plan) if plan.world_size() > processes => Err(StartError::WorldSize {
-            ranks: plan.world_size(),
-            processes,
-        }
-        .into()),
-        Ok(plan) => Ok(plan),
-        Err(source) => Err(RecoveryError::NoPlan {
-            processes,
-            source: Some(source),
-        }
-        .into()),
-    })
+    let micro_batches = launch.options.micro_batches;
+    Arc::new(move |processes| replan(&trace, &old, kind, processes, micro_batches))
 }
 
 impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
@@ -145,7 +129,8 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         if self.ranks.threads_per_rank == Some(0) {
             return Err(StartError::NoThreads.into());
         }
-        if self.has_groups_alone() {
+        let has_groups = !self.chosen.groups.is_empty() || self.settings.average_decay.is_some();
+        if has_groups && self.chosen.optimizer.is_none() {
             return Err(StepError::NoOptimizer.into());
         }
         self.check_updates()?;

@@ -71,9 +71,7 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
     /// Returns a builder of a streamed model. The plan has one rank and as many stages as are needed ([`Plan::streamed`]).
     #[expect(clippy::new_ret_no_self, reason = "the builder creates it")]
     pub fn new(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> StreamedBuilder<M, B> {
-        let mut builder = StreamedBuilder::of_kind(model, trace, plan);
-        builder.ranks.streamed = Some(Default::default());
-        builder
+        StreamedBuilder::of_kind(model, trace, plan)
     }
 
     /// Runs the forward, as [`Pipeline::evaluate`] does: a pass over the stages.
@@ -235,7 +233,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         if ranks != 1 {
             return Err(StreamedError::Ranks { ranks }.into());
         }
-        let (options, passes) = self.ranks.streamed.clone().unwrap_or_default();
+        let (options, passes) = self.ranks.streamed.get_or_insert_default().clone();
         let StreamedOptions { budget, store, .. } = options;
         let table = self.model.parameters().clone();
         let device = &self.ranks.devices[0];
@@ -246,7 +244,8 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         if let Some(store) = &store {
             self.chosen.source = Some(Arc::new(Stored(store.clone())));
         }
-        let is_forward = self.trace.mode() == Mode::Inference;
+        let mode = Some(self.trace.mode());
+        let mode = mode.filter(|mode| *mode == Mode::Inference || store.is_some());
         let launch = self.checked()?;
         launch.check_source()?;
         let mut pipeline = self.launch(&launch)?;
@@ -259,10 +258,6 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         let driver = &mut pipeline.driver;
         let example = driver.programs.example()?;
         let cuts = vec![&*example; driver.options.micro_batches];
-        let mode = match (is_forward, &store) {
-            (true, _) => Some(Mode::Inference),
-            (false, store) => store.as_ref().map(|_| Mode::Training),
-        };
         // Before the memory of the process is measured.
         let parts = mode.map(|mode| driver.programs.parts(mode, &cuts));
         let parts = parts.transpose()?;

@@ -18,6 +18,7 @@ use crate::batch::Batch;
 use crate::runtime::driver::{Carry, Command, Condition, Evaluation, StateDigest, StepOutput};
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::optimizer::{SavedOptimizer, check_group, contains};
+use crate::runtime::ranks::To;
 use crate::{GroupError, PipelineError, StateError, StepError};
 
 /// The number of steps with the same rate for all parameters after which it is reported.
@@ -122,12 +123,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             share,
         };
         let before = self.recovered().len();
-        let mut output: StepOutput = self.make(step)?;
+        let mut output = self.make::<Evaluation>(step)?.of_training();
         output.recovered = self.recovered()[before..].to_vec();
         Ok(output)
     }
 
-    fn traced(&self, batches: Vec<B>) -> Arc<TracedBatches<B>> {
+    pub(super) fn traced(&self, batches: Vec<B>) -> Arc<TracedBatches<B>> {
         Arc::new(TracedBatches {
             trace: self.trace.clone(),
             batches,
@@ -139,26 +140,27 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     fn watched_rates<L: Into<ModuleLearningRate>>(&mut self, lr: L) -> LearningRates {
         let may_have_groups = type_name::<L>() == type_name::<ModuleLearningRate>();
         let rates = LearningRates(lr.into());
-        let Some(steps) = self.driver.state.equal_rates.filter(|_| may_have_groups) else {
+        let equal = &mut self.driver.state.equal_rates;
+        if !may_have_groups || *equal == EQUAL_RATES {
             return rates;
-        };
+        }
         let base = rates.0.base();
         let trained = self.model.parameters().iter().filter(|p| p.trainable);
         let differs = { trained }.any(|p| rates.of(&p.path).to_bits() != base.to_bits());
         // At the begin of a warm-up, all rates may be 0.
-        self.driver.state.equal_rates = match (differs, base > 0.0) {
-            (true, _) => None,
-            (false, true) if steps + 1 == EQUAL_RATES => {
+        if differs {
+            *equal = EQUAL_RATES;
+        } else if base > 0.0 {
+            *equal += 1;
+            if *equal == EQUAL_RATES {
                 tracing::warn!(
                     base,
                     steps = EQUAL_RATES,
                     "all parameters have the base learning rate: if the rates have groups, none of them matches a parameter \
                      that trains; groups match the paths of parameters, not ids"
                 );
-                None
             }
-            (false, is_counted) => Some(steps + u32::from(is_counted)),
-        };
+        }
         rates
     }
 
@@ -249,8 +251,10 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// [`StateError::UnknownParameter`] with the paths that are nearest; when a rank has failed.
     pub fn parameter(&mut self, path: &str) -> Result<DynTensor, PipelineError> {
-        let path = self.known(path)?.original().clone();
-        self.make(Command::Parameter(path))
+        let only = Some(self.known(path)?.original().clone());
+        let found = self.values(To::All, only)?.into_iter().next();
+        let (_, value) = found.expect("every parameter has an owner");
+        Ok(value)
     }
 
     /// Replaces the values of parameters and running states by their paths, on every rank that holds them: a target

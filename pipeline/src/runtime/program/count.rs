@@ -1,5 +1,7 @@
 //! The program of what a micro-batch counts, which decides its weight in the loss.
 
+use std::sync::Arc;
+
 use burn::tensor::Device;
 use tinderbox_deferred::{Executable, Executor, Program, ProgramError, RunContext};
 use tinderbox_fake::DynTensor;
@@ -61,6 +63,8 @@ pub(crate) fn count_of(
 pub(crate) struct CutProgram {
     /// Its number among the programs of the pipeline.
     pub(crate) number: u64,
+    /// What was cut.
+    pub(crate) joint: Arc<JointGraph>,
     pub(crate) programs: CertifiedPrograms,
     /// What the loss of a micro-batch is a mean or a sum over.
     pub(crate) loss_over: LossOver<CountProgram>,

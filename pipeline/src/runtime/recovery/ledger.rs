@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_world::World;
+use tinderbox_world::{World, machine};
 
-use crate::runtime::driver::{CallKind, DriverState};
+use super::keepers::keepers;
+use crate::error::Result;
+use crate::runtime::driver::{CallKind, Driver, DriverState};
 use crate::runtime::snapshots::{Backups, KeptSnapshots, Snapshot};
 use crate::schedule::RankIndex;
 
@@ -31,17 +33,29 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(world: &World, keepers: Vec<RankIndex>, backups: Arc<Backups>) -> Self {
-        Self {
+    /// Begins a ledger of a numbering of the processes. All processes call this.
+    pub(super) fn begin(world: &World, backups: Arc<Backups>, driver: &mut Driver) -> Result<Self> {
+        let machines = world.all_gather(machine())?;
+        let ledger = Self {
             generation: world.generation(),
             rank: world.rank(),
-            processes: world.size(),
-            keepers,
-            backups,
+            processes: machines.len(),
+            keepers: match machines.len() {
+                1 => Vec::new(),
+                _ => keepers(&machines, driver.plan.world_size()),
+            },
+            backups: backups.clone(),
             snapshots: BTreeMap::new(),
             drivers: BTreeMap::new(),
             kept: None,
-        }
+        };
+        driver.kept = Some(KeptSnapshots {
+            of: ledger.of_others().collect(),
+            backups,
+            of_all: None,
+            renewed: None,
+        });
+        Ok(ledger)
     }
 
     /// The keeper of this rank; none for a process without a stage.
@@ -55,16 +69,6 @@ impl Ledger {
         let own = self.rank;
         let of_own = ranks.filter(move |(_, keeper)| **keeper == own);
         of_own.map(|(rank, _)| RankIndex::new(rank))
-    }
-
-    /// What the driver reports to the others of it.
-    pub(super) fn kept_snapshots(&self) -> KeptSnapshots {
-        KeptSnapshots {
-            of: self.of_others().collect(),
-            backups: self.backups.clone(),
-            of_all: None,
-            renewed: None,
-        }
     }
 
     /// The newest version that this process has itself.

@@ -17,6 +17,6 @@ mod restart;
 mod settings;
 
 pub(crate) use ledger::CallLog;
-pub(crate) use recovering::{Planned, Recovering};
+pub(crate) use recovering::Recovering;
 pub use settings::Recovery;
-pub(crate) use settings::replan;
+pub(crate) use settings::{Replan, replan};

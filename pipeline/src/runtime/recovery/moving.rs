@@ -19,12 +19,13 @@ use crate::runtime::optimizer::{StateFields, StateTensor};
 use crate::runtime::snapshots::{Contents, Item, Name};
 use crate::runtime::streamed::State;
 use crate::runtime::wire::lend_row_major;
-use crate::schedule::RankIndex;
+use crate::schedule::{RankIndex, StageIndex};
 use crate::{ProcessError, RankError};
 
-/// What a rank of the new plan holds, whole.
+/// What a rank of the new plan holds, whole; nothing if it begins with initial values.
+#[derive(Default)]
 pub(super) struct Moved {
-    pub(super) values: Values,
+    pub(super) values: Option<Values>,
     /// The states of the optimizer for the parameters that the rank owns.
     pub(super) states: HashMap<ParameterPath, State>,
     /// The bytes that this rank was sent.
@@ -33,34 +34,16 @@ pub(super) struct Moved {
 
 /// What the ranks of a layout need.
 pub(super) struct Needs<'a> {
-    layout: &'a Layout,
+    pub(super) layout: &'a Layout,
     /// The number of ranks of all replicas.
-    ranks: usize,
-    /// The parameters that each rank of a replica holds, by position, and whether it owns them.
-    held: Vec<BTreeMap<usize, bool>>,
+    pub(super) ranks: usize,
 }
 
-impl<'a> Needs<'a> {
-    pub(super) fn of(layout: &'a Layout, ranks: usize) -> Self {
-        let mut held = vec![BTreeMap::new(); layout.rank_count()];
-        for (stage, rank) in layout.stages().zip(&layout.ranks) {
-            let held: &mut BTreeMap<usize, bool> = &mut held[rank.index()];
-            held.extend(layout.owned(stage).iter().map(|at| (*at, true)));
-            for copy in layout.copies(stage) {
-                held.entry(*copy).or_insert(false);
-            }
-        }
-        Self {
-            layout,
-            ranks,
-            held,
-        }
-    }
-
+impl Needs<'_> {
     /// Whether a rank needs a part of a state.
     fn includes(&self, rank: RankIndex, name: &Name) -> bool {
-        let owns = self.holding(rank, name.position);
-        owns.is_some_and(|owns| owns || name.state.is_none())
+        let has_copy = |stage| self.layout.copies(stage).contains(&name.position);
+        self.owns(rank, name.position) || (name.state.is_none() && self.runs(rank, has_copy))
     }
 
     /// Whether a rank needs the state of a parameter, and no other does.
@@ -69,14 +52,15 @@ impl<'a> Needs<'a> {
     }
 
     fn owns(&self, rank: RankIndex, position: usize) -> bool {
-        self.holding(rank, position) == Some(true)
+        let owner = self.layout.owners.get(position);
+        self.runs(rank, |stage| owner == Some(&stage))
     }
 
-    /// Whether a rank owns a parameter; `None` if it does not hold it.
-    fn holding(&self, rank: RankIndex, position: usize) -> Option<bool> {
-        let held = &self.held[rank.index() % self.layout.rank_count()];
-        let is_rank = rank.index() < self.ranks;
-        held.get(&position).copied().filter(|_| is_rank)
+    /// Whether a rank runs such a stage.
+    fn runs(&self, rank: RankIndex, is_such: impl Fn(StageIndex) -> bool) -> bool {
+        let (replica, _) = self.layout.place_of(rank);
+        let mut stages = self.layout.stages().filter(|stage| is_such(*stage));
+        rank.index() < self.ranks && stages.any(|stage| self.layout.rank_in(replica, stage) == rank)
     }
 }
 
@@ -84,16 +68,7 @@ impl<'a> Needs<'a> {
 pub(super) enum Value {
     Tensor(DynTensor),
     /// The bytes of a tensor, as they have arrived.
-    Chunks(Arc<Vec<Buffer>>),
-}
-
-/// One of several chunks.
-struct Chunk(Arc<Vec<Buffer>>, usize);
-
-impl AsRef<[u8]> for Chunk {
-    fn as_ref(&self) -> &[u8] {
-        self.0[self.1].as_ref()
-    }
+    Chunks(Vec<Bytes>),
 }
 
 impl Value {
@@ -101,10 +76,7 @@ impl Value {
     fn bytes(&self) -> Result<Vec<Bytes>, RankError> {
         match self {
             Self::Tensor(tensor) => lend_row_major(vec![tensor.clone()]).map_err(unreadable),
-            Self::Chunks(chunks) => {
-                let one = |at| Bytes::from_owner(Chunk(chunks.clone(), at));
-                Ok((0..chunks.len()).map(one).collect())
-            }
+            Self::Chunks(chunks) => Ok(chunks.clone()),
         }
     }
 
@@ -216,7 +188,7 @@ pub(super) fn move_state(
     let scalars = scalars.filter(|(position, ..)| needs.owns(own, *position));
     let (values, states) = parts.joined(scalars, table)?;
     Ok(Moved {
-        values,
+        values: Some(values),
         states,
         received_bytes,
     })

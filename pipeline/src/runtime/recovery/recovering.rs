@@ -6,18 +6,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use tinderbox_deferred::ParameterTable;
 use tinderbox_world::clock::{Instant, Thread};
-use tinderbox_world::{Channel, Failure, How, World, machine};
+use tinderbox_world::{Channel, Failure, How, World};
 
-use super::keepers::keepers;
 use super::ledger::{INITIAL, Ledger};
+use super::settings::Replan;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::runtime::digest::ReadError;
-use crate::runtime::driver::Recovered;
-use crate::runtime::driver::{CallKind, Condition, Driver, Launch};
+use crate::runtime::driver::{CallKind, Condition, Driver, Launch, Recovered};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::header_of;
-use crate::runtime::snapshots::{Backups, Part, Snapshot};
+use crate::runtime::snapshots::{Part, Snapshot};
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
 use crate::{RankError, RecoveryError, StartError};
@@ -25,14 +24,11 @@ use crate::{RankError, RecoveryError, StartError};
 /// After so many changes without a snapshot, the next call of all processes takes one.
 const CHANGES: u64 = 64;
 
-/// Plans for a number of processes.
-pub(crate) type Planned = dyn Fn(usize) -> Result<Plan> + Send + Sync;
-
 /// What a process needs to continue without others.
 pub(crate) struct Recovering {
     /// After how many steps a snapshot is taken.
     every: u64,
-    pub(super) replan: Arc<Planned>,
+    pub(super) replan: Arc<Replan>,
     pub(crate) world: World,
     /// Starts the ranks of any plan, with initial parameters, and the plan with which they were started first.
     pub(super) launch: (Launch, Plan),
@@ -54,7 +50,7 @@ pub(crate) struct Recovering {
 impl Recovering {
     /// Begins to keep snapshots.
     pub(crate) fn new(
-        (every, replan): (u64, Arc<Planned>),
+        (every, replan): (u64, Arc<Replan>),
         world: World,
         launch: Launch,
         driver: &mut Driver,
@@ -71,7 +67,7 @@ impl Recovering {
             return Err(RecoveryError::TwoRecoveries.into());
         }
         let backups = launch.ranks.backups.clone().unwrap_or_default();
-        let mut ledger = new_ledger(&world, backups, driver)?;
+        let mut ledger = Ledger::begin(&world, backups, driver)?;
         ledger.kept = Some(INITIAL);
         ledger.drivers.insert(INITIAL, driver.state.clone());
         Ok(Self {
@@ -248,22 +244,6 @@ impl Drop for Recovering {
         self.join_sending();
         self.world.end_recovery();
     }
-}
-
-/// Begins a ledger of a numbering of the processes. All processes call this.
-pub(super) fn new_ledger(
-    world: &World,
-    backups: Arc<Backups>,
-    driver: &mut Driver,
-) -> Result<Ledger> {
-    let machines = world.all_gather(machine())?;
-    let keepers: Vec<RankIndex> = match machines.len() {
-        1 => Vec::new(),
-        _ => keepers(&machines, driver.plan.world_size()),
-    };
-    let ledger = Ledger::new(world, keepers, backups);
-    driver.kept = Some(ledger.kept_snapshots());
-    Ok(ledger)
 }
 
 /// The most bytes of a frame, so that the messages of a step do not wait for long.

@@ -1,28 +1,30 @@
 //! Continues after a loss: regroups, plans again, moves the state, and starts the ranks again.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tinderbox_deferred::ParameterPath;
+use tinderbox_deferred::{ParameterPath, Values};
 use tinderbox_world::clock::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
-use super::ledger::{Holdings, INITIAL, newest_version};
+use super::ledger::{Holdings, INITIAL, Ledger, newest_version};
 use super::moving::{Moved, Needs, Value, move_state};
-use super::recovering::{Recovering, new_ledger};
+use super::recovering::Recovering;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::runtime::capacity::device_of;
-use crate::runtime::driver::Recovered;
-use crate::runtime::driver::{Condition, Driver, DriverState};
+use crate::runtime::driver::{Condition, Driver, DriverState, Recovered};
 use crate::runtime::pieces::Piece;
 use crate::runtime::points::{Point, reach};
 use crate::runtime::snapshots::Backups;
 use crate::runtime::stage::set_trains;
 use crate::runtime::streamed::{State, States};
 use crate::schedule::RankIndex;
-use crate::{ProcessError, RankError, RecoveryError, RestoreError, StateError};
+use crate::{
+    PipelineError, ProcessError, RankError, RecoveryError, RestoreError, StartError, StateError,
+};
 
 /// What a process reports to the others after a loss.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,14 +35,6 @@ struct Standing {
     awaits_restore: bool,
     /// What it has, under each numbering of the processes that it knows.
     holdings: Vec<Holdings>,
-}
-
-impl Standing {
-    /// What it has under the numbering of a generation.
-    fn under(&self, generation: u32) -> Option<&Holdings> {
-        let mut holdings = self.holdings.iter();
-        holdings.find(|one| one.generation == generation)
-    }
 }
 
 /// The version to go back to.
@@ -81,19 +75,18 @@ impl Recovering {
         let plan = self.plan_again()?;
         let backups = Arc::new(Backups::default());
         let moved = match version {
-            Ok(version) if version != INITIAL => Some(self.moved(driver, &plan, version, &lost)?),
-            _ => None,
+            Ok(version) if version != INITIAL => self.moved(driver, &plan, version, &lost)?,
+            _ => Moved::default(),
         };
-        let received_bytes = moved.as_ref().map_or(0, |moved| moved.received_bytes);
-        let state = self.start_again(driver, plan, &backups, moved)?;
-        let version = match version {
-            Ok(version) => version,
+        let received_bytes = moved.received_bytes;
+        self.start_again(driver, plan, &backups, moved.values)?;
+        match version {
+            Ok(version) => self.restore_version(driver, version, moved.states)?,
             Err(ranks) => {
                 self.lose_state(driver, backups)?;
                 return Err(RecoveryError::StateLost { ranks }.into());
             }
-        };
-        self.restore_version(driver, version, state)?;
+        }
         self.keep_again(driver, backups)?;
         let ranks = driver.plan.world_size();
         let recovered = Recovered {
@@ -123,10 +116,9 @@ impl Recovering {
     /// begun after the last loss may not have arrived.
     fn choose_version(&mut self, left: &[Standing]) -> Choice {
         let choices = self.ledgers().map(|ledger| {
-            let held: Vec<&Holdings> = left
-                .iter()
-                .filter_map(|one| one.under(ledger.generation))
-                .collect();
+            let held = left.iter().flat_map(|one| &one.holdings);
+            let held = held.filter(|one| one.generation == ledger.generation);
+            let held: Vec<&Holdings> = held.collect();
             let processes = (0..ledger.processes).map(RankIndex::new);
             let is_absent = |rank: &RankIndex| held.iter().all(|one| one.rank != *rank);
             let absent: Vec<RankIndex> = processes.filter(is_absent).collect();
@@ -160,7 +152,10 @@ impl Recovering {
         let (world, table) = (&self.world, &*driver.table);
         reach(Point::Move);
         let layout = plan.layout(table)?;
-        let needs = Needs::of(&layout, plan.world_size());
+        let needs = Needs {
+            layout: &layout,
+            ranks: plan.world_size(),
+        };
         let snapshot = &self.ledger.snapshots[&version];
         // The state of an optimizer has no parts that could be sent without a copy.
         let stays = |path: &ParameterPath, piece: &Piece| {
@@ -194,9 +189,19 @@ impl Recovering {
     fn plan_again(&self) -> Result<Plan> {
         let processes = self.world.size();
         let mut failed = None;
+        let plan = || match (self.replan)(processes) {
+            Ok(plan) if plan.world_size() > processes => {
+                let ranks = plan.world_size();
+                Err(PipelineError::from(StartError::WorldSize {
+                    ranks,
+                    processes,
+                }))
+            }
+            Ok(plan) => Ok(plan.to_json()),
+            Err(source) => Err(RecoveryError::NoPlan { processes, source }.into()),
+        };
         let planned = self.world.from_first(|| {
-            let planned = (self.replan)(processes);
-            planned.map(|plan| plan.to_json()).map_err(|error| {
+            plan().map_err(|error| {
                 let text = with_causes(&error);
                 failed = Some(error);
                 text
@@ -208,15 +213,14 @@ impl Recovering {
         }
     }
 
-    /// Starts the ranks of a plan, with the parameters that were moved or with initial ones, and returns the state of the
-    /// optimizer that was moved.
+    /// Starts the ranks of a plan, with the parameters that were moved or with initial ones.
     fn start_again(
         &self,
         driver: &mut Driver,
         plan: Plan,
         backups: &Arc<Backups>,
-        moved: Option<Moved>,
-    ) -> Result<Option<States>> {
+        moved: Option<Values>,
+    ) -> Result<()> {
         reach(Point::Restart);
         let (world, (first, first_plan)) = (&self.world, &self.launch);
         let mut launch = first.clone();
@@ -228,14 +232,18 @@ impl Recovering {
         launch.ranks.devices = vec![device_of(local, &first.ranks.devices).clone()];
         launch.ranks.world = (world.size() > 1).then(|| world.clone());
         launch.ranks.backups = Some(backups.clone());
-        let states = moved.map(|Moved { values, states, .. }| {
+        if let Some(values) = moved {
             launch.source = Arc::new(values);
-            States(Mutex::new(states))
-        });
+        }
         let started = launch.start(plan, None);
         let started = started.inspect_err(|error| world.fail(&with_causes(error)))?;
-        driver.restart_with(started);
-        Ok(states)
+        // The values of carries were on the ranks before.
+        *driver = Driver {
+            state: std::mem::take(&mut driver.state),
+            repaired: std::mem::take(&mut driver.repaired),
+            ..started
+        };
+        Ok(())
     }
 
     /// Gives the ranks the state of the optimizer, and the driver its own.
@@ -243,27 +251,26 @@ impl Recovering {
         &mut self,
         driver: &mut Driver,
         version: u64,
-        state: Option<States>,
+        states: HashMap<ParameterPath, State>,
     ) -> Result<()> {
-        if let Some(state) = state {
-            let restored = driver.ranks.ask("restore a snapshot", move |_, stages| {
-                let mut stages = stages.iter_mut();
-                stages.try_for_each(|stage| stage.restore_optimizer(&state))
-            })?;
-            let restored = restored.into_iter().collect::<Result<(), RestoreError>>();
-            restored.map_err(|source| {
-                let rank = driver.ranks.first();
-                let error = StateError::PartlyRestored { rank, source };
-                driver.ranks.notified(error)
-            })?;
-        }
+        let states = States(Mutex::new(states));
+        let restored = driver.ranks.ask("restore a snapshot", move |_, stages| {
+            let mut stages = stages.iter_mut();
+            stages.try_for_each(|stage| stage.restore_optimizer(&states))
+        })?;
+        let restored = restored.into_iter().collect::<Result<(), RestoreError>>();
+        restored.map_err(|source| {
+            let rank = driver.ranks.first();
+            let error = StateError::PartlyRestored { rank, source };
+            driver.ranks.notified(error)
+        })?;
         self.version = version;
         driver.set_state(self.ledger.drivers[&version].clone())
     }
 
     /// Begins a new ledger. It gets a snapshot after the next call of all processes; until that is kept, the one before holds.
     fn keep_again(&mut self, driver: &mut Driver, backups: Arc<Backups>) -> Result<()> {
-        let mut ledger = new_ledger(&self.world, backups, driver)?;
+        let mut ledger = Ledger::begin(&self.world, backups, driver)?;
         let version = self.version;
         if version == INITIAL || ledger.processes == 1 {
             ledger.drivers.insert(version, driver.state.clone());
@@ -278,15 +285,12 @@ impl Recovering {
     fn lose_state(&mut self, driver: &mut Driver, backups: Arc<Backups>) -> Result<()> {
         driver.condition = Condition::StateLost;
         // Some processes may have changed more than others.
-        let shared = || {
-            let frozen: Vec<usize> = driver.state.frozen.iter().copied().collect();
-            Ok::<_, WorldError>((driver.state.changes, frozen))
-        };
+        let shared = || Ok::<_, WorldError>((driver.state.changes, driver.state.frozen.clone()));
         let (changes, frozen) = self.world.from_first(shared)?;
-        let mut ledger = new_ledger(&self.world, backups, driver)?;
+        let mut ledger = Ledger::begin(&self.world, backups, driver)?;
         let state = DriverState {
             loss_scale: self.launch.0.options.loss_scale,
-            frozen: frozen.into_iter().collect(),
+            frozen,
             changes,
             ..DriverState::default()
         };
@@ -302,17 +306,6 @@ impl Recovering {
 }
 
 impl Driver {
-    /// Continues with ranks that were started again. The values of carries were on the ranks before.
-    fn restart_with(&mut self, started: Self) {
-        let state = std::mem::take(&mut self.state);
-        let repaired = std::mem::take(&mut self.repaired);
-        *self = Self {
-            state,
-            repaired,
-            ..started
-        };
-    }
-
     /// Sets the state of the driver, and freezes what it says on the ranks.
     fn set_state(&mut self, state: DriverState) -> Result<()> {
         let frozen: Vec<usize> = state.frozen.iter().copied().collect();

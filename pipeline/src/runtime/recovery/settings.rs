@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use tinderbox_planner::Machine;
 
+use crate::PlanError;
 use crate::batch::Batch;
 use crate::plan::{Plan, Planner};
 use crate::schedule::ScheduleKind;
 use crate::trace::Trace;
-use crate::{PlanError, RecoveryError};
 
-/// Plans for another number of processes.
-pub(crate) type Replan = dyn Fn(usize) -> Result<Plan, Box<dyn Error + Send + Sync>> + Send + Sync;
+/// Plans for another number of processes. Its error is the reason why there is no plan, if one is known.
+pub(crate) type Replan = dyn Fn(usize) -> Result<Plan, NoPlan> + Send + Sync;
+
+type NoPlan = Option<Box<dyn Error + Send + Sync>>;
 
 /// How a pipeline continues when a process of its [world](crate::PipelineBuilder::world) is lost.
 ///
@@ -68,7 +70,7 @@ impl Recovery {
         plan: impl Fn(usize) -> Result<Plan, E> + Send + Sync + 'static,
     ) -> Self {
         self.plan = Some(Arc::new(move |processes| {
-            plan(processes).map_err(Into::into)
+            plan(processes).map_err(|error| Some(error.into()))
         }));
         self
     }
@@ -83,11 +85,11 @@ pub(crate) fn replan<B: Batch>(
     kind: ScheduleKind,
     processes: usize,
     micro_batches: usize,
-) -> Result<Plan, RecoveryError> {
+) -> Result<Plan, NoPlan> {
     if processes >= old.world_size() {
         return Ok(old.clone());
     }
-    let mut first: Option<Box<dyn std::error::Error + Send + Sync>> = None;
+    let mut first: NoPlan = None;
     for ranks in (1..=processes).rev() {
         for kind in [kind, ScheduleKind::OneFOneB] {
             match plan_of(trace, old, kind, ranks, micro_batches) {
@@ -97,10 +99,7 @@ pub(crate) fn replan<B: Batch>(
             }
         }
     }
-    Err(RecoveryError::NoPlan {
-        processes,
-        source: first,
-    })
+    Err(first)
 }
 
 /// Plans for a number of ranks, with as many replicas as divide it.

@@ -201,13 +201,13 @@ pub(crate) struct StatesFound {
 }
 
 impl Stage {
-    /// Checks that saved values fit, and returns which states were found. Reads no values and changes nothing.
+    /// Checks that saved values fit, and adds which states were found. Reads no values and changes nothing.
     pub(crate) fn check_restore(
         &self,
         source: &dyn Source,
         state: &dyn SavedOptimizer,
-    ) -> Result<StatesFound, RestoreError> {
-        let mut found = StatesFound::default();
+        found: &mut StatesFound,
+    ) -> Result<(), RestoreError> {
         let RankSetup { table, device, .. } = &*self.setup;
         for module in [&self.held.owned, &self.held.copies] {
             let reload = Reload::new(table, module, device);
@@ -222,7 +222,7 @@ impl Stage {
                 false => found.is_any = true,
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Replaces parameters and optimizer state, one after the other. After an error, some are new and

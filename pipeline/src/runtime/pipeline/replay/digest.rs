@@ -128,8 +128,11 @@ pub struct ReplayDifference {
 struct OfMicroBatch<'a> {
     inputs: BTreeMap<&'a str, BTreeSet<u64>>,
     /// By position and result.
-    operations: BTreeMap<(usize, usize), BTreeMap<u64, &'a ReplayedOperation>>,
+    operations: BTreeMap<(usize, usize), Results<'a>>,
 }
+
+/// Operations at one place, by the digests of their results.
+type Results<'a> = BTreeMap<u64, &'a ReplayedOperation>;
 
 impl ReplayComparison {
     /// Compares the micro-batches that two replays have. Their plans may differ.
@@ -163,17 +166,16 @@ impl ReplayDifference {
         let inputs = different(&one.inputs, &other.inputs);
         let mut places = different(&one.operations, &other.operations);
         let operations = places.next().map(|place| {
-            let [one, other] = [one, other].map(|of| of.operations.get(&place));
+            let [one, other] = [one, other].map(|of| of.operations.get(&place).cloned());
+            let [one, other] = [one, other].map(Option::unwrap_or_default);
             // One that the other replay does not have, if there is one.
-            let odd = |own: Option<&BTreeMap<u64, &ReplayedOperation>>,
-                       other: Option<&BTreeMap<u64, _>>| {
-                let mut results = own?.iter();
-                let odd =
-                    results.find(|(digest, _)| other.is_none_or(|all| !all.contains_key(digest)));
-                odd.or(own?.iter().next())
-                    .map(|(_, operation)| (*operation).clone())
+            let odd = |own: &Results<'_>, other: &Results<'_>| {
+                let mut results = own.iter();
+                let odd = results.find(|(digest, _)| !other.contains_key(digest));
+                let (_, operation) = odd.or(own.first_key_value())?;
+                Some((*operation).clone())
             };
-            [odd(one, other), odd(other, one)]
+            [odd(&one, &other), odd(&other, &one)]
         });
         let found = Self {
             step,

@@ -47,9 +47,7 @@ pub struct StepReplay {
     programs: Programs,
     step: u32,
     precision: String,
-    micro_batches: Vec<MicroBatch>,
-    /// Whether a forward reads what the forward of the micro-batch before has computed.
-    has_states: bool,
+    micro_batches: Vec<MicroInput>,
     /// Those that are replayed.
     selected: Range<usize>,
     /// The programs that are left.
@@ -61,11 +59,6 @@ pub struct StepReplay {
 }
 
 type OnOperation = dyn FnMut(&ReplayedOperation, &DynTensor);
-
-struct MicroBatch {
-    joint: Arc<JointGraph>,
-    input: MicroInput,
-}
 
 /// A program that was run again.
 #[derive(Debug)]
@@ -136,7 +129,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         batches: impl IntoIterator<Item = B>,
     ) -> Result<StepReplay, PipelineError> {
         // Nothing is updated.
-        self.remove_optimizers();
+        (self.chosen.optimizer, self.settings.average_decay) = (None, None);
+        self.chosen.groups.clear();
         if self.trace.mode() == Mode::Inference {
             return Err(StartError::ForwardTrace.into());
         }
@@ -151,13 +145,12 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             trace: self.trace.keeping(launch.options.kept_programs),
             batches: batches.into_iter().collect(),
         };
-        let (micro_batches, has_states) = micro_batches(&launch, &mut programs, step, &batches)?;
+        let micro_batches = micro_batches(&launch, &mut programs, step, &batches)?;
         let mut replay = StepReplay {
             step,
             precision: precision_in_text(launch.options.compute),
             selected: 0..micro_batches.len(),
             micro_batches,
-            has_states,
             launch,
             programs,
             left: VecDeque::new(),
@@ -170,32 +163,27 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     }
 }
 
-/// Splits batches as a training step does, and computes the weight of each micro-batch. Returns their graphs and inputs, and
-/// whether a forward updates running states.
+/// Splits batches as a training step does, and computes the weight of each micro-batch.
 fn micro_batches(
     launch: &Launch,
     programs: &mut Programs,
     step: u32,
     batches: &dyn Batches,
-) -> Result<(Vec<MicroBatch>, bool), PipelineError> {
+) -> Result<Vec<MicroInput>, PipelineError> {
     let is_written = matches!(programs.choice, ScheduleChoice::Written(_));
     let context = (programs.settings.seed, step);
     let scale = launch.options.loss_scale;
     let factor = scale.map_or(1.0, |scale| scale.factor());
     let most = (launch.options.micro_batches, is_written);
     split_and_run(batches, most, |parts, _| {
-        let joints = parts.iter().map(|part| (part.record)());
-        let joints = joints.collect::<Result<Vec<_>, _>>()?;
-        let (mut inputs, counts) = programs.prepare(context, parts, 0)?;
+        let (prepared, counts) = programs.prepare(context, parts, 0)?;
+        let mut inputs = prepared.own;
         let cuts: Vec<_> = inputs.iter().map(|input| &*input.cut).collect();
         programs.parts(Mode::Training, &cuts)?;
-        let has_states = !states(&cuts).is_empty();
         for (input, weight) in inputs.iter_mut().zip(weights(counts)?) {
             input.weight = weight * factor;
         }
-        let all = joints.into_iter().zip(inputs);
-        let all = all.map(|(joint, input)| MicroBatch { joint, input });
-        Ok((all.collect(), has_states))
+        Ok(inputs)
     })
 }
 
@@ -254,11 +242,14 @@ impl StepReplay {
 
     /// All tasks, those before the selected ones among them that compute running states.
     fn tasks(&self) -> VecDeque<Task> {
+        let cuts: Vec<_> = self.micro_batches.iter().map(|one| &*one.cut).collect();
+        // A forward reads what the forward of the micro-batch before has computed.
+        let has_states = !states(&cuts).is_empty();
         let stages = || self.programs.layout.stages();
         let forwards = stages().map(|stage| (stage, Compute::Forward));
         let backwards = stages().rev().map(|stage| (stage, Compute::Backward));
         let tasks = forwards.chain(backwards).flat_map(|(stage, compute)| {
-            let first = match self.has_states && compute == Compute::Forward {
+            let first = match has_states && compute == Compute::Forward {
                 true => 0,
                 false => self.selected.start,
             };
@@ -298,9 +289,7 @@ impl StepReplay {
         let is_selected = self.selected.contains(&number);
         let programs = self.micro_batches.iter();
         let step = Step {
-            programs: programs
-                .map(|one| &*one.input.cut.programs.stages)
-                .collect(),
+            programs: programs.map(|one| &*one.cut.programs.stages).collect(),
             lists: None,
             is_local: vec![true; self.programs.layout.ranks.len()],
         };
@@ -310,7 +299,7 @@ impl StepReplay {
                 step: self.step,
                 micro_batch: number as u32,
             },
-            micro_batch: &self.micro_batches[number],
+            input: &self.micro_batches[number],
             is_selected,
             on_operation: &mut self.on_operation,
             stage,
@@ -331,7 +320,7 @@ impl StepReplay {
 /// A stage and an observer, as the host of an executor.
 struct Observed<'a> {
     context: RunContext,
-    micro_batch: &'a MicroBatch,
+    input: &'a MicroInput,
     is_selected: bool,
     on_operation: &'a mut Option<Box<OnOperation>>,
     stage: Stage,
@@ -341,7 +330,8 @@ struct Observed<'a> {
 impl Observed<'_> {
     /// Runs a program; of one that is selected, reports what it reads and computes.
     fn run_one(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
-        let MicroBatch { joint, input } = self.micro_batch;
+        let input = self.input;
+        let joint = &input.cut.joint;
         let Job { task, phase, read } = job;
         let (executable, constants) = self.stage.load(&input.cut, task.compute)?;
         let read = read.into_iter();
