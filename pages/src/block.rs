@@ -7,7 +7,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::system;
 
@@ -53,7 +54,7 @@ impl Block {
         if size < LEAST_KEPT {
             return Some((Self::zeroed(layout)?, Origin::Small));
         }
-        let (used, removed) = kept().reuse(layout);
+        let (used, removed) = KEPT.lock().reuse(layout);
         // Freed after the lock is released.
         drop(removed);
         let origin = match &used {
@@ -65,7 +66,7 @@ impl Block {
             release_freed_memory();
             Self::zeroed(layout)
         });
-        let mut kept = kept();
+        let mut kept = KEPT.lock();
         match &block {
             Some(_) => kept.most_used = kept.most_used.max(kept.used),
             None => kept.used -= size,
@@ -80,7 +81,7 @@ impl Block {
         }
         self.is_reclaimable = false;
         let older = {
-            let mut kept = kept();
+            let mut kept = KEPT.lock();
             kept.used -= self.layout.size();
             kept.blocks.push(self);
             kept.take_older()
@@ -92,7 +93,7 @@ impl Block {
             // Without the lock, because it takes time.
             block.is_reclaimable = system::allow_reclaim(block.bytes_mut());
             if block.is_reclaimable {
-                let mut kept = kept();
+                let mut kept = KEPT.lock();
                 let at = kept.reclaimable();
                 kept.blocks.insert(at, block);
             }
@@ -102,7 +103,7 @@ impl Block {
     /// Transfers ownership to the caller, who frees it with the global allocator.
     pub(crate) fn detach(self) -> NonNull<u8> {
         if self.layout.size() >= LEAST_KEPT {
-            kept().used -= self.layout.size();
+            KEPT.lock().used -= self.layout.size();
         }
         ManuallyDrop::new(self).start
     }
@@ -152,15 +153,12 @@ struct Kept {
     most_used: usize,
 }
 
-fn kept() -> MutexGuard<'static, Kept> {
-    static KEPT: Mutex<Kept> = Mutex::new(Kept {
-        blocks: Vec::new(),
-        used: 0,
-        most_used: 0,
-    });
-    // No change panics halfway, so the state is valid after a panic.
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// The kept blocks of this process. No change panics halfway, so the state is valid after a panic.
+static KEPT: Mutex<Kept> = Mutex::new(Kept {
+    blocks: Vec::new(),
+    used: 0,
+    most_used: 0,
+});
 
 impl Kept {
     /// Counts a block of this layout as used. Returns a kept block that is at most an eighth larger; if there is none,
@@ -218,7 +216,7 @@ impl Kept {
 /// ([`keep_freed_blocks`](crate::keep_freed_blocks)). Returns whether there was any.
 pub fn release_freed_memory() -> bool {
     // Freed after the lock is released.
-    let blocks = std::mem::take(&mut kept().blocks);
+    let blocks = std::mem::take(&mut KEPT.lock().blocks);
     let any = !blocks.is_empty();
     drop(blocks);
     system::trim() || any
@@ -231,7 +229,7 @@ pub(crate) static UNUSED_MEMORY: Mutex<()> = Mutex::new(());
 /// Returns the sizes of the kept blocks in bytes.
 #[cfg(test)]
 pub(crate) fn kept_sizes() -> Vec<usize> {
-    kept()
+    KEPT.lock()
         .blocks
         .iter()
         .map(|block| block.layout.size())

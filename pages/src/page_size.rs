@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::system::{self, HUGE_PAGE, Populated};
 
@@ -58,10 +59,6 @@ impl Speed {
 /// The speeds of small and of huge pages.
 static SPEEDS: Mutex<[Speed; 2]> = Mutex::new([Speed::NONE, Speed::NONE]);
 
-fn speeds() -> MutexGuard<'static, [Speed; 2]> {
-    SPEEDS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The page sizes as measured in this process so far, and the chosen one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PageChoice {
@@ -82,7 +79,7 @@ impl PageChoice {
     /// of their last 16 parts was faster than small pages are on average. One part per GiB measures huge pages again
     /// while small ones are chosen; one per 256 MiB the reverse.
     pub fn now() -> Self {
-        Self::of(&speeds())
+        Self::of(&SPEEDS.lock())
     }
 
     fn of([small, huge]: &[Speed; 2]) -> Self {
@@ -137,14 +134,14 @@ pub(crate) fn populate(part: &mut [u8], whole: &Range<usize>) {
     if part.len() < LEAST {
         return;
     }
-    let huge = next_is_huge(&mut speeds());
+    let huge = next_is_huge(&mut SPEEDS.lock());
     if huge {
         system::advise_huge_pages_within(part, whole);
     }
     let Populated { faults, seconds } = system::populate(part);
     let Some(page) = system::page() else { return };
     if let Some(bytes) = bytes_populated(faults, page as u64, huge, part.len() as u64) {
-        record(&mut speeds(), huge, bytes, seconds);
+        record(&mut SPEEDS.lock(), huge, bytes, seconds);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Metrics of a pipeline's steps.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use burn::tensor::TensorReadError;
 use burn_train::metric::state::{FormatOptions, NumericMetricState};
@@ -10,6 +10,7 @@ use burn_train::metric::{
     SerializedEntry,
 };
 use derive_more::Debug;
+use parking_lot::Mutex;
 use tinderbox::StepOutput;
 use tinderbox::planner::{PlanFile, Rates};
 
@@ -91,7 +92,7 @@ impl Steps {
                 100.0 * micro_batches * model_flops(plan) / (seconds * peak)
             }),
         };
-        let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps = self.0.lock();
         steps.push_back(step);
         if steps.len() > KEPT_STEPS {
             steps.pop_front();
@@ -99,7 +100,7 @@ impl Steps {
     }
 
     fn get(&self, iteration: usize) -> Option<Step> {
-        let steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let steps = self.0.lock();
         let found = steps.iter().rfind(|step| step.iteration == iteration);
         found.cloned()
     }

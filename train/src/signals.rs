@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::Module;
 use derive_more::Display;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use signal_hook::low_level::unregister;
 use signal_hook::{SigId, consts, flag};
@@ -134,10 +135,6 @@ struct Listeners {
     is_over: Arc<AtomicBool>,
 }
 
-fn listeners() -> MutexGuard<'static, BTreeMap<i32, Listeners>> {
-    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl EndSignals {
     /// Receives these signals from now on.
     ///
@@ -161,7 +158,7 @@ impl EndSignals {
     fn add(&mut self, signal: EndSignal, again: Option<&Arc<AtomicBool>>) -> io::Result<()> {
         let number = signal as i32;
         let code = i32::from(signal.exit_code());
-        let mut all = listeners();
+        let mut all = LISTENERS.lock();
         let of_signal = match all.entry(number) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
@@ -219,7 +216,7 @@ impl EndSignals {
         if self.has_ended.swap(true, Ordering::SeqCst) {
             return;
         }
-        let mut all = listeners();
+        let mut all = LISTENERS.lock();
         for signal in &self.signals {
             if let Some(of_signal) = all.get_mut(&(*signal as i32)) {
                 of_signal.count -= 1;

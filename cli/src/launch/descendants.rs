@@ -3,10 +3,10 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
 use crate::terminal::say;
@@ -29,19 +29,15 @@ pub(super) fn adopt() -> io::Result<()> {
 /// id of another process.
 static CHILDREN: Mutex<()> = Mutex::new(());
 
-fn hold() -> MutexGuard<'static, ()> {
-    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Starts a child.
 pub(super) fn start(command: &mut Command) -> io::Result<Child> {
-    let _held = hold();
+    let _held = CHILDREN.lock();
     command.spawn()
 }
 
 /// Returns a child that has ended, adopted ones too.
 pub(super) fn ended() -> Option<(Pid, ExitStatus)> {
-    let _held = hold();
+    let _held = CHILDREN.lock();
     let (child, status) = wait(WaitOptions::NOHANG).ok()??;
     Some((child, ExitStatus::from_raw(status.as_raw())))
 }
@@ -52,7 +48,7 @@ pub(super) fn ended() -> Option<(Pid, ExitStatus)> {
 pub(super) fn end_all_but(kept: &[Pid]) {
     let began = Instant::now();
     loop {
-        let held = hold();
+        let held = CHILDREN.lock();
         match wait(WaitOptions::NOHANG) {
             Ok(Some(_)) => continue,
             // There is no child.

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+
+use parking_lot::Mutex;
 
 /// Lines of standard error that are repeated when a rank was the first to fail.
 const LAST_LINES: usize = 20;
@@ -16,12 +18,8 @@ const LINE_BYTES: u64 = 1 << 16;
 pub(super) struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
 impl LastLines {
-    fn lines(&self) -> MutexGuard<'_, VecDeque<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn push(&self, line: &[u8]) {
-        let mut lines = self.lines();
+        let mut lines = self.0.lock();
         if lines.len() == LAST_LINES {
             lines.pop_front();
         }
@@ -29,7 +27,7 @@ impl LastLines {
     }
 
     pub(super) fn take(&self) -> Vec<String> {
-        self.lines().drain(..).collect()
+        self.0.lock().drain(..).collect()
     }
 }
 

@@ -79,12 +79,11 @@ pub fn check_device(device: &Device) -> Result<(), DeviceError> {
 fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(), DeviceError> {
     use burn_cubecl::CubeDevice;
     use cubecl::device::DeviceUnavailable;
-    use std::sync::{Mutex, PoisonError};
+    use parking_lot::Mutex;
 
     /// The devices that were found: loading a driver opens its library, and devices do not disappear.
     static FOUND: Mutex<Vec<CubeDevice>> = Mutex::new(Vec::new());
-    let known = || FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    if known().contains(cube) {
+    if FOUND.lock().contains(cube) {
         return Ok(());
     }
     let found = match cube {
@@ -111,7 +110,7 @@ fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(),
             oldest,
         });
     }
-    known().push(cube.clone());
+    FOUND.lock().push(cube.clone());
     Ok(())
 }
 

@@ -5,8 +5,9 @@
 //! of a page in every step. Half a page deeper, it is elsewhere.
 
 use std::hint::black_box;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Half of the smallest page of the machines that Burn runs on.
 const DEEPER_BYTES: usize = 2048;
@@ -65,14 +66,13 @@ pub(super) struct StackDepth(Mutex<Runs>);
 
 impl StackDepth {
     pub(super) fn run<T>(&self, program: impl FnOnce() -> T) -> T {
-        let runs = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let depth = runs().next();
+        let depth = self.0.lock().next();
         let started = Instant::now();
         let outputs = match depth {
             Depth::Callers => program(),
             Depth::Deeper => deeper(program),
         };
-        runs().add(depth, started.elapsed());
+        self.0.lock().add(depth, started.elapsed());
         outputs
     }
 }
