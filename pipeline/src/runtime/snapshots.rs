@@ -13,8 +13,8 @@ use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::DynTensor;
 use tinderbox_world::Buffer;
 
+use crate::runtime::awaited::Awaited;
 use crate::runtime::digest::ReadError;
-use crate::runtime::locked::Awaited;
 use crate::runtime::optimizer::OptimizerSnapshot;
 use crate::runtime::pieces::Piece;
 use crate::runtime::stage::Stage;

@@ -13,8 +13,8 @@ use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
 use crate::cut::Layout;
 use crate::error::Result;
+use crate::runtime::awaited::Awaited;
 use crate::runtime::digest::joined;
-use crate::runtime::locked::Awaited;
 use crate::runtime::optimizer::{StateFields, StateTensor};
 use crate::runtime::snapshots::{Contents, Item, Name};
 use crate::runtime::streamed::State;

@@ -1,14 +1,9 @@
-//! Values that threads share.
+//! A value that threads wait for.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tinderbox_world::clock::{Condvar, Instant};
-
-/// Locks a value that no change leaves halfway, also if it panics.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A value with threads that wait for its changes.
 #[derive(Debug, Default)]
@@ -18,8 +13,9 @@ pub(crate) struct Awaited<T> {
 }
 
 impl<T> Awaited<T> {
+    /// Locks the value, which no change leaves halfway, also if it panics.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        locked(&self.value)
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the value, and wakes all that wait.
