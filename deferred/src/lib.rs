@@ -106,7 +106,8 @@ pub use memory::{
 };
 pub use module::{
     PartialModule, Placeholders, PlainStates, TrainingLayer, check_materialized, independent_copy,
-    parameter_values, pending_states, skipped_parameters, tensor_fields, training_layers,
+    parameter_gradients, parameter_values, pending_states, skipped_parameters, tensor_fields,
+    training_layers,
 };
 pub use numerics::NumericFingerprint;
 pub use observer::Observer;

@@ -4,10 +4,12 @@ mod report;
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::SgdConfig;
-use burn::tensor::{Device, Gradients, Tensor, TensorData};
-use tinderbox_deferred::{Deferred, random::Domain, random::Seed};
+use burn::tensor::Device;
+use tinderbox_deferred::{
+    Deferred, ParameterPath, parameter_gradients, random::Domain, random::Seed,
+};
 use tinderbox_fake::{DynTensor, Mode};
 use tinderbox_pipeline::{
     Batch, Outputs, Pipeline, Plan, ScheduleChoice, Trace, batch_on, split_batch,
@@ -188,14 +190,12 @@ fn plain_step<M: Module, B: Batch>(
     let loss = loss.ok_or(VerifyModelError::NoLoss)?;
     let data = DynTensor::from(loss.clone()).without_autodiff().to_data()?;
     let value = data.iter::<f64>().next().ok_or(VerifyModelError::NoLoss)?;
-    let mut collect = Collect {
-        gradients: loss.backward(),
-        path: Vec::new(),
-        found: Ok(BTreeMap::new()),
-    };
-    module.visit(&mut collect);
-    let (loss, gradients) = (value, collect.found?);
-    Ok(Step { loss, gradients })
+    let gradients = parameter_gradients(&module, &loss.backward()).into_iter();
+    let read = gradients.map(|(path, gradient)| Ok((path, gradient.to_data()?)));
+    Ok(Step {
+        loss: value,
+        gradients: read.collect::<Result<_, VerifyModelError>>()?,
+    })
 }
 
 fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
@@ -219,11 +219,11 @@ fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
     let loss = pipeline.step(0.0, batch)?.loss;
     let gradients = pipeline.on_ranks(|_, stages| {
         let gradients = stages.iter().flat_map(|stage| stage.gradients());
-        let gradients = gradients.map(|(path, gradient)| (path.to_string(), gradient.clone()));
+        let gradients = gradients.map(|(path, gradient)| (path.clone(), gradient.clone()));
         gradients.collect::<Vec<_>>()
     })?;
     // Replicas have the rows of a large one.
-    let mut parts: BTreeMap<String, Vec<DynTensor>> = BTreeMap::new();
+    let mut parts: BTreeMap<ParameterPath, Vec<DynTensor>> = BTreeMap::new();
     for (path, gradient) in gradients.into_iter().flatten() {
         parts.entry(path).or_default().push(gradient);
     }
@@ -231,32 +231,4 @@ fn pipeline_step<M: Module + Sync + 'static, B: Batch>(
     let gradients = parts.into_iter().map(joined);
     let gradients = gradients.collect::<Result<_, VerifyModelError>>()?;
     Ok(Step { loss, gradients })
-}
-
-/// Collects the gradients of a module by path.
-struct Collect {
-    gradients: Gradients,
-    path: Vec<String>,
-    found: Result<BTreeMap<String, TensorData>, tinderbox_fake::FakeError>,
-}
-
-impl ModuleVisitor for Collect {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(gradient) = param.base().grad(&self.gradients) else {
-            return;
-        };
-        match (DynTensor::from(gradient).to_data(), &mut self.found) {
-            (Ok(data), Ok(found)) => drop(found.insert(self.path.join("."), data)),
-            (Err(error), found) => *found = Err(error),
-            (Ok(_), Err(_)) => {}
-        }
-    }
 }

@@ -17,7 +17,7 @@ const LINES: &str = "  ── ══      ──    ";
 /// The results of a step.
 pub(super) struct Step {
     pub(super) loss: f64,
-    pub(super) gradients: BTreeMap<String, TensorData>,
+    pub(super) gradients: BTreeMap<ParameterPath, TensorData>,
 }
 
 /// The losses of the two steps.
@@ -98,10 +98,10 @@ impl Verification {
         let largest = plain.gradients.values().map(size);
         let largest = largest.filter(|size| size.is_finite()).fold(0.0, f64::max);
         let compare = |parameter: &Parameter| {
-            let path = parameter.path.as_str();
+            let path = &parameter.path;
             let pair = (plain.gradients.get(path), pipeline.gradients.get(path));
             ParameterComparison {
-                path: parameter.path.clone(),
+                path: path.clone(),
                 shape: parameter.shape.clone(),
                 gradient: match pair {
                     (Some(plain), Some(pipeline)) => compared(plain, pipeline, largest),

@@ -17,4 +17,4 @@ pub use layers::{TrainingLayer, training_layers};
 pub use partial::PartialModule;
 pub use placeholders::{Placeholders, PlainStates};
 pub(crate) use visit::{Declared, Found, declarations, find};
-pub use visit::{check_materialized, parameter_values};
+pub use visit::{check_materialized, parameter_gradients, parameter_values};

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::cell::RefCell;
 
 use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId, Parameter};
-use burn::tensor::{Bool, Int, Shape, Tensor};
-use tinderbox_fake::DynTensor;
+use burn::tensor::{Bool, Gradients, Int, Shape, Tensor};
+use tinderbox_fake::{DynTensor, TensorKind};
 
 use crate::{MaterializeError, ParameterPath};
 
@@ -70,6 +70,22 @@ pub fn parameter_values<M: Module>(module: &M) -> Vec<(ParameterPath, DynTensor)
     collect(module, |place, param| {
         (ParameterPath::new(place.path), param.value())
     })
+}
+
+/// Returns path and gradient of every parameter that has a gradient, in visiting order.
+#[doc(hidden)]
+pub fn parameter_gradients<M: Module>(
+    module: &M,
+    gradients: &Gradients,
+) -> Vec<(ParameterPath, DynTensor)> {
+    let mut values = parameter_values(module);
+    values.retain(|(_, value)| value.kind() == TensorKind::Float);
+    let found = values.into_iter().filter_map(|(path, value)| {
+        // A gradient is looked up by the node of its tensor, so the rank does not matter.
+        let gradient = Tensor::<1>::from_dispatch(value.into()).grad(gradients)?;
+        Some((path, gradient.into()))
+    });
+    found.collect()
 }
 
 /// Returns an error if some parameters of a module are fake, before a forward panics in Burn.
