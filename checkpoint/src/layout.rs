@@ -150,27 +150,27 @@ pub(crate) fn groups<T>(
 /// are the elements of the region in row-major order.
 pub(crate) fn pieces(region: &Region, limit: u64) -> Vec<Region> {
     let mut all = Vec::new();
-    cut(region.offset(), region.size(), 0, limit.max(1), &mut all);
+    cut(region, 0, limit.max(1), &mut all);
     all
 }
 
 /// Cuts a box along a dimension; all earlier dimensions have size 1.
-fn cut(offset: &[u64], size: &[u64], at: usize, limit: u64, all: &mut Vec<Region>) {
-    let elements: u64 = size.iter().product();
-    if elements <= limit || at == size.len() {
+fn cut(part: &Region, at: usize, limit: u64, all: &mut Vec<Region>) {
+    let elements = part.num_elements();
+    if elements <= limit || at == part.rank() {
         if elements > 0 {
-            all.extend(Region::new(offset.to_vec(), size.to_vec()));
+            all.push(part.clone());
         }
         return;
     }
     // The region is not empty, so no size is 0.
-    let rows = (limit / (elements / size[at])).max(1);
-    for start in (0..size[at]).step_by(usize::try_from(rows).unwrap_or(usize::MAX)) {
-        let (mut offset, mut size) = (offset.to_vec(), size.to_vec());
-        offset[at] += start;
-        size[at] = rows.min(size[at] - start);
-        let next = if size[at] == 1 { at + 1 } else { size.len() };
-        cut(&offset, &size, next, limit, all);
+    let rows = (limit / (elements / part.size()[at])).max(1);
+    let step = usize::try_from(rows).unwrap_or(usize::MAX);
+    let range = part.range(at);
+    for start in range.clone().step_by(step) {
+        let size = rows.min(range.end - start);
+        let next = if size == 1 { at + 1 } else { part.rank() };
+        cut(&part.with_range(at, start..start + size), next, limit, all);
     }
 }
 

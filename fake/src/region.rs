@@ -199,9 +199,27 @@ impl Region {
         Some(Self::of(offset, size))
     }
 
-    fn range(&self, dimension: usize) -> Range<u64> {
+    /// Returns the half-open range in a dimension.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such dimension.
+    pub fn range(&self, dimension: usize) -> Range<u64> {
         let start = self.offset()[dimension];
         start..start + self.size[dimension]
+    }
+
+    /// Returns the region with another range in one dimension, for example with some rows of a tensor.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such dimension, the range ends before it starts, or the number of elements overflows.
+    #[must_use]
+    pub fn with_range(&self, dimension: usize, range: Range<u64>) -> Self {
+        let (mut offset, mut size) = (self.offset().to_vec(), self.size.clone());
+        offset[dimension] = range.start;
+        size[dimension] = range.end - range.start;
+        Self::new(offset, size).expect("a part of a tensor is smaller than it")
     }
 
     /// Returns the smallest region that contains both.
@@ -233,6 +251,20 @@ impl Region {
         let offsets = self.offset().iter().zip(outer.offset());
         let offset = offsets.map(|(inner, outer)| inner - outer).collect();
         Self::of(offset, self.size.clone())
+    }
+
+    /// Returns the same elements in the tensor around a region to whose offset this region is relative: the inverse of
+    /// [`relative_to`](Self::relative_to).
+    ///
+    /// # Panics
+    ///
+    /// When the ranks differ, or an end overflows.
+    #[must_use]
+    pub fn absolute_in(&self, outer: &Self) -> Self {
+        assert_eq!(self.rank(), outer.rank(), "a region of a region");
+        let offsets = self.offset().iter().zip(outer.offset());
+        let offset = offsets.map(|(inner, outer)| inner + outer).collect();
+        Self::new(offset, self.size.clone()).expect("a part of a region is inside of its tensor")
     }
 
     /// Returns the half-open range per dimension, in the type of Burn's slicing.
@@ -281,6 +313,17 @@ mod tests {
         let scalar = region(&[], &[]);
         assert_eq!(scalar.num_elements(), 1);
         assert_eq!(scalar.intersection(&scalar), Some(scalar.clone()));
+    }
+
+    #[test]
+    fn parts_are_absolute_or_relative() {
+        let outer = region(&[3, 2], &[4, 4]);
+        let part = outer.with_range(1, 3..5);
+        assert_eq!(part, region(&[3, 3], &[4, 2]));
+        assert_eq!(part.range(1), 3..5);
+        let relative = part.relative_to(&outer);
+        assert_eq!(relative, region(&[0, 1], &[4, 2]));
+        assert_eq!(relative.absolute_in(&outer), part);
     }
 
     /// Zero offsets are not stored, up to 32 of them.

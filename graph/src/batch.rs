@@ -458,12 +458,9 @@ pub fn batch_on<B: Batch>(batch: &B, device: &Device) -> Result<B, FakeError> {
 }
 
 fn part_of(tensor: DynTensor, axis: usize, start: usize, size: usize) -> DynTensor {
-    let shape = tensor.shape().to_vec();
-    let mut offset = vec![0; shape.len()];
-    let mut part: Vec<u64> = shape.iter().map(|d| *d as u64).collect();
-    (offset[axis], part[axis]) = (start as u64, size as u64);
-    let region = Region::new(offset, part).expect("a part of a tensor in memory fits 64 bits");
-    tensor.slice(&region)
+    let range = start as u64..(start + size) as u64;
+    let part = Region::of_shape(&tensor.shape()).with_range(axis, range);
+    tensor.slice(&part)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tinderbox_checkpoint::{
     assign_writers,
 };
 use tinderbox_deferred::{Deferred, Parameter, ParameterPath, ParameterTable, Request, Source};
-use tinderbox_fake::{Region, is_host};
+use tinderbox_fake::is_host;
 use tinderbox_pipeline::{
     Batch, OptimizerSnapshot, Pipeline, PipelineError, Plan, SavedState, Stage,
 };
@@ -170,10 +170,8 @@ pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
         let part = state.parts.get(&name).cloned();
         let mut tensor = SaveTensor::whole(name, Role::State, data);
         if let Some(part) = part {
-            let mut offset = vec![0; part.shape.len()];
-            offset[0] = part.first_row;
-            let region = Region::new(offset, tensor.shape);
-            tensor.region = region.expect("a part of a tensor is smaller than it");
+            let rows = part.first_row..part.first_row + tensor.shape[0];
+            tensor.region = tensor.region.with_range(0, rows);
             tensor.shape = part.shape;
         }
         save.tensors.push(tensor);

@@ -155,10 +155,9 @@ impl<'out> Transposed<'out> {
         let end = start + part.size()[1];
         let strips = (start / COLUMNS as u64) as usize..end.div_ceil(COLUMNS as u64) as usize;
         let mut write = |mut strip: MutexGuard<'_, Strip<'out>>, at: usize| {
-            let mut offset = self.region.offset().to_vec();
-            offset[1] += (at * COLUMNS) as u64;
-            let size = vec![self.region.size()[0], COLUMNS as u64];
-            let columns = Region::new(offset, size).expect("it begins inside of the region");
+            let first = first_column + (at * COLUMNS) as u64;
+            // The last strip may end outside of the region.
+            let columns = self.region.with_range(1, first..first + COLUMNS as u64);
             let shared = columns
                 .intersection(part)
                 .expect("it has columns of the box");

@@ -173,11 +173,10 @@ fn has_rows(shape: &[u64], ranks: u32) -> bool {
 /// Returns the rows of a rank: the first ranks have one more if they can't be equal.
 fn rows_of(shape: &[u64], rank: u32, ranks: u32) -> Region {
     let (rank, ranks) = (u64::from(rank), u64::from(ranks));
-    let (mut offset, mut size) = (vec![0; shape.len()], shape.to_vec());
     let (each, more) = (shape[0] / ranks, shape[0] % ranks);
-    offset[0] = each * rank + more.min(rank);
-    size[0] = each + u64::from(rank < more);
-    Region::new(offset, size).expect("rows of a tensor are a region")
+    let start = |rank: u64| each * rank + more.min(rank);
+    let whole = Region::whole(shape).expect("a listed tensor's elements can be counted");
+    whole.with_range(0, start(rank)..start(rank + 1))
 }
 
 #[cfg(test)]

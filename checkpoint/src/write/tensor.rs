@@ -356,10 +356,7 @@ impl SaveTensor {
                 region,
                 dtype,
             } => boxes.try_for_each(|piece| {
-                let offset = piece.offset().iter().zip(region.offset());
-                let offset = offset.map(|(at, first)| at + first).collect();
-                let part = Region::new(offset, piece.size().to_vec());
-                let part = part.expect("it is inside of the region");
+                let part = piece.absolute_in(region);
                 let read = checkpoint.read_transposed(tensor, part, *dtype);
                 take(self.read_piece(read)?.as_bytes())
             }),

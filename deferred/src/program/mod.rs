@@ -74,11 +74,8 @@ impl Draw {
 
     /// Returns a part of these elements.
     pub(crate) fn part(&self, region: &Region) -> Self {
-        let offsets = self.region.offset().iter().zip(region.offset());
-        let offset = offsets.map(|(outer, inner)| outer + inner).collect();
-        let region = Region::new(offset, region.size().to_vec());
         Self {
-            region: region.expect("a part of a part is inside the whole"),
+            region: region.absolute_in(&self.region),
             ..self.clone()
         }
     }

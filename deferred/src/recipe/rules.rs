@@ -159,13 +159,6 @@ fn dims(tensor: &TensorIr) -> Vec<u64> {
     tensor.shape.iter().map(|d| *d as u64).collect()
 }
 
-/// Returns a region with another range in one dimension.
-fn with_range(of: &Region, dim: usize, offset: u64, size: u64) -> Region {
-    let mut ranges: Vec<_> = ranges(of).collect();
-    ranges[dim] = (offset, size);
-    region(ranges)
-}
-
 /// Only positive steps have a rule.
 fn sliced(slice: &SliceOpIr, wanted: &Region) -> Option<Step> {
     let (mut needed, mut steps) = (Vec::new(), Vec::new());
@@ -230,16 +223,17 @@ fn repeated(repeat: &RepeatDimOpIr, operation: &OperationIr, wanted: &Region) ->
     let within = offset % length;
     if within + size <= length {
         // Inside one repetition.
-        return alias(wanted, vec![Some(with_range(wanted, dim, within, size))]);
+        let part = wanted.with_range(dim, within..within + size);
+        return alias(wanted, vec![Some(part)]);
     }
-    let out = with_range(wanted, dim, 0, repeat.out.shape[dim] as u64);
-    let once = with_range(wanted, dim, 0, length);
+    let out = wanted.with_range(dim, 0..repeat.out.shape[dim] as u64);
+    let once = wanted.with_range(dim, 0..length);
     run(out, vec![Some(once)], operation.clone())
 }
 
 fn joined(cat: &CatOpIr, wanted: &Region) -> Step {
     let dim = cat.dim;
-    let wanted_range = wanted.offset()[dim]..wanted.offset()[dim] + wanted.size()[dim];
+    let wanted_range = wanted.range(dim);
     let mut begin = 0;
     let mut tensors = Vec::new();
     let mut inputs = Vec::new();
@@ -248,7 +242,7 @@ fn joined(cat: &CatOpIr, wanted: &Region) -> Step {
         let (from, to) = (wanted_range.start.max(begin), wanted_range.end.min(end));
         inputs.push((from < to).then(|| {
             tensors.push(tensor.clone());
-            with_range(wanted, dim, from - begin, to - from)
+            wanted.with_range(dim, from - begin..to - begin)
         }));
         begin = end;
     }
@@ -265,7 +259,7 @@ fn joined(cat: &CatOpIr, wanted: &Region) -> Step {
 /// Returns the indices of the wanted rows, and the whole of the selected dimension.
 fn selected(select: &SelectOpIr, operation: &OperationIr, wanted: &Region) -> Step {
     let dim = select.dim;
-    let tensor = with_range(wanted, dim, 0, select.tensor.shape[dim] as u64);
+    let tensor = wanted.with_range(dim, 0..select.tensor.shape[dim] as u64);
     let indices = region([(wanted.offset()[dim], wanted.size()[dim])]);
     let inputs = vec![Some(tensor), Some(indices)];
     run(wanted.clone(), inputs, operation.clone())

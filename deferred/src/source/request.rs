@@ -50,12 +50,9 @@ impl Request {
     /// When the parameter has no dimension, or the second number is less than the first.
     #[must_use]
     pub fn rows(&self, from: u64, to: u64) -> Self {
-        let mut offset = vec![0; self.shape.len()];
-        let mut size = self.shape.clone();
-        (offset[0], size[0]) = (from, to - from);
-        let region = Region::new(offset, size).expect("a part of a region that can be counted");
+        let whole = Region::whole(&self.shape).expect("a parameter's elements can be counted");
         Self {
-            region,
+            region: whole.with_range(0, from..to),
             ..self.clone()
         }
     }

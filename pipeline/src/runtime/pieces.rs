@@ -69,10 +69,8 @@ impl Piece {
 
     /// The elements of the parameter that it has.
     pub(crate) fn region(&self) -> Region {
-        let mut offset = vec![0; self.shape.len()];
-        let mut size = self.shape.clone();
-        (offset[0], size[0]) = (self.rows.start, self.rows.end - self.rows.start);
-        Region::new(offset, size).expect("a part of a tensor is smaller than it")
+        let whole = Region::whole(&self.shape).expect("a parameter's elements can be counted");
+        whole.with_range(0, self.rows.clone())
     }
 
     /// The piece of a tensor of its parameter, without a copy on the CPU.
