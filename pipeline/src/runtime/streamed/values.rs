@@ -10,7 +10,8 @@ use burn::tensor::{DType, Device, TensorData};
 use parking_lot::Mutex;
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
-    Observer, ParameterPath, ParameterTable, Request, Rows, Source, SourceError, read_values,
+    Loaded, Observer, ParameterPath, ParameterTable, Request, Rows, Source, SourceError,
+    read_values,
 };
 use tinderbox_fake::{DynTensor, ValueId};
 
@@ -192,19 +193,11 @@ pub trait StageStore: Send + Sync {
 pub(crate) struct Stored(pub(crate) Arc<dyn StageStore>);
 
 impl Source for Stored {
-    fn load(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.0.source().load(requests, observer)
     }
 
-    fn load_uncached(
-        &self,
-        requests: &[Request],
-        observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.0.source().load_uncached(requests, observer)
     }
 
