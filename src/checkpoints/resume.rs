@@ -11,7 +11,7 @@ use tinderbox_checkpoint::{
     Checkpoint, CheckpointSource, ErrorClass, Latest, LoadError, LoadOptions, Role, Skipped,
     TensorEntry,
 };
-use tinderbox_deferred::{Observer, ParameterPath};
+use tinderbox_deferred::{Observer, ParameterPath, random::Seed};
 use tinderbox_pipeline::{
     Batch, Pipeline, PipelineBuilder, PipelineError, SavedOptimizer, StateError, StateFields,
     StateTensor, StepRates, StepReplay,
@@ -154,13 +154,9 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     checkpoint: Checkpoint,
     settings: &Expected,
 ) -> Result<CheckpointSource, CheckpointsError> {
-    let (expected, found) = (checkpoint.manifest().seed, pipeline.seed().value());
-    if expected != found {
-        return Err(CheckpointsError::Seed { expected, found });
-    }
-    if is_set(&checkpoint, AVERAGED) && pipeline.has_optimizer() {
-        let path = checkpoint.dir().to_owned();
-        return Err(CheckpointsError::Averaged { path });
+    check_seed(&checkpoint, pipeline.seed())?;
+    if pipeline.has_optimizer() {
+        check_not_averaged(&checkpoint)?;
     }
     let source = checkpoint.source(LoadOptions::default())?;
     let parameters = pipeline.model().parameters().distinct();
@@ -173,6 +169,24 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     warn_of_numerics(&checkpoint);
     check_state(&checkpoint, pipeline.keeps_optimizer_state())?;
     Ok(source)
+}
+
+/// Refuses a checkpoint of a run with another seed.
+pub(super) fn check_seed(checkpoint: &Checkpoint, seed: Seed) -> Result<(), CheckpointsError> {
+    let (expected, found) = (checkpoint.manifest().seed, seed.value());
+    match expected == found {
+        true => Ok(()),
+        false => Err(CheckpointsError::Seed { expected, found }),
+    }
+}
+
+/// Refuses a checkpoint that has averages in place of the parameters.
+pub(super) fn check_not_averaged(checkpoint: &Checkpoint) -> Result<(), CheckpointsError> {
+    if is_set(checkpoint, AVERAGED) {
+        let path = checkpoint.dir().to_owned();
+        return Err(CheckpointsError::Averaged { path });
+    }
+    Ok(())
 }
 
 /// Refuses a checkpoint without a state that the optimizer needs to continue.
@@ -332,20 +346,14 @@ pub fn replay_step<M: Module + Sync + 'static, B: Batch>(
     builder: PipelineBuilder<M, B>,
     batch: B,
 ) -> Result<StepReplay, CheckpointsError> {
-    if is_set(&checkpoint, AVERAGED) {
-        let path = checkpoint.dir().to_owned();
-        return Err(CheckpointsError::Averaged { path });
-    }
+    check_not_averaged(&checkpoint)?;
     let builder = match scale_of(&checkpoint) {
         Some((factor, steps)) => builder.resume_loss_scale(factor, steps),
         None => builder,
     };
     let source = checkpoint.source(LoadOptions::default())?;
     let replay = builder.source(source).replay(checkpoint.step(), batch)?;
-    let (expected, found) = (checkpoint.manifest().seed, replay.seed().value());
-    if expected != found {
-        return Err(CheckpointsError::Seed { expected, found });
-    }
+    check_seed(&checkpoint, replay.seed())?;
     let saved = checkpoint.manifest().settings();
     let differs = |saved: &&String| **saved != replay.precision();
     if let Some(saved) = saved.get(PRECISION).filter(differs) {

@@ -19,11 +19,11 @@ use tinderbox_deferred::{Deferred, NumericFingerprint, ParameterPath, Request, S
 use tinderbox_pipeline::schedule::StageIndex;
 use tinderbox_pipeline::{SavedOptimizer, StageStore, StepRates, StreamedTraining, UpdatedStage};
 
-use super::resume::{State, check_state};
+use super::resume::{State, check_not_averaged, check_seed, check_state};
 use super::saved::add_state;
 use super::settings::{
-    AVERAGED, Expected, WORKING_DIR, is_set, of_base_rate, of_micro_batches, of_other_rates,
-    rates_of, warn_of_numerics,
+    Expected, WORKING_DIR, is_set, of_base_rate, of_micro_batches, of_other_rates, rates_of,
+    warn_of_numerics,
 };
 use crate::CheckpointsError;
 
@@ -205,14 +205,8 @@ impl Progress {
         let Some(checkpoint) = self.current.as_deref() else {
             return Ok(());
         };
-        let (expected, found) = (checkpoint.manifest().seed, training.seed.value());
-        if expected != found {
-            return Err(CheckpointsError::Seed { expected, found });
-        }
-        let path = checkpoint.dir().to_owned();
-        if is_set(checkpoint, AVERAGED) {
-            return Err(CheckpointsError::Averaged { path });
-        }
+        check_seed(checkpoint, training.seed)?;
+        check_not_averaged(checkpoint)?;
         check_state(checkpoint, training.keeps_state)?;
         let trained = training.trained.iter().flat_map(|(_, paths)| paths);
         let trained: BTreeSet<&str> = trained.map(ParameterPath::as_str).collect();
@@ -220,6 +214,7 @@ impl Progress {
         let others = others.filter(|tensor| !trained.contains(&*tensor.name));
         let names: Vec<String> = others.map(|tensor| tensor.name.clone()).collect();
         if !names.is_empty() {
+            let path = checkpoint.dir().to_owned();
             return Err(CheckpointsError::NotTrained { path, names });
         }
         self.settings.check(checkpoint, training.settings.clone())?;
