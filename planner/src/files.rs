@@ -1,10 +1,10 @@
-//! Machine and plan files.
+//! Machine, plan and profile files.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::FileError;
 
@@ -19,12 +19,28 @@ pub(crate) fn read(kind: &'static str, path: &Path) -> Result<String, FileError>
 }
 
 /// Returns a text without the byte order mark that some editors write before it.
-pub(crate) fn without_mark(text: &str) -> &str {
+#[must_use]
+pub fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
+/// Reads the version in the JSON of a file. It is checked before the other fields are read, which another version may not have.
+///
+/// # Errors
+///
+/// When the text is no JSON, or has no version.
+pub fn version(text: &str) -> Result<u32, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let Versioned { version } = serde_json::from_str(text)?;
+    Ok(version)
+}
+
 /// Returns the text of a file: JSON in lines, for people and diffs. Its keys are strings.
-pub(crate) fn json(value: &impl Serialize) -> String {
+#[must_use]
+pub fn json(value: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(value);
     text.expect("the value has string keys and no floats") + "\n"
 }

@@ -12,7 +12,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! files work machine step predict partition plan stream
+//! files table work machine step predict partition plan stream
 //! ```
 //!
 //! # Features
@@ -23,13 +23,15 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
-mod files;
+#[doc(hidden)]
+pub mod files;
 mod machine;
 mod partition;
 mod plan;
 mod predict;
 mod step;
 mod stream;
+mod table;
 mod work;
 
 pub use error::{
@@ -52,5 +54,8 @@ pub use predict::{
 pub use step::{Partition, Step};
 pub use stream::{
     MemoryBudget, StreamItem, StreamPlan, StreamPrediction, StreamState, StreamStep, StreamVisit,
+    parse_bytes,
 };
+#[doc(hidden)]
+pub use table::table;
 pub use work::{Block, Parameter, Value, Work};

@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use burn::tensor::{DType, TensorData};
-use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
+use tinderbox_pipeline::planner::table;
 
 /// Number of roundings of the largest element of all gradients below which a difference is insignificant.
 const ROUNDINGS: f64 = 8.0;
-
-/// Lines around the table and below its header, in the form of `comfy_table::presets`.
-const LINES: &str = "  ── ══      ──    ";
 
 /// The results of a step.
 pub(super) struct Step {
@@ -239,17 +236,9 @@ impl fmt::Display for Verification {
                 self.random_operations
             )?;
         }
-        let mut table = Table::new();
-        table.load_preset(LINES);
-        table.set_header(["parameter", "shape", "difference", "relative", "gradient"]);
-        for parameter in &self.parameters {
-            table.add_row(self.row(parameter));
-        }
-        for column in [2, 3] {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
+        let header = ["parameter", "shape", "difference", "relative", "gradient"];
+        let rows = self.parameters.iter().map(|parameter| self.row(parameter));
+        let table = table(header, rows, |at| matches!(at, 2 | 3));
         writeln!(f, "{table}")?;
         let LossComparison { plain, pipeline } = self.loss;
         let difference = (plain - pipeline).abs();

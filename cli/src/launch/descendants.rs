@@ -1,5 +1,6 @@
 //! Processes that descend from this one.
 
+use std::fmt::Display;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
@@ -85,11 +86,11 @@ pub(super) fn children() -> Vec<Pid> {
 
 /// Returns the parent of a process.
 fn parent(id: i32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    after_name(&stat)?.split(' ').nth(1)?.parse().ok()
+    stat(id)?.split(' ').nth(1)?.parse().ok()
 }
 
 /// Returns what follows the name of a process in its `stat`: its state, its parent and more. The name is in parentheses.
-pub(super) fn after_name(stat: &str) -> Option<&str> {
-    stat.rsplit_once(") ").map(|(_, rest)| rest)
+pub(super) fn stat(id: impl Display) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
 }

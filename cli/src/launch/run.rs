@@ -347,9 +347,7 @@ impl Rank {
 
     /// Whether a signal has stopped it, where the system tells (Linux).
     fn is_stopped(&self) -> bool {
-        let path = format!("/proc/{}/stat", self.child.id());
-        let stat = std::fs::read_to_string(path).unwrap_or_default();
-        let state = descendants::after_name(&stat);
+        let state = descendants::stat(self.child.id());
         state.is_some_and(|state| state.starts_with(['T', 't']))
     }
 

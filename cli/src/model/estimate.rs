@@ -1,6 +1,7 @@
 //! `model estimate`: the memory that a model needs, from the sizes of its parameters or from a plan.
 
 use std::io::{self, Read, Write};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -9,10 +10,12 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tinderbox_checkpoint::Role;
 use tinderbox_deferred::{RecordedModel, human_bytes, human_bytes_distinct};
-use tinderbox_planner::{DiskRate, PlanFile, RankMemory, Step, StreamPrediction, UPDATE_VALUES};
+use tinderbox_planner::{
+    DiskRate, PlanFile, RankMemory, StageBytes, Step, StreamPrediction, UPDATE_VALUES, parse_bytes,
+};
 use tinderbox_schedule::ScheduleKind;
 
-use super::save::{float_types, size};
+use super::save::float_types;
 use crate::ckpt::open_weights;
 use crate::outcome::{No, Outcome};
 use crate::terminal::{Columns, Output, read_text, visible};
@@ -40,7 +43,7 @@ pub(crate) struct Flags {
     ranks: Option<u32>,
     /// Of a plan: also predict a pass over the model, read from a disk, with so much memory for parameters and activations
     /// (`MemoryBudget::Values`), such as 600MiB
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<u64>,
 }
 
@@ -127,38 +130,18 @@ impl Source {
     }
 }
 
-/// Bytes of parts of a model.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Parts {
-    parameters: u64,
-    gradients: u64,
-    optimizer: u64,
-}
-
-impl Parts {
-    fn of(parameter: &Parameter, dtype: Option<DType>, states: u64) -> Self {
-        let dtype = dtype.filter(|_| parameter.dtype.is_float());
-        let size = dtype.unwrap_or(parameter.dtype).size() as u64;
-        let bytes = parameter.elements.saturating_mul(size);
-        let trained = if parameter.is_trainable { bytes } else { 0 };
-        Self {
+impl Parameter {
+    /// Returns the bytes that training holds for the parameter.
+    fn bytes(&self, dtype: Option<DType>, states: u64) -> StageBytes {
+        let dtype = dtype.filter(|_| self.dtype.is_float());
+        let size = dtype.unwrap_or(self.dtype).size() as u64;
+        let bytes = self.elements.saturating_mul(size);
+        let trained = if self.is_trainable { bytes } else { 0 };
+        StageBytes {
             parameters: bytes,
             gradients: trained,
             optimizer: trained.saturating_mul(states),
         }
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            parameters: self.parameters.saturating_add(other.parameters),
-            gradients: self.gradients.saturating_add(other.gradients),
-            optimizer: self.optimizer.saturating_add(other.optimizer),
-        }
-    }
-
-    fn training(self) -> u64 {
-        let rest = self.gradients.saturating_add(self.optimizer);
-        self.parameters.saturating_add(rest)
     }
 }
 
@@ -169,9 +152,9 @@ struct Estimate {
     parameters: u64,
     ranks: u32,
     /// Of the whole model.
-    all: Parts,
+    all: StageBytes,
     /// Of the rank with the most bytes.
-    largest_rank: Parts,
+    largest_rank: StageBytes,
     inference_bytes: u64,
     /// Of the rank with the most parameters.
     largest_rank_inference_bytes: u64,
@@ -186,22 +169,23 @@ struct Estimate {
 impl Estimate {
     fn of(parameters: &[Parameter], flags: &Flags) -> Self {
         let states = flags.optimizer.unwrap_or_default() as u64;
-        let of = |parameter: &Parameter| Parts::of(parameter, flags.dtype, states);
+        let of = |parameter: &Parameter| parameter.bytes(flags.dtype, states);
         let ranks = flags.ranks.unwrap_or(1);
-        let mut sizes: Vec<Parts> = parameters.iter().map(of).collect();
-        let all = sizes.iter().copied().fold(Parts::default(), Parts::plus);
-        let updated = sizes.iter().map(|parts| parts.gradients).max();
+        let mut sizes: Vec<StageBytes> = parameters.iter().map(of).collect();
+        let all = sizes.iter().copied();
+        let all = all.fold(StageBytes::default(), StageBytes::plus);
+        let updated = sizes.iter().map(|bytes| bytes.gradients).max();
         let update_bytes = updated.unwrap_or(0).saturating_mul(UPDATE_VALUES);
         // The largest first, each to the rank with the fewest bytes.
-        sizes.sort_by_key(|parts| std::cmp::Reverse(parts.training()));
-        let mut loads = vec![Parts::default(); ranks as usize];
-        for parts in sizes {
-            let least = loads.iter_mut().min_by_key(|load| load.training());
+        sizes.sort_by_key(|bytes| std::cmp::Reverse(bytes.resident()));
+        let mut loads = vec![StageBytes::default(); ranks as usize];
+        for bytes in sizes {
+            let least = loads.iter_mut().min_by_key(|load| load.resident());
             let least = least.expect("there is a rank");
-            *least = least.plus(parts);
+            *least = least.plus(bytes);
         }
         let most = loads.iter().map(|load| load.parameters).max();
-        let largest_rank = loads.iter().max_by_key(|load| load.training()).copied();
+        let largest_rank = loads.iter().max_by_key(|load| load.resident()).copied();
         let largest = parameters.iter().max_by_key(|one| of(one).parameters);
         Self {
             tensors: parameters.len(),
@@ -210,7 +194,7 @@ impl Estimate {
             inference_bytes: all.parameters,
             largest_rank_inference_bytes: most.unwrap_or(0),
             update_bytes,
-            training_bytes: all.training().saturating_add(update_bytes),
+            training_bytes: all.resident().saturating_add(update_bytes),
             all,
             largest_rank: largest_rank.unwrap_or_default(),
             largest_parameter: largest.map(|one| one.name.clone()).unwrap_or_default(),
@@ -228,7 +212,7 @@ impl Estimate {
         };
         let (all, largest, update) = (self.all, self.largest_rank, self.update_bytes);
         let most = self.largest_rank_inference_bytes;
-        let trained = largest.training().saturating_add(update);
+        let trained = largest.resident().saturating_add(update);
         let rows = [
             ("parameters", all.parameters, largest.parameters),
             ("gradients", all.gradients, largest.gradients),
@@ -279,21 +263,6 @@ struct PlannedRank {
     inference_bytes: u64,
     training_bytes: u64,
 }
-
-/// The bytes in a column of the table of ranks.
-type Column = fn(&PlannedRank) -> u64;
-
-/// The columns with bytes in the table of ranks.
-const RANK_COLUMNS: [(&str, Column); 8] = [
-    ("parameters", |rank| rank.memory.parameters),
-    ("gradients", |rank| rank.memory.gradients),
-    ("optimizer", |rank| rank.memory.optimizer),
-    ("activations", |rank| rank.memory.activations),
-    ("transient", |rank| rank.memory.transient),
-    ("buffers", |rank| rank.memory.buffers),
-    ("training", |rank| rank.training_bytes),
-    ("inference", |rank| rank.inference_bytes),
-];
 
 impl Planned {
     fn of(plan: &PlanFile, flags: &Flags) -> anyhow::Result<Self> {
@@ -347,10 +316,13 @@ impl Planned {
     fn show(&self, out: &mut Output) -> io::Result<()> {
         let (schedule, count) = (&self.schedule, self.micro_batches);
         writeln!(out, "schedule {schedule}, {count} micro-batches")?;
-        let header = [&["rank"][..], &RANK_COLUMNS.map(|(name, _)| name)].concat();
+        let parts = RankMemory::PARTS.map(|(name, _)| name);
+        let header = [&["rank"][..], &parts, &["training", "inference"]].concat();
         let rows = self.ranks.iter().map(|rank| {
-            let bytes = RANK_COLUMNS.map(|(_, bytes)| human_bytes(bytes(rank)));
-            [&[rank.rank.to_string()][..], &bytes].concat()
+            let parts = RankMemory::PARTS.map(|(_, bytes)| bytes(&rank.memory));
+            let sums = [rank.training_bytes, rank.inference_bytes];
+            let bytes = parts.into_iter().chain(sums).map(human_bytes);
+            iter::once(rank.rank.to_string()).chain(bytes).collect()
         });
         Columns::new(&header, &[1, 2, 3, 4, 5, 6, 7, 8], rows).show(out)?;
         writeln!(

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tinderbox_checkpoint::tools::{self, ConvertOptions, Cut, SaveOptions};
 use tinderbox_checkpoint::{CheckpointMeta, ModuleTypes, Regex, SaveTensor};
 use tinderbox_deferred::{RecordedModel, random::Seed};
-use tinderbox_planner::MemoryBudget;
+use tinderbox_planner::parse_bytes;
 
 use crate::ckpt::{Saved, open_weights, rename};
 use crate::outcome::Outcome;
@@ -44,19 +44,10 @@ struct SaveFlags {
     #[arg(long)]
     rows: bool,
     /// Use at most this much memory for the whole process, such as 2GiB: fewer files are written at a time
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<u64>,
     #[command(flatten)]
     saved: Saved,
-}
-
-/// Parses a number of bytes.
-pub(super) fn size(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(MemoryBudget::Bytes(bytes)) => Ok(bytes),
-        Ok(_) => Err("it is no number of bytes".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 impl SaveFlags {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{ArgAction, Args};
-use comfy_table::{CellAlignment, Table};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use tinderbox_deferred::Observer;
+use tinderbox_planner::table;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::text::{say, shorten, visible};
@@ -198,9 +198,6 @@ impl Observer for Bar {
 /// Minimum width of a shortened name in characters.
 const SHORTEST_NAME: usize = 16;
 
-/// Lines around a table and below its header, in the form of `comfy_table::presets`.
-const LINES: &str = "  ── ══      ──    ";
-
 /// A table whose first column holds names.
 #[derive(Debug)]
 pub(crate) struct Columns<'a> {
@@ -246,20 +243,12 @@ impl<'a> Columns<'a> {
 
     /// Formats the table with names of at most `name_width` characters.
     fn table(&self, name_width: usize) -> String {
-        let mut table = Table::new();
-        table.load_preset(LINES);
-        table.set_header(self.header);
-        for row in &self.rows {
+        let rows = self.rows.iter().map(|row| {
             let mut row = row.clone();
             row[0] = shorten(&row[0], name_width).into_owned();
-            table.add_row(row);
-        }
-        for at in self.right {
-            if let Some(column) = table.column_mut(*at) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        table.trim_fmt()
+            row
+        });
+        table(self.header, rows, |at| self.right.contains(&at)).trim_fmt()
     }
 }
 

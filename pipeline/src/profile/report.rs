@@ -6,8 +6,8 @@ use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde::{Deserialize, Serialize};
+use tinderbox_planner::{files, table};
 
 use crate::ProfileError;
 
@@ -115,12 +115,6 @@ pub struct Profile {
     pub blocks: Vec<BlockProfile>,
 }
 
-/// The field that every version of the file has.
-#[derive(Deserialize)]
-struct Versioned {
-    version: u32,
-}
-
 impl Profile {
     /// The settings of [`Profiler::new`](super::Profiler::new), without measurements.
     pub(super) fn unmeasured() -> Self {
@@ -186,24 +180,18 @@ impl Profile {
             action: "read",
             source,
         })?;
-        // Some editors write a byte order mark.
-        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-        let Versioned { version } = serde_json::from_str(text).map_err(ProfileError::Json)?;
-        if version != PROFILE_VERSION {
-            return Err(ProfileError::Version {
-                expected: PROFILE_VERSION,
-                found: version,
-            });
+        let text = files::without_mark(&text);
+        let found = files::version(text).map_err(ProfileError::Json)?;
+        let expected = PROFILE_VERSION;
+        if expected != found {
+            return Err(ProfileError::Version { expected, found });
         }
         serde_json::from_str(text).map_err(ProfileError::Json)
     }
 
     /// Returns the profile as JSON.
     pub fn to_json(&self) -> String {
-        let text = serde_json::to_string_pretty(self);
-        let mut text = text.expect("a profile has string keys and no floats");
-        text.push('\n');
-        text
+        files::json(self)
     }
 
     /// Returns the blocks as CSV, with times in nanoseconds and sizes in bytes.
@@ -272,13 +260,8 @@ fn mib(bytes: u64) -> String {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        table.remove_style(TableComponent::HorizontalLines);
-        table.remove_style(TableComponent::MiddleIntersections);
         let header = "block|F ms|B ms|I ms|W ms|saved|peak F|peak B|parameters|in|out";
-        table.set_header(header.split('|'));
-        for block in &self.blocks {
+        let rows = self.blocks.iter().map(|block| {
             let name = match block.name.is_empty() {
                 true => "(root)",
                 false => &block.name,
@@ -294,11 +277,9 @@ impl fmt::Display for Profile {
             ];
             let numbers = block.times().map(milliseconds).into_iter();
             let row = iter::once(name.to_owned()).chain(numbers);
-            table.add_row(row.chain(bytes.map(mib)));
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+            row.chain(bytes.map(mib))
+        });
+        let table = table(header.split('|'), rows, |at| at > 0);
         writeln!(
             f,
             "{} on {} thread(s), {} rank(s) at once; medians of {} run(s) a rank, ± half of the middle \

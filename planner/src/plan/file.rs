@@ -186,12 +186,6 @@ pub struct PlanFile {
     pub stages: Vec<PlanStage>,
 }
 
-/// The field that every version of the file has.
-#[derive(Deserialize)]
-struct Versioned {
-    version: u32,
-}
-
 impl PlanFile {
     /// Writes the plan as JSON.
     ///
@@ -225,10 +219,8 @@ impl PlanFile {
     pub fn from_json(text: &str) -> Result<Self, PlanFileError> {
         let text = files::without_mark(text);
         let json = |source| PlanFileError::Json { source };
-        // The version is checked first: another one may have other fields.
-        let Versioned { version } = serde_json::from_str(text).map_err(json)?;
-        if version != PLAN_VERSION {
-            let (expected, found) = (PLAN_VERSION, version);
+        let (expected, found) = (PLAN_VERSION, files::version(text).map_err(json)?);
+        if expected != found {
             return Err(PlanFileError::Version { expected, found });
         }
         let plan: Self = serde_json::from_str(text).map_err(json)?;

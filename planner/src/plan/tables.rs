@@ -2,17 +2,15 @@
 
 use std::fmt;
 
-use comfy_table::{
-    CellAlignment, ColumnConstraint, ContentArrangement, Table as Layout, TableComponent, presets,
-};
+use comfy_table::{ColumnConstraint, ContentArrangement};
 use tinderbox_schedule::arithmetic::sum;
-use tinderbox_schedule::{Edge, Endpoint, StageCosts, StageIndex};
+use tinderbox_schedule::{Compute, Edge, Endpoint, StageIndex};
 
 use super::escape::{visible, xml};
 use super::modules::summaries;
 use super::units::{Scale, permille_text, share_text};
 use super::{PlanFile, PlanStage};
-use crate::{RankMemory, RankPrediction};
+use crate::{RankMemory, RankPrediction, table};
 
 /// The width in columns for which tables are formatted.
 pub(super) const WIDTH: usize = 100;
@@ -119,20 +117,14 @@ impl fmt::Display for Table {
         if self.rows() == 0 {
             return Ok(());
         }
-        let mut layout = Layout::new();
-        layout.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        layout.remove_style(TableComponent::HorizontalLines);
-        layout.remove_style(TableComponent::MiddleIntersections);
+        let header = self.columns.iter().map(|column| &column.name);
+        let rows = (0..self.rows()).map(|row| self.row(row).map(|(_, text)| visible(text)));
+        let mut layout = table(header, rows, |at| self.columns[at].is_number);
         layout.set_content_arrangement(ContentArrangement::Dynamic);
         layout.set_width(WIDTH as u16);
-        layout.set_header(self.columns.iter().map(|column| &column.name));
-        for row in 0..self.rows() {
-            layout.add_row(self.row(row).map(|(_, text)| visible(text)));
-        }
         for (at, column) in layout.column_iter_mut().enumerate() {
             column.set_padding((0, 1));
             if self.columns[at].is_number {
-                column.set_cell_alignment(CellAlignment::Right);
                 // A number is never broken into two lines; words are.
                 column.set_constraint(ColumnConstraint::ContentWidth);
             }
@@ -163,19 +155,14 @@ pub(super) fn stages(plan: &PlanFile) -> Table {
 
 /// The costs of each stage per micro-batch.
 pub(super) fn costs(plan: &PlanFile) -> Table {
-    type Time = fn(&StageCosts) -> u64;
     let costs = || plan.stages.iter().map(|stage| &stage.costs);
-    let times: [(&str, Time); 4] = [
-        ("F", |costs| costs.forward),
-        ("B", |costs| costs.backward),
-        ("I", |costs| costs.input_gradient),
-        ("W", |costs| costs.weight_gradient),
-    ];
-    let scale = Scale::times(times.iter().flat_map(|(_, time)| costs().map(time)));
+    let times = |compute: Compute| costs().map(move |costs| costs.time(compute));
+    let scale = Scale::times(Compute::ALL.into_iter().flat_map(times));
     let mut table = Table::new("One micro-batch on each stage");
     table = table.numbers("stage", plan.stages.iter().map(|stage| stage.stage));
-    for (name, time) in times {
-        table = table.scaled(name, scale, costs().map(time));
+    for compute in Compute::ALL {
+        let name = compute.letter().to_string();
+        table = table.scaled(&name, scale, times(compute));
     }
     table
         .bytes("kept", costs().map(|costs| costs.activation_bytes))

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
 use tinderbox_schedule::arithmetic::{add, sum};
 use tinderbox_schedule::{
     Compute, Costs, Dependencies, Edge, Endpoint, RankIndex, StageCosts, StageIndex, Tie,
@@ -10,7 +11,7 @@ use tinderbox_schedule::{
 use crate::{Machine, Partition, Step, Work};
 
 /// Bytes that a stage holds all the time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct StageBytes {
     /// Parameters, copies included.
     pub parameters: u64,
@@ -25,6 +26,15 @@ impl StageBytes {
     #[must_use]
     pub fn resident(&self) -> u64 {
         sum([self.parameters, self.gradients, self.optimizer])
+    }
+
+    /// Returns the bytes of two stages together.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        add(&mut self.parameters, other.parameters);
+        add(&mut self.gradients, other.gradients);
+        add(&mut self.optimizer, other.optimizer);
+        self
     }
 
     /// Completes the costs of a stage that holds these bytes and trains parameters of so many: its times at the speed of

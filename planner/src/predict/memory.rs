@@ -34,7 +34,7 @@ type Part = (&'static str, fn(&RankMemory) -> u64);
 
 impl RankMemory {
     /// Its parts by name.
-    pub(crate) const PARTS: [Part; 6] = [
+    pub const PARTS: [Part; 6] = [
         ("parameters", |memory| memory.parameters),
         ("gradients", |memory| memory.gradients),
         ("optimizer", |memory| memory.optimizer),

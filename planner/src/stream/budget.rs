@@ -41,31 +41,40 @@ impl FromStr for MemoryBudget {
 
     /// Reads a number of bytes for the process, such as `600MiB`, `4GB` or `1073741824`.
     fn from_str(text: &str) -> Result<Self, UnknownSize> {
-        const UNITS: [(&str, u64); 11] = [
-            ("KiB", 1 << 10),
-            ("MiB", 1 << 20),
-            ("GiB", 1 << 30),
-            ("TiB", 1 << 40),
-            ("KB", 1_000),
-            ("kB", 1_000),
-            ("MB", 1_000_000),
-            ("GB", 1_000_000_000),
-            ("TB", 1_000_000_000_000),
-            ("B", 1),
-            ("", 1),
-        ];
-        let unknown = || UnknownSize {
-            text: text.to_owned(),
-        };
-        let mut units = UNITS.iter();
-        let split = units.find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
-        let (number, unit) = split.ok_or_else(unknown)?;
-        let number: f64 = number.trim().parse().map_err(|_| unknown())?;
-        let bytes = number * unit as f64;
-        match bytes >= 1.0 && bytes < u64::MAX as f64 {
-            true => Ok(Self::Bytes(bytes as u64)),
-            false => Err(unknown()),
-        }
+        parse_bytes(text).map(Self::Bytes)
+    }
+}
+
+/// Reads a number of bytes, such as `600MiB`, `4GB` or `1073741824`.
+///
+/// # Errors
+///
+/// When the text is no number with a unit, or less than a byte.
+pub fn parse_bytes(text: &str) -> Result<u64, UnknownSize> {
+    const UNITS: [(&str, u64); 11] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("KB", 1_000),
+        ("kB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+        ("", 1),
+    ];
+    let unknown = || UnknownSize {
+        text: text.to_owned(),
+    };
+    let mut units = UNITS.iter();
+    let split = units.find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
+    let (number, unit) = split.ok_or_else(unknown)?;
+    let number: f64 = number.trim().parse().map_err(|_| unknown())?;
+    let bytes = number * unit as f64;
+    match bytes >= 1.0 && bytes < u64::MAX as f64 {
+        true => Ok(bytes as u64),
+        false => Err(unknown()),
     }
 }
 

@@ -7,7 +7,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use budget::MemoryBudget;
+pub use budget::{MemoryBudget, parse_bytes};
 pub use plan::{StreamItem, StreamPlan, StreamVisit};
 pub use predict::StreamPrediction;
 pub use state::{StreamState, StreamStep};
