@@ -16,6 +16,7 @@ use crate::{Observer, Parameter};
 /// # let _ = options;
 /// ```
 #[derive(derive_more::Debug)]
+#[must_use]
 pub struct MaterializeOptions<'a> {
     #[debug("{}", select.is_some())]
     select: Option<Select<'a>>,
@@ -63,7 +64,6 @@ impl<'a> MaterializeOptions<'a> {
 
     /// Casts float parameters to another float dtype; `None` keeps the parameter's own. A parameter is
     /// cast as soon as it is complete, so at most one exists in full precision in addition to its result.
-    #[must_use]
     pub fn dtype(self, dtype: impl Fn(&Parameter) -> Option<DType> + 'a) -> Self {
         Self {
             dtype: Some(Box::new(dtype)),
@@ -72,13 +72,11 @@ impl<'a> MaterializeOptions<'a> {
     }
 
     /// Reports progress to an observer.
-    #[must_use]
     pub fn observer(self, observer: &'a dyn Observer) -> Self {
         Self { observer, ..self }
     }
 
     /// Sets what the needed memory is compared with.
-    #[must_use]
     pub fn memory(self, memory: MemoryCheck) -> Self {
         Self { memory, ..self }
     }

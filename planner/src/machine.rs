@@ -91,7 +91,6 @@ pub struct DiskRate {
 
 impl DiskRate {
     /// Returns the rate of a disk that is read without the cores.
-    #[must_use]
     pub const fn new(bytes_per_s: u64) -> Self {
         Self {
             bytes_per_s,
@@ -286,19 +285,16 @@ impl Machine {
     }
 
     /// Returns the number of ranks.
-    #[must_use]
     pub fn ranks(&self) -> usize {
         self.ranks.len()
     }
 
     /// Returns a rank; the default rank if it does not exist.
-    #[must_use]
     pub fn rank(&self, rank: RankIndex) -> RankModel {
         self.ranks.get(rank.index()).copied().unwrap_or_default()
     }
 
     /// Returns all ranks in order.
-    #[must_use]
     pub fn rank_models(&self) -> &[RankModel] {
         &self.ranks
     }
@@ -319,7 +315,6 @@ impl Machine {
     }
 
     /// Returns the costs of a step of these stages for the simulator, where a tick is a nanosecond.
-    #[must_use]
     pub fn costs(
         &self,
         stages: Vec<StageCosts>,
@@ -343,13 +338,11 @@ impl Machine {
     }
 
     /// Returns the number of stages per rank.
-    #[must_use]
     pub const fn chunks(&self) -> usize {
         self.chunks
     }
 
     /// Returns the placement of stages where ranks have several.
-    #[must_use]
     pub const fn placement(&self) -> Placement {
         self.placement
     }

@@ -5,6 +5,7 @@ use tinderbox_schedule::{Dependencies, RankIndex, Schedule, ScheduleKind};
 
 /// A training step: its schedule, micro-batches and optimizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct Step {
     /// The schedule.
     pub schedule: ScheduleKind,
@@ -31,7 +32,6 @@ const fn is_one(replicas: &usize) -> bool {
 
 impl Step {
     /// Creates a step with Adam that keeps every activation.
-    #[must_use]
     pub const fn new(schedule: ScheduleKind, micro_batches: usize) -> Self {
         Self {
             schedule,
@@ -55,7 +55,6 @@ impl Step {
 
     /// Returns how many gradients of its parameters a rank holds at most: replicas sum the gradients of micro-batches by a
     /// tree of 8 groups, or of one for each replica, and get at most one more from each other.
-    #[must_use]
     pub const fn gradients_held(&self) -> u64 {
         match self.replicas {
             0 | 1 => 1,
@@ -83,7 +82,6 @@ impl Step {
     }
 
     /// Returns the dependencies with replicas, if the step has any.
-    #[must_use]
     pub fn with_replicas(&self, dependencies: Dependencies) -> Dependencies {
         match self.replicas {
             0 | 1 => dependencies,
@@ -92,7 +90,6 @@ impl Step {
     }
 
     /// Returns the step with recomputation allowed.
-    #[must_use]
     pub const fn with_recomputation(self) -> Self {
         Self {
             may_recompute: true,
@@ -118,6 +115,7 @@ impl Step {
 ///
 /// Stages are numbered in an order in which they can run: no value flows from a stage to a lower one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct Partition {
     /// The stage of each block.
     pub stage_of: Vec<usize>,
@@ -129,7 +127,6 @@ pub struct Partition {
 
 impl Partition {
     /// Creates contiguous stages: stage `k` begins with block `starts[k]`, and `starts[0]` is 0.
-    #[must_use]
     pub fn contiguous(
         blocks: usize,
         starts: &[usize],
@@ -149,7 +146,6 @@ impl Partition {
     }
 
     /// Returns the number of stages.
-    #[must_use]
     pub fn stages(&self) -> usize {
         self.stage_to_rank.len()
     }

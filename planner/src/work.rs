@@ -27,7 +27,6 @@ pub struct Block {
 
 impl Block {
     /// Creates a block from its times; `B` is the sum of `I` and `W`.
-    #[must_use]
     pub fn of_times(name: impl Into<String>, times: ComputeTimes) -> Self {
         Self {
             name: name.into(),

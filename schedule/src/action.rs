@@ -33,7 +33,6 @@ pub enum Message {
 
 impl Message {
     /// Returns the stage that sends.
-    #[must_use]
     pub const fn sender(self) -> StageIndex {
         match self {
             Self::Values { edge, .. } => edge.from.stage,
@@ -43,7 +42,6 @@ impl Message {
     }
 
     /// Returns the stage that receives.
-    #[must_use]
     pub const fn receiver(self) -> StageIndex {
         match self {
             Self::Values { edge, .. } => edge.to.stage,
@@ -53,7 +51,6 @@ impl Message {
     }
 
     /// Returns its bytes, by the bytes of each edge; 0 if unknown.
-    #[must_use]
     pub fn bytes(self, message_bytes: &BTreeMap<Edge, u64>) -> u64 {
         match self {
             Self::Values { edge, .. } => message_bytes.get(&edge).copied().unwrap_or(0),
@@ -105,7 +102,6 @@ pub enum Action {
 
 impl Action {
     /// Creates a compute action.
-    #[must_use]
     pub const fn compute(
         stage: StageIndex,
         compute: Compute,
@@ -116,7 +112,6 @@ impl Action {
 
     /// Returns the stage of the action, whose rank has the action in its list. Of an overlapped pair
     /// it is the forward's.
-    #[must_use]
     pub const fn stage(&self) -> StageIndex {
         match self {
             Self::Compute(task) | Self::Overlap([task, _]) => task.stage,
@@ -131,7 +126,6 @@ impl Action {
 
     /// Returns the micro-batch of the action, of an overlapped pair the forward's; `None` for actions
     /// that run once per step.
-    #[must_use]
     pub const fn micro_batch(&self) -> Option<MicroBatchIndex> {
         match self {
             Self::Compute(task) | Self::Overlap([task, _]) => Some(task.micro_batch),
@@ -150,7 +144,6 @@ impl Action {
     }
 
     /// Returns the programs that the action runs: two for an overlapped pair, none if it is not a compute action.
-    #[must_use]
     pub const fn tasks(&self) -> &[Task] {
         match self {
             Self::Compute(task) => slice::from_ref(task),

@@ -18,6 +18,7 @@ use crate::task::{Compute, Task};
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
 )]
 #[display("{stage}{}", compute.letter())]
+#[must_use]
 pub struct Endpoint {
     /// The stage that runs the program.
     pub stage: StageIndex,
@@ -27,25 +28,21 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// Creates the endpoint of a program of a stage.
-    #[must_use]
     pub const fn new(stage: StageIndex, compute: Compute) -> Self {
         Self { stage, compute }
     }
 
     /// Creates the forward endpoint of a stage.
-    #[must_use]
     pub const fn forward(stage: StageIndex) -> Self {
         Self::new(stage, Compute::Forward)
     }
 
     /// Creates the backward endpoint of a stage.
-    #[must_use]
     pub const fn backward(stage: StageIndex) -> Self {
         Self::new(stage, Compute::Backward)
     }
 
     /// Returns whether this endpoint is the given task, on the task's micro-batch.
-    #[must_use]
     pub fn is_run_by(self, task: &Task) -> bool {
         self.stage == task.stage && self.programs().contains(&task.compute)
     }
@@ -68,6 +65,7 @@ impl Endpoint {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display,
 )]
 #[display("{from}>{to}")]
+#[must_use]
 pub struct Edge {
     /// The program that computes the values.
     pub from: Endpoint,
@@ -77,27 +75,23 @@ pub struct Edge {
 
 impl Edge {
     /// Creates an edge between two programs.
-    #[must_use]
     pub const fn new(from: Endpoint, to: Endpoint) -> Self {
         Self { from, to }
     }
 
     /// Creates an edge from the forward of a stage to the forward of the next.
-    #[must_use]
     pub const fn chain_forward(stage: StageIndex) -> Self {
         let next = StageIndex::new(stage.index() + 1);
         Self::new(Endpoint::forward(stage), Endpoint::forward(next))
     }
 
     /// Creates an edge from the backward of the next stage to the backward of a stage.
-    #[must_use]
     pub const fn chain_backward(stage: StageIndex) -> Self {
         let next = StageIndex::new(stage.index() + 1);
         Self::new(Endpoint::backward(next), Endpoint::backward(stage))
     }
 
     /// Returns whether the edge exists without a backward pass.
-    #[must_use]
     pub const fn is_forward(self) -> bool {
         matches!(
             (self.from.compute, self.to.compute),
@@ -126,6 +120,7 @@ pub struct Tie {
 /// Sorted, once by producer and once by consumer, so that the edges of one stage are a slice and
 /// equal sets lower to equal lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
 pub struct Dependencies {
     stages: usize,
     edges: Vec<Edge>,
@@ -140,7 +135,6 @@ impl Dependencies {
     /// Creates the set of the given edges and ties; repeated ones count once.
     ///
     /// [`verify`](crate::verify) rejects edges that no schedule can satisfy.
-    #[must_use]
     pub fn new(
         stages: usize,
         edges: impl IntoIterator<Item = Edge>,
@@ -162,14 +156,12 @@ impl Dependencies {
 
     /// Sets that the step clips by the norm of all gradients: every rank then needs the
     /// norms of all stages before its first update. Otherwise no rank waits for another to update.
-    #[must_use]
     pub fn with_global_norm(mut self) -> Self {
         self.global_norm = true;
         self
     }
 
     /// Returns whether the step clips by the norm of all gradients.
-    #[must_use]
     pub const fn has_global_norm(&self) -> bool {
         self.global_norm
     }
@@ -177,34 +169,29 @@ impl Dependencies {
     /// Sets that other ranks run replicas of each stage with other micro-batches: gradients are summed over them before the
     /// update, and each rank updates a part of the parameters. The lists of the replicas are of the same kind, for their
     /// own numbers of micro-batches.
-    #[must_use]
     pub fn with_replicas(mut self) -> Self {
         self.replicas = true;
         self
     }
 
     /// Returns whether other ranks run replicas of each stage.
-    #[must_use]
     pub const fn has_replicas(&self) -> bool {
         self.replicas
     }
 
     /// Sets the stages whose forward updates a state that the next forward reads, such as the running
     /// statistics of batch norm: they run their forwards in micro-batch order.
-    #[must_use]
     pub fn with_states(mut self, stages: impl IntoIterator<Item = StageIndex>) -> Self {
         self.states = sorted(stages);
         self
     }
 
     /// Returns the stages that run their forwards in micro-batch order, sorted.
-    #[must_use]
     pub fn states(&self) -> &[StageIndex] {
         &self.states
     }
 
     /// Creates a chain of stages without skips: every forward feeds the next, every backward the previous one.
-    #[must_use]
     pub fn chain(stages: usize) -> Self {
         let edges = (1..stages).flat_map(|next| {
             let stage = StageIndex::new(next - 1);
@@ -214,19 +201,16 @@ impl Dependencies {
     }
 
     /// Returns the number of stages that the edges refer to.
-    #[must_use]
     pub const fn stages(&self) -> usize {
         self.stages
     }
 
     /// Returns all edges, sorted by producer.
-    #[must_use]
     pub fn edges(&self) -> &[Edge] {
         &self.edges
     }
 
     /// Returns all ties, sorted by owner.
-    #[must_use]
     pub fn ties(&self) -> &[Tie] {
         &self.ties
     }

@@ -17,14 +17,12 @@ macro_rules! indices {
         impl $name {
             /// Creates an index that counts from zero. No list has so many elements that one beyond 32 bits is in it;
             /// that becomes the largest.
-            #[must_use]
             pub const fn new(index: usize) -> Self {
                 const MOST: usize = u32::MAX as usize;
                 Self(if index > MOST { u32::MAX } else { index as u32 })
             }
 
             /// Returns the number, for indexing a list.
-            #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
             }

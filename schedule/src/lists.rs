@@ -54,6 +54,7 @@ pub struct Place {
 /// The fields are plain data, and a schedule from a file or a user is not trusted until
 /// [`verify`](crate::verify) has accepted it; the accessors accept any value and never panic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct Schedule {
     /// The name in reports.
     pub name: String,
@@ -101,13 +102,11 @@ impl Schedule {
     }
 
     /// Returns the number of ranks.
-    #[must_use]
     pub fn world_size(&self) -> usize {
         self.ranks.len()
     }
 
     /// Returns the rank that runs a stage, or `None` if the schedule has no such stage.
-    #[must_use]
     pub fn rank_of(&self, stage: StageIndex) -> Option<RankIndex> {
         self.stage_to_rank.get(stage.index()).copied()
     }
@@ -119,7 +118,6 @@ impl Schedule {
     }
 
     /// Returns the list of a rank; empty if there is no such rank.
-    #[must_use]
     pub fn actions(&self, rank: RankIndex) -> &[Action] {
         self.ranks.get(rank.index()).map_or(&[], Vec::as_slice)
     }
@@ -148,7 +146,6 @@ impl Schedule {
     }
 
     /// Returns the schedule without the actions that [`lower`](crate::lower) adds.
-    #[must_use]
     pub fn compute_only(&self) -> Self {
         let computes = |list: &Vec<Action>| {
             let computes = list.iter().filter(|action| !action.tasks().is_empty());
@@ -173,7 +170,6 @@ impl Schedule {
     }
 
     /// Creates the schedule of a step without micro-batches: the schedule of a replica for which a batch has no sample.
-    #[must_use]
     pub fn idle(mode: ScheduleMode, stage_to_rank: &[RankIndex]) -> Self {
         let last = stage_to_rank.iter().max();
         let ranks = last.map_or(0, |last| last.index().saturating_add(1));

@@ -28,7 +28,6 @@ use crate::task::Task;
 /// Actions other than compute are derived anew, so lowering twice equals lowering once. A list
 /// that cannot run lowers to one that [`verify`](crate::verify) rejects. Linear in actions and
 /// messages.
-#[must_use]
 pub fn lower(schedule: &Schedule, dependencies: &Dependencies) -> Schedule {
     let lowering = Lowering::new(schedule, dependencies);
     let ranks = (0..schedule.world_size()).map(RankIndex::new);

@@ -33,7 +33,6 @@ impl Compute {
     ];
 
     /// Returns the letter in the text form.
-    #[must_use]
     pub const fn letter(self) -> char {
         match self {
             Self::Forward => 'F',
@@ -44,7 +43,6 @@ impl Compute {
     }
 
     /// Returns the name in plans.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
@@ -55,13 +53,11 @@ impl Compute {
     }
 
     /// Returns whether this program adds to the stage's weight gradients and frees the activations.
-    #[must_use]
     pub const fn ends_backward(self) -> bool {
         matches!(self, Self::Backward | Self::WeightGradient)
     }
 
     /// Returns the column of this program in a table with one row per stage and micro-batch.
-    #[must_use]
     pub const fn slot(self) -> usize {
         self as usize
     }
@@ -81,7 +77,6 @@ pub struct Task {
 
 impl Task {
     /// Creates a task.
-    #[must_use]
     pub const fn new(stage: StageIndex, compute: Compute, micro_batch: MicroBatchIndex) -> Self {
         Self {
             stage,

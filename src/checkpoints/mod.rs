@@ -31,6 +31,7 @@ use crate::CheckpointsError;
 
 /// The checkpoints of a run: one directory per step, in a directory or another store. Clones share the background save.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Checkpoints {
     run: Run,
     place: PathBuf,
@@ -81,7 +82,6 @@ impl Checkpoints {
     }
 
     /// Saves after every `steps` steps; see [`Checkpoints::after_step`]. 0 disables periodic saves.
-    #[must_use]
     pub fn every(mut self, steps: u64) -> Self {
         self.every = (steps > 0).then_some(steps);
         self
@@ -94,7 +94,6 @@ impl Checkpoints {
 
     /// After each save, removes all checkpoints except the newest `last` (at least 1) and those whose step is
     /// a multiple of `every`. By default, all are kept.
-    #[must_use]
     pub fn keep(mut self, last: usize, every: Option<u64>) -> Self {
         self.keep = Some(Retention { last, every });
         self
@@ -105,7 +104,6 @@ impl Checkpoints {
     /// updated ones; values on a GPU only until they have been copied to the host, which requires host memory
     /// for them. One save runs at a time: the next waits for it. The error of a background save is returned
     /// by the next call of any method.
-    #[must_use]
     pub fn in_background(mut self) -> Self {
         self.in_background = true;
         self
@@ -114,7 +112,6 @@ impl Checkpoints {
     /// Sets how long a save may go without writing while it is waited for. The default is ten minutes. A save
     /// that makes progress is waited for without limit; one that does not causes an error, and its thread
     /// continues detached.
-    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -123,7 +120,6 @@ impl Checkpoints {
     /// Names settings that may differ from the settings of the checkpoint that [`resume`](Self::resume) restores: the settings
     /// of [`Pipeline::run_settings`], and `learning_rates`. Others that differ are an error, because the losses would not be the
     /// losses of a training without an interruption.
-    #[must_use]
     pub fn allow_changes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.settings.allowed.extend(names.into_iter().map(S::into));
         self
@@ -131,7 +127,6 @@ impl Checkpoints {
 
     /// Describes the schedule of the learning rates, such as `cosine from 3e-4 to 0 in 10000 steps`, which the pipeline does not know. It
     /// is saved, and a [`resume`](Self::resume) with another description is an error.
-    #[must_use]
     pub fn describe_learning_rates(mut self, schedule: impl Into<String>) -> Self {
         self.settings.learning_rates = Some(schedule.into());
         self

@@ -43,6 +43,7 @@ const KEEP: usize = 2;
 /// the activations that do not fit in memory. Checkpoints of other programs in the same directory stay too; training may continue
 /// from the newest of them, if it has no parameters that are not trained.
 #[derive(Clone)]
+#[must_use]
 pub struct WorkingDir {
     run: Run,
     /// Of the parameters that no checkpoint has.
@@ -157,7 +158,6 @@ impl WorkingDir {
 
     /// Names settings of the training that may differ from the settings of the last step, as in
     /// [`Checkpoints::allow_changes`](crate::Checkpoints::allow_changes).
-    #[must_use]
     pub fn allow_changes<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> Self {
         let allowed = names.into_iter().map(S::into);
         self.state.lock().settings.allowed.extend(allowed);
@@ -166,7 +166,6 @@ impl WorkingDir {
 
     /// Describes the schedule of the learning rates, as in
     /// [`Checkpoints::describe_learning_rates`](crate::Checkpoints::describe_learning_rates).
-    #[must_use]
     pub fn describe_learning_rates(self, schedule: impl Into<String>) -> Self {
         self.state.lock().settings.learning_rates = Some(schedule.into());
         self

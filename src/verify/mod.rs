@@ -22,6 +22,7 @@ use report::Step;
 
 /// Settings of [`verify_with`].
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct VerifyOptions {
     seed: Seed,
     micro_batches: Option<usize>,
@@ -49,7 +50,6 @@ impl VerifyOptions {
     }
 
     /// Sets the seed of the initial values. The default is 0.
-    #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Self {
         self.seed = seed.into();
         self
@@ -57,21 +57,18 @@ impl VerifyOptions {
 
     /// Sets the number of micro-batches, limited by the number of samples. The default is the number of the plan; 1 for
     /// a model that updates running states, such as batch norm, whose statistics are per micro-batch.
-    #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.micro_batches = Some(count);
         self
     }
 
     /// Sets the schedule of the pipeline. The default is the schedule of the plan.
-    #[must_use]
     pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
         self.schedule = Some(schedule.into());
         self
     }
 
     /// Sets the device of plain Burn and of every rank. The default is the CPU.
-    #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
         self.device = device.clone().without_autodiff();
         self
@@ -79,7 +76,6 @@ impl VerifyOptions {
 
     /// Sets the maximum relative difference at which loss and gradients [agree](Verification::agrees). The
     /// default, 1e-4, is for f32: the pipeline adds micro-batches, plain Burn the samples of the whole batch.
-    #[must_use]
     pub fn tolerance(mut self, relative: f64) -> Self {
         self.tolerance = relative;
         self

@@ -76,6 +76,7 @@ where
 ///
 /// Clones share the pipeline.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct PipelineStrategy<M: LearnerModel, B> {
     #[debug(skip)]
     pipeline: Arc<Mutex<Pipeline<M, B>>>,
@@ -100,7 +101,6 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
     /// validation, at the rate that the scheduler would have had. It needs the same data loaders, with the same seeds, and
     /// the same scheduler. What burn-train itself remembers begins anew: the metrics of an interrupted epoch are of its
     /// rest, and early stopping counts from there.
-    #[must_use]
     pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
         self.checkpoints = Some(Arc::new(checkpoints));
         self
@@ -109,14 +109,12 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
     /// Interrupts the training after the step or the validation batch in which one of these signals arrives; it is then saved
     /// to the [checkpoints](Self::checkpoints). `LearningResult::interrupted` has the name of the signal as its reason. After
     /// the training, each of the signals ends the program.
-    #[must_use]
     pub fn end_on(mut self, signals: EndSignals) -> Self {
         self.signals = Some(Arc::new(signals));
         self
     }
 
     /// Sets the device of the model that burn-train returns. The default is the CPU.
-    #[must_use]
     pub fn gather_on(mut self, device: Device) -> Self {
         self.gather = Some(device);
         self
@@ -124,7 +122,6 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
 
     /// Leaves the trained parameters on the ranks: burn-train returns the model without values. For models that do
     /// not fit one device.
-    #[must_use]
     pub fn without_gather(mut self) -> Self {
         self.gather = None;
         self

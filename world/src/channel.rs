@@ -38,13 +38,11 @@ impl Channel {
     }
 
     /// Returns the rank of this process.
-    #[must_use]
     pub const fn rank(&self) -> RankIndex {
         self.rank
     }
 
     /// Returns the number of processes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.roster.size()
     }
@@ -90,7 +88,6 @@ impl Channel {
     }
 
     /// Returns the first failure of a rank, if there is one.
-    #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.core()?.failure()
     }
@@ -104,7 +101,6 @@ impl Channel {
     }
 
     /// Returns what a rank has [reported](Self::report) last.
-    #[must_use]
     pub fn doing(&self, rank: RankIndex) -> Option<String> {
         self.core()?.doing(rank)
     }

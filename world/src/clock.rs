@@ -25,7 +25,6 @@ pub struct Instant(std::time::Instant);
 impl Instant {
     /// Returns the present.
     #[inline]
-    #[must_use]
     pub fn now() -> Self {
         #[cfg(feature = "testing")]
         if let Some(simulation) = current() {
@@ -58,7 +57,6 @@ pub struct Condvar {
 
 impl Condvar {
     /// Creates one that nothing waits for.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             system: std::sync::Condvar::new(),

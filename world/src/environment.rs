@@ -146,7 +146,6 @@ const SLURM_SPECIAL_STEPS: u64 = 0xffff_ff00;
 
 impl Environment {
     /// Returns what no launcher sets: one process.
-    #[must_use]
     pub const fn alone() -> Self {
         Self {
             launcher: Launcher::Alone,

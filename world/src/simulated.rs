@@ -101,7 +101,6 @@ impl State {
 impl Simulated {
     /// Creates the ranks of a world in a simulation, and what breaks their connections. Each frame takes a random time up
     /// to `most`.
-    #[must_use]
     pub fn world(simulation: &Handle, size: usize, most: Duration) -> (Vec<Self>, SimulatedNet) {
         let net = SimulatedNet {
             simulation: simulation.clone(),
@@ -164,7 +163,6 @@ impl Simulated {
 
 impl SimulatedNet {
     /// Returns the process of a rank. A rank is what the engine calls it, before any regrouping.
-    #[must_use]
     pub const fn process(&self, rank: RankIndex) -> Process {
         Process::new(rank.index())
     }

@@ -114,7 +114,6 @@ struct State {
 
 impl Threads {
     /// Creates the ranks of a world, and what breaks their connections.
-    #[must_use]
     pub fn world(size: usize, delays: Delays) -> (Vec<Self>, Net) {
         let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..size).map(|_| channel()).unzip();
         let net = Net(Arc::new(Shared {

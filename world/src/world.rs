@@ -39,7 +39,6 @@ pub struct World {
 
 impl World {
     /// Returns a world of this process alone.
-    #[must_use]
     pub const fn alone() -> Self {
         Self {
             local: Local { rank: 0, size: 1 },
@@ -80,33 +79,28 @@ impl World {
     }
 
     /// Returns the rank of this process. It may be another after the world has [regrouped](Self::regroup).
-    #[must_use]
     pub fn rank(&self) -> RankIndex {
         let core = self.core();
         core.map_or(RankIndex::new(0), |core| core.place().0)
     }
 
     /// Returns the number of processes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.core().map_or(1, |core| core.roster().size())
     }
 
     /// Returns how many times the world has [regrouped](Self::regroup).
-    #[must_use]
     pub fn generation(&self) -> u32 {
         let core = self.core();
         core.map_or(0, |core| core.roster().generation.number)
     }
 
     /// Returns the position of this process on its machine, as it joined.
-    #[must_use]
     pub const fn local(&self) -> Local {
         self.local
     }
 
     /// Returns whether this is the first rank, which prints and publishes for all.
-    #[must_use]
     pub fn is_first(&self) -> bool {
         self.rank().index() == 0
     }
@@ -213,13 +207,11 @@ impl World {
     }
 
     /// Returns the first failure of a rank, if there is one.
-    #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.core().and_then(Core::failure)
     }
 
     /// Returns how long a process may show no sign of life before it is lost; zero in a world of one.
-    #[must_use]
     pub fn lost_after(&self) -> Duration {
         self.core().map_or(Duration::ZERO, Core::lost_after)
     }

@@ -11,6 +11,7 @@ use crate::format::{BATCHES_TRACKED, PyTorchForm, path_in, tracks_batches};
 /// The deviations from an exact match that a load allows. By default none: missing or extra parameters and
 /// other shapes or dtypes cause an error that lists all of them.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct LoadOptions {
     pub(super) allow_extra: bool,
     pub(super) allow_missing: bool,
@@ -31,7 +32,6 @@ pub struct LoadOptions {
 
 impl LoadOptions {
     /// Ignores saved parameters that the model does not have.
-    #[must_use]
     pub fn allow_extra(mut self) -> Self {
         self.allow_extra = true;
         self
@@ -39,21 +39,18 @@ impl LoadOptions {
 
     /// Leaves parameters that were not saved to the next source, see
     /// [`or_else`](tinderbox_deferred::Source::or_else).
-    #[must_use]
     pub fn allow_missing(mut self) -> Self {
         self.allow_missing = true;
         self
     }
 
     /// Treats parameters that were saved in another shape as missing.
-    #[must_use]
     pub fn allow_shape(mut self) -> Self {
         self.allow_shape = true;
         self
     }
 
     /// Casts float types to each other, rounding to nearest, ties to even.
-    #[must_use]
     pub fn cast(mut self) -> Self {
         self.cast = true;
         self
@@ -61,7 +58,6 @@ impl LoadOptions {
 
     /// Renames saved tensors: in every name, replaces the first match of the pattern, where `$1` and
     /// `${name}` refer to groups. Multiple renames are applied one after the other.
-    #[must_use]
     pub fn rename(mut self, pattern: Regex, replacement: impl Into<String>) -> Self {
         self.renames.push((pattern, replacement.into()));
         self
@@ -70,7 +66,6 @@ impl LoadOptions {
     /// Transposes saved two-dimensional tensors whose names match, after all renames: PyTorch stores the
     /// weight of a linear layer as `[out, in]`, Burn as `[in, out]`. [`Self::pytorch`] determines these
     /// automatically.
-    #[must_use]
     pub fn transpose(mut self, pattern: Regex) -> Self {
         self.transposes.push(pattern);
         self
@@ -80,7 +75,6 @@ impl LoadOptions {
     /// `weight` and `bias` of a `BatchNorm`, `GroupNorm`, `InstanceNorm`, `LayerNorm` or `RmsNorm` to `gamma` and
     /// `beta`. Ignores `num_batches_tracked` of a `BatchNorm`, which Burn does not have. Applies after all renames,
     /// so renames only have to map module names.
-    #[must_use]
     pub fn pytorch(mut self, model: &ParameterTable) -> Self {
         for parameter in model.iter() {
             let path = parameter.path.as_str();
@@ -102,7 +96,6 @@ impl LoadOptions {
 
     /// Converts from the layout in which Burn's records store the parameters of this model: transposes the weight of
     /// a `Linear` in column layout. Applies after all renames.
-    #[must_use]
     pub fn burn(mut self, model: &ParameterTable) -> Self {
         let transposed = model.iter().filter(|parameter| parameter.saved_transposed);
         let paths = transposed.map(|parameter| parameter.path.as_str().to_owned());
@@ -112,7 +105,6 @@ impl LoadOptions {
 
     /// Sets the number of reader threads, at least one. The default is the number of cores, at most 8. Reads around the system's
     /// cache use twice as many, because they wait for the disk.
-    #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self

@@ -52,6 +52,7 @@ use crate::work::OperationTimes;
     "Planner {{ machine: {machine:?}, step: {step:?}, partitioner: {:?}, .. }}",
     division.partitioner
 )]
+#[must_use]
 pub struct Planner<'a, B> {
     trace: &'a Trace<B>,
     machine: Machine,
@@ -156,7 +157,6 @@ impl<'a, B: Batch> Planner<'a, B> {
 
     /// Sets the schedule of the step. Stages by [`Partitioner::Chain`] or manual cuts have to fit it; see
     /// [`Machine::with_chunks`]. The other partitioners search for lists where their placement does not.
-    #[must_use]
     pub fn schedule(mut self, schedule: ScheduleKind) -> Self {
         self.step.schedule = schedule;
         self.is_scheduled = true;
@@ -165,7 +165,6 @@ impl<'a, B: Batch> Planner<'a, B> {
 
     /// Divides the ranks of the machine among replicas: each of them has all stages on its part of the ranks, and its share
     /// of the micro-batches ([`Plan::replicas`]). Default: one replica.
-    #[must_use]
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = Some(replicas);
         self
@@ -174,14 +173,12 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// Chooses the number of replicas, and so the number of stages, with the shortest predicted step of those that fit the
     /// memory of the ranks; one for a model with running states. The prediction counts the exchange of gradients, over the
     /// machine's links, and the optimizer's state, which replicas divide.
-    #[must_use]
     pub fn choose_replicas(mut self) -> Self {
         self.replicas = None;
         self
     }
 
     /// Sets the number of micro-batches of a step, of all replicas, at least 1. Default: the number of stages.
-    #[must_use]
     pub fn micro_batches(mut self, count: usize) -> Self {
         self.step.micro_batches = count;
         self.batch = None;
@@ -199,28 +196,24 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// [Measured](Self::times) times are the times of the traced micro-batch: an operation takes as many times longer or
     /// shorter for another one as its time from shapes, so the [rates](Machine::rates) have to be the rates of the measured
     /// device. Cost: a recording and a plan for each number.
-    #[must_use]
     pub fn choose_micro_batches(mut self, batch: &B) -> Self {
         self.batch = Some(batch.clone());
         self
     }
 
     /// Plans micro-batches of so many samples instead of the samples of the traced one.
-    #[must_use]
     pub fn samples(mut self, samples: Option<usize>) -> Self {
         self.samples = samples;
         self
     }
 
     /// Sets the bytes of optimizer state per byte of a parameter. Default: 2, as for Adam.
-    #[must_use]
     pub fn optimizer_states(mut self, per_byte: u64) -> Self {
         self.step.optimizer_states = per_byte;
         self
     }
 
     /// Uses measured times instead of estimates from shapes.
-    #[must_use]
     pub fn times(mut self, times: OperationTimes) -> Self {
         self.times = Some(times);
         self
@@ -228,21 +221,18 @@ impl<'a, B: Batch> Planner<'a, B> {
 
     /// Sets the partitioner. Default: [`Partitioner::Chain`]. [`Partitioner::Auto`] chooses the best of
     /// all, which may have more stages than the machine, with its own schedule.
-    #[must_use]
     pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
         self.division.partitioner = partitioner;
         self
     }
 
     /// Cuts manually, in the order of the forward, instead of by a partitioner.
-    #[must_use]
     pub fn cuts(mut self, cuts: &[Cut]) -> Self {
         self.division.cuts = Some(cuts.to_vec());
         self
     }
 
     /// Sets the rank of every stage for manual cuts, instead of the machine's placement.
-    #[must_use]
     pub fn on_ranks(mut self, stage_to_rank: &[RankIndex]) -> Self {
         self.division.stage_to_rank = Some(stage_to_rank.to_vec());
         self
@@ -253,7 +243,6 @@ impl<'a, B: Batch> Planner<'a, B> {
     /// it has one block with more: operations that stay together, such as a linear layer. For training, it has a fourth of the
     /// parameters, because gradients, the optimizer's state and new values are there too. Sets the number of micro-batches to 1
     /// and the schedule to [`LoopedBfs`](ScheduleKind::LoopedBfs), in which each stage runs all micro-batches in turn.
-    #[must_use]
     pub fn streamed(mut self, budget: MemoryBudget) -> Self {
         // Of a stage that is updated, gradients, the optimizer's state and new values are there too.
         let parts = match self.trace.mode() {
@@ -267,21 +256,18 @@ impl<'a, B: Batch> Planner<'a, B> {
 
     /// Allows the partitioner to recompute activations in the backward, stage by stage, to fit the
     /// memory of ranks. The gradients are the same, bit for bit, dropout included.
-    #[must_use]
     pub fn may_recompute(mut self) -> Self {
         self.step.may_recompute = true;
         self
     }
 
     /// Sets the stages that recompute their activations, overriding the partitioner.
-    #[must_use]
     pub fn recompute(mut self, stages: impl Fn(usize) -> bool + 'a) -> Self {
         self.recompute = Some(Box::new(stages));
         self
     }
 
     /// Omits the text of the stages' programs from the plan, for a smaller file. Text of more than 4 MiB is always omitted.
-    #[must_use]
     pub fn without_programs(mut self) -> Self {
         self.programs = false;
         self

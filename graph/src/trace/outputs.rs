@@ -35,6 +35,7 @@ use crate::batch::{Batch, leaves};
 /// Train such losses with one micro-batch per step, or define them over a micro-batch, which is another
 /// loss: the negatives of a sample are then the negatives of its own micro-batch.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct Outputs {
     pub loss: Option<Tensor<1>>,
     pub over: LossOver,
@@ -109,7 +110,6 @@ impl Outputs {
     ///     Outputs::loss(loss.forward(model.forward(x), targets)).weighted_by(count)
     /// }
     /// ```
-    #[must_use]
     pub fn weighted_by<K: Numeric>(self, count: Tensor<1, K>) -> Self {
         Self {
             is_contradictory: self.is_contradictory || matches!(self.over, LossOver::Sum),
@@ -130,7 +130,6 @@ impl Outputs {
 
     /// Adds a named output. Names may have dots for nesting. A repeated name replaces the earlier
     /// output.
-    #[must_use]
     pub fn with<const D: usize, K: Basic>(
         mut self,
         name: impl Into<String>,
@@ -147,7 +146,6 @@ impl Outputs {
     /// fails if a tensor is missing or has another type.
     ///
     /// In mixed precision the new values have the 16-bit dtype, so the batch must have it too.
-    #[must_use]
     pub fn carry(mut self, values: impl Batch) -> Self {
         let values = leaves(&values).into_iter();
         self.carried

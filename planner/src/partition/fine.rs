@@ -10,7 +10,6 @@ use crate::{Partition, Work};
 /// more is a stage of its own, with the blocks without parameters after it.
 ///
 /// Cost: linear in the work.
-#[must_use]
 pub fn fine(work: &Work, stage_bytes: u64, kept_bytes: u64) -> Partition {
     let blocks = work.blocks.len();
     let mut owned = vec![0_u64; blocks];

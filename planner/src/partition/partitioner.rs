@@ -27,7 +27,6 @@ impl Partitioner {
     pub const ALL: [Self; 4] = [Self::Mixed, Self::Chain, Self::Metis, Self::Auto];
 
     /// Returns its name.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Chain => "chain",

@@ -106,7 +106,6 @@ pub struct PlanStage {
 
 impl PlanStage {
     /// Returns whether the stage holds a parameter, as its owner or as a copy.
-    #[must_use]
     pub fn holds(&self, path: &ParameterPath) -> bool {
         self.parameters.contains(path) || self.copies.contains(path)
     }
@@ -289,7 +288,6 @@ impl PlanFile {
     }
 
     /// Returns the costs of a step for the simulator, where a tick is a nanosecond.
-    #[must_use]
     pub fn costs(&self) -> Costs {
         let stages = self.stages.iter().map(|stage| stage.costs);
         let boundaries = self.boundaries.iter();
@@ -300,7 +298,6 @@ impl PlanFile {
     }
 
     /// Returns the dependencies between stages: boundaries and ties.
-    #[must_use]
     pub fn dependencies(&self) -> Dependencies {
         let ties = self.ties.iter().flat_map(|tie| {
             let owner = tie.owner;

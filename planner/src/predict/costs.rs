@@ -39,7 +39,6 @@ impl StageBytes {
 
     /// Completes the costs of a stage that holds these bytes and trains parameters of so many: its times at the speed of
     /// its rank, the sum and the update of its gradients, and what replicas exchange of them.
-    #[must_use]
     pub fn complete(
         &self,
         costs: StageCosts,

@@ -22,6 +22,7 @@ const TIMES: [(&str, u64); 4] = [
 
 /// The unit and the number of decimals of all numbers in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
 pub struct Scale {
     /// The name of the unit.
     pub unit: &'static str,
@@ -31,13 +32,11 @@ pub struct Scale {
 
 impl Scale {
     /// Returns the scale of a column of bytes: four digits for the largest, so that smaller ones are visible.
-    #[must_use]
     pub fn bytes(values: impl IntoIterator<Item = u64>) -> Self {
         Self::of(&BYTES, values.into_iter().max().unwrap_or(0), 4)
     }
 
     /// Returns the scale of a column of nanoseconds, as [`Scale::bytes`].
-    #[must_use]
     pub fn times(values: impl IntoIterator<Item = u64>) -> Self {
         Self::of(&TIMES, values.into_iter().max().unwrap_or(0), 4)
     }

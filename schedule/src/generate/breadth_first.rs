@@ -27,7 +27,6 @@ pub(super) fn breadth_first(shape: Shape) -> Lists {
 ///
 /// Ranks must be numbered without a gap. A rank whose number is not below the number of stages gets no
 /// list, and [`verify`](crate::verify) rejects the schedule.
-#[must_use]
 pub fn forward_only_on(stage_to_rank: &[RankIndex], micro_batches: usize) -> Schedule {
     let mut schedule = Schedule {
         name: "forward-only".to_owned(),

@@ -86,7 +86,6 @@ pub enum ChunkCounts {
 
 impl ChunkCounts {
     /// Returns whether a number of chunks is supported.
-    #[must_use]
     pub const fn contains(self, chunks: usize) -> bool {
         match self {
             Self::One => chunks == 1,
@@ -180,13 +179,11 @@ impl ScheduleKind {
     }
 
     /// Returns the name, which is also the text and file form.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         self.row().0
     }
 
     /// Returns the placement of stages on ranks.
-    #[must_use]
     pub const fn placement(self) -> Placement {
         match self.chunks() {
             ChunkCounts::Two => Placement::V,
@@ -195,13 +192,11 @@ impl ScheduleKind {
     }
 
     /// Returns the supported numbers of chunks per rank.
-    #[must_use]
     pub const fn chunks(self) -> ChunkCounts {
         self.row().1
     }
 
     /// Returns whether it has `I` and `W`, at least for some micro-batches.
-    #[must_use]
     pub const fn splits_backward(self) -> bool {
         self.row().2
     }

@@ -24,6 +24,7 @@ pub struct ComputeTimes {
 
 /// The times and bytes of one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[must_use]
 pub struct StageCosts {
     /// `F`, in ticks.
     pub forward: u64,
@@ -79,7 +80,6 @@ impl ComputeTimes {
 impl StageCosts {
     /// Creates costs with times only; `B` takes as long as `I` and `W` together, and a micro-batch holds one byte until
     /// its backward is done.
-    #[must_use]
     pub fn of(times: ComputeTimes) -> Self {
         Self {
             forward: times.forward,
@@ -93,7 +93,6 @@ impl StageCosts {
     }
 
     /// Returns the ticks of a program.
-    #[must_use]
     pub const fn time(&self, compute: Compute) -> u64 {
         match compute {
             Compute::Forward => self.forward,
@@ -119,6 +118,7 @@ impl StageCosts {
 
 /// The costs of a message between two ranks. Messages from one rank to another are transferred one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[must_use]
 pub struct LinkCosts {
     /// From the end of the transfer to the arrival, in ticks.
     pub latency: u64,
@@ -148,7 +148,6 @@ pub struct Network {
 
 impl Network {
     /// Returns the costs of the slowest link of pairs of ranks, of which those on one machine have this link.
-    #[must_use]
     pub fn slowest(
         &self,
         within: LinkCosts,
@@ -167,6 +166,7 @@ impl Network {
 
 /// The costs of a step. A tick is any unit of time; measured costs are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
 pub struct Costs {
     /// The costs of each stage.
     pub stages: Vec<StageCosts>,
@@ -191,13 +191,11 @@ pub struct Costs {
 impl Costs {
     /// Creates costs with the same times for every stage; links, updates and overhead have no duration, and an
     /// overlapped pair takes as long as its programs one after the other.
-    #[must_use]
     pub fn uniform(stages: usize, times: ComputeTimes) -> Self {
         Self::of_stages(vec![StageCosts::of(times); stages])
     }
 
     /// Creates costs of different stages; links and overhead have no duration.
-    #[must_use]
     pub fn of_stages(stages: Vec<StageCosts>) -> Self {
         Self {
             stages,
@@ -216,7 +214,6 @@ impl Costs {
     }
 
     /// Returns the costs of the link between two ranks of a replica, of `ranks`: of several replicas, the costs of the slowest.
-    #[must_use]
     pub fn link_between(&self, from: RankIndex, to: RankIndex, ranks: usize) -> LinkCosts {
         let replicas = (0..self.replicas).map(|replica| replica * ranks);
         let pairs = replicas.map(|first| (first + from.index(), first + to.index()));

@@ -17,7 +17,6 @@ impl Costs {
     /// its receive, over the receives that waited. The sum over replicas is
     /// the shortest of several steps. A stage that did not run keeps its times. Programs
     /// of overlapped pairs are ignored, because they slow each other down.
-    #[must_use]
     pub fn with_times<'t>(mut self, steps: impl IntoIterator<Item = &'t Timeline>) -> Self {
         let mut samples = Samples::default();
         for step in steps {

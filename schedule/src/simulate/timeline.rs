@@ -39,7 +39,6 @@ impl Span {
 
     /// Returns whether the rank waited for other ranks. The additions of a sum and the copies of a gather are
     /// short beside the wait.
-    #[must_use]
     pub const fn is_wait(&self) -> bool {
         matches!(
             self.action,
@@ -70,14 +69,12 @@ impl RankTimeline {
     }
 
     /// Returns when the rank began its first action that is more than waiting.
-    #[must_use]
     pub fn start(&self) -> u64 {
         let first = self.spans.iter().find(|span| !span.is_wait());
         first.map_or(0, |span| span.start)
     }
 
     /// Returns when the rank ended its last action.
-    #[must_use]
     pub fn end(&self) -> u64 {
         self.spans.last().map_or(0, |span| span.end)
     }

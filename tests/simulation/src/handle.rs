@@ -40,13 +40,11 @@ impl Handle {
     }
 
     /// Returns the virtual time since the start.
-    #[must_use]
     pub fn now(&self) -> Duration {
         self.state().now()
     }
 
     /// Returns the virtual time for code that counts with [`Instant`]s. Only differences of them are deterministic.
-    #[must_use]
     pub fn instant(&self) -> Instant {
         self.start + self.now()
     }
@@ -96,7 +94,6 @@ impl Handle {
     }
 
     /// Returns the process of the fiber or action that runs.
-    #[must_use]
     pub fn process(&self) -> Option<Process> {
         self.state().process
     }

@@ -23,6 +23,7 @@ const STEP_LIMIT: u64 = 10_000_000;
 
 /// Fibers that are about to run.
 #[derive(derive_more::Debug)]
+#[must_use]
 pub struct Simulation<'a> {
     seed: u64,
     #[debug(skip)]
@@ -37,7 +38,6 @@ pub struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     /// Creates a simulation in which a seed decides every choice.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -49,21 +49,18 @@ impl<'a> Simulation<'a> {
     }
 
     /// Gives every fiber a stack of this size. Default: 1 MiB.
-    #[must_use]
     pub const fn stack_bytes(mut self, stack_bytes: usize) -> Self {
         self.stack_bytes = stack_bytes;
         self
     }
 
     /// Ends with an error at this virtual time. Default: an hour.
-    #[must_use]
     pub const fn time_limit(mut self, time_limit: Duration) -> Self {
         self.time_limit = time_limit;
         self
     }
 
     /// Returns the handle of the simulation, for what is created before it runs.
-    #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }

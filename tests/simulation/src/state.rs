@@ -13,13 +13,11 @@ pub struct Process(usize);
 
 impl Process {
     /// Creates the number of a process.
-    #[must_use]
     pub const fn new(number: usize) -> Self {
         Self(number)
     }
 
     /// Returns the number.
-    #[must_use]
     pub const fn index(self) -> usize {
         self.0
     }

@@ -40,6 +40,7 @@ pub enum ExportLayout {
 
 /// Options of an export.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct ExportOptions {
     /// The files. By default `safetensors`.
     pub format: ExportFormat,
@@ -74,7 +75,6 @@ impl Default for ExportOptions {
 
 impl ExportOptions {
     /// Writes PyTorch's names and layouts of the parameters of this model, see [`ExportLayout::PyTorch`].
-    #[must_use]
     pub fn pytorch(self, model: &ParameterTable) -> Self {
         Self {
             layout: ExportLayout::PyTorch,
@@ -84,7 +84,6 @@ impl ExportOptions {
     }
 
     /// Adds a [rename](Self::renames); `$1` and `${name}` in the replacement refer to groups.
-    #[must_use]
     pub fn rename(mut self, pattern: Regex, replacement: impl Into<String>) -> Self {
         self.renames.push((pattern, replacement.into()));
         self

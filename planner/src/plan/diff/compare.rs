@@ -47,7 +47,6 @@ impl PlanFile {
 
 impl PlanDiff {
     /// Returns whether the plans are the same.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
