@@ -104,7 +104,7 @@ struct Receiver {
     /// None until the channel is opened.
     handler: OnceLock<Arc<dyn Handler>>,
     /// What arrived before. Locked while a frame is given to the handler.
-    early: Mutex<Vec<(RankIndex, Vec<u8>, Vec<Buffer>)>>,
+    early: Mutex<Vec<(RankIndex, Received)>>,
 }
 
 impl Core {
@@ -312,8 +312,8 @@ impl Core {
         let mut early = locked(&receiver.early);
         receiver.handler.get_or_init(|| handler.clone());
         drop(channels);
-        for (from, header, pieces) in early.drain(..) {
-            handler.received(from, &header, pieces);
+        for (from, frame) in early.drain(..) {
+            handler.received(from, &frame.header, frame.pieces);
         }
         drop(early);
         if let Some(failure) = self.failure() {
@@ -386,7 +386,10 @@ impl Core {
                 let mut early = locked(&receiver.early);
                 match receiver.handler.get() {
                     Some(handler) => handler.received(from, rest, frame.pieces),
-                    None => early.push((from, rest.to_vec(), frame.pieces)),
+                    None => {
+                        let header = rest.to_vec();
+                        early.push((from, Received { header, ..frame }));
+                    }
                 }
             }
         }
