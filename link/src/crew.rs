@@ -222,22 +222,30 @@ impl<E: Send + 'static, C: Channels> Drop for End<E, C> {
 mod tests {
     use std::time::Instant;
 
-    use crossbeam_channel::{Receiver, Sender, bounded};
+    use crossbeam_channel::bounded;
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::Crossbeam;
+    use crate::{Host, Receiver, Sender};
 
     type Request = Box<dyn FnOnce(RankIndex) + Send>;
-    type Calls = Crew<Request, String, Crossbeam>;
+    type Calls = Crew<Request, String, Host>;
+
+    /// Runs the closures sent to a rank.
+    fn serve(rank: RankIndex, requests: &Receiver<Request>) {
+        let (endless, never) = (Host.signal(), Host.deadline(Duration::MAX));
+        while let Received::Message(call) = Host.receive(requests, &endless, never) {
+            call(rank);
+        }
+    }
 
     /// Ranks that run the closures sent to them.
-    fn start(ranks: usize) -> (Calls, Abort<String, Crossbeam>) {
+    fn start(ranks: usize) -> (Calls, Abort<String, Host>) {
         let abort = Abort::default();
         let member = |rank| Member {
             link: RankIndex::new(rank),
             body: |rank: &mut RankIndex, requests: &Receiver<Request>| {
-                requests.iter().for_each(|call| call(*rank));
+                serve(*rank, requests);
             },
         };
         let members = (0..ranks).map(member).collect();
@@ -255,7 +263,7 @@ mod tests {
         let make = |_, reply: Sender<(RankIndex, usize)>| -> Request {
             let run = run.clone();
             Box::new(move |rank| {
-                let _ = reply.send((rank, run(rank)));
+                let _ = Host.send(&reply, (rank, run(rank)));
             })
         };
         crew.ask_while(timeout, || false, make)
@@ -283,11 +291,11 @@ mod tests {
     /// A part of the ranks, the others of which are elsewhere.
     #[test]
     fn a_part_of_the_ranks_has_their_numbers() {
-        let abort = Abort::<String, Crossbeam>::default();
+        let abort = Abort::<String, Host>::default();
         let member = |rank| Member {
             link: RankIndex::new(rank),
             body: |rank: &mut RankIndex, requests: &Receiver<Request>| {
-                requests.iter().for_each(|call| call(*rank));
+                serve(*rank, requests);
             },
         };
         let (first, lost) = (RankIndex::new(3), |rank| format!("rank {rank} is lost"));
@@ -341,7 +349,7 @@ mod tests {
         let make = |_, reply: Sender<(RankIndex, usize)>| -> Request {
             let waits = waits.clone();
             Box::new(move |rank| {
-                let _ = reply.send((rank, waits(rank)));
+                let _ = Host.send(&reply, (rank, waits(rank)));
             })
         };
         let replies = crew.ask_while(Duration::from_millis(5), progressed, make);

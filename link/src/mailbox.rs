@@ -169,9 +169,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Crossbeam;
+    use crate::Host;
 
-    type End = Mailbox<usize, usize, Crossbeam>;
+    type End = Mailbox<usize, usize, Host>;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -179,7 +179,7 @@ mod tests {
         RankIndex::new(number)
     }
 
-    fn pair(timeout: Duration) -> (End, End, Abort<&'static str, Crossbeam>) {
+    fn pair(timeout: Duration) -> (End, End, Abort<&'static str, Host>) {
         let abort = Abort::default();
         let mut ends = mailboxes(2, &abort, timeout);
         let second = ends.pop().unwrap();

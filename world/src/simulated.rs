@@ -1,13 +1,13 @@
 //! An engine between the processes of a simulation, with faults, for tests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tinderbox_schedule::RankIndex;
 use tinderbox_simulation::{Event, Handle, Process, Report, Simulation, SimulationError};
 
-use crate::clock::locked;
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::environment::Local;
 use crate::error::WorldError;
@@ -199,7 +199,7 @@ impl SimulatedNet {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
+        self.state.lock()
     }
 
     /// Ends all connections of a process. The others notice if there is a reason.

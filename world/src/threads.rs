@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Barrier, Mutex, MutexGuard};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tinderbox_schedule::RankIndex;
 use tinderbox_simulation::Random;
 
-use crate::clock::locked;
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::environment::{Environment, Launcher, Local};
 use crate::error::WorldError;
@@ -165,7 +165,7 @@ impl Threads {
 
 impl Net {
     fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.0.state)
+        self.0.state.lock()
     }
 
     fn size(&self) -> usize {
@@ -316,7 +316,7 @@ impl Outbox for ThreadsOutbox {
         let pairs = others(self.rank, self.net.size()).map(|other| (self.rank, other));
         self.net.end_all(pairs, "its process has ended");
         self.net.put(self.rank, None);
-        let thread = locked(&self.thread).take();
+        let thread = self.thread.lock().take();
         // A panic of a handler was reported by its hook.
         let _ = thread.map(thread::JoinHandle::join);
     }
