@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::channels::Channels;
+use crate::channels::{Channels, Host};
 
 /// The stop signal that all ranks share, and the reason of the first failure. Clones share the signal and the
 /// reason.
-pub struct Abort<E: Send + 'static, C: Channels> {
+pub struct Abort<E: Send + 'static, C: Channels = Host> {
     channels: C,
     first: Arc<C::Cell<First<E>>>,
     signal: C::Signal,
@@ -95,7 +95,6 @@ impl<E: Send + 'static, C: Channels> fmt::Debug for Abort<E, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Host;
 
     #[test]
     fn the_first_reason_is_returned_once() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tinderbox_schedule::RankIndex;
 
 use crate::abort::Abort;
-use crate::channels::{Channels, Received};
+use crate::channels::{Channels, Host, Received};
 use crate::error::CrewError;
 
 /// How long a stop waits for the threads to end. Ranks that wait for a message or a request end at once; a rank that
@@ -28,7 +28,7 @@ pub struct Member<L, B> {
 /// joins their threads.
 ///
 /// `Q` is the type of a request, `E` the reason of a failure.
-pub struct Crew<Q: Send + 'static, E: Send + 'static, C: Channels> {
+pub struct Crew<Q: Send + 'static, E: Send + 'static, C: Channels = Host> {
     /// The lowest rank of the crew.
     first: usize,
     requests: Vec<C::Sender<Q>>,
@@ -226,7 +226,7 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::{Host, Receiver, Sender};
+    use crate::{Receiver, Sender};
 
     type Request = Box<dyn FnOnce(RankIndex) + Send>;
     type Calls = Crew<Request, String, Host>;

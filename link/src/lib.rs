@@ -17,9 +17,9 @@
 //! use tinderbox_schedule::RankIndex;
 //!
 //! type Reply = Sender<(RankIndex, u32)>;
-//! type Link = Mailbox<&'static str, u32, Host>;
+//! type Link = Mailbox<&'static str, u32>;
 //!
-//! let abort = Abort::<String, Host>::default();
+//! let abort: Abort<String> = Abort::default();
 //! let members = mailboxes(2, &abort, Duration::from_secs(5))
 //!     .into_iter()
 //!     .map(|link| Member {

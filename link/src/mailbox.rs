@@ -8,7 +8,7 @@ use std::time::Duration;
 use tinderbox_schedule::RankIndex;
 
 use crate::abort::Abort;
-use crate::channels::{Channels, Received};
+use crate::channels::{Channels, Host, Received};
 use crate::error::MailboxError;
 
 struct Letter<K, V> {
@@ -21,7 +21,7 @@ struct Letter<K, V> {
 ///
 /// Every message has a key that identifies it between its two ranks. Messages may arrive in any order; one that
 /// arrives before it is polled is stored.
-pub struct Mailbox<K: Send + 'static, V: Send + 'static, C: Channels> {
+pub struct Mailbox<K: Send + 'static, V: Send + 'static, C: Channels = Host> {
     channels: C,
     rank: RankIndex,
     inbox: C::Receiver<Letter<K, V>>,
@@ -169,7 +169,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Host;
 
     type End = Mailbox<usize, usize, Host>;
 

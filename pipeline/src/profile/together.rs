@@ -2,8 +2,8 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use rayon::ThreadPoolBuilder;
 
 use crate::ProfileError;
@@ -45,7 +45,7 @@ impl Repeated {
         let mut results = Vec::new();
         for turn in 0..self.warm_up + self.repetitions {
             let made = ranks.broadcast(|rank| {
-                let mut prepared = states[rank.index()].lock().expect(CAUGHT);
+                let mut prepared = states[rank.index()].lock();
                 // After an error, a rank runs nothing more.
                 let (pool, state) = prepared.as_mut().ok()?;
                 let made = caught(|| pool.install(|| run(state)));
@@ -56,14 +56,11 @@ impl Repeated {
             }
         }
         for prepared in states {
-            prepared.into_inner().expect(CAUGHT)?;
+            prepared.into_inner()?;
         }
         Ok(results)
     }
 }
-
-/// Why a rank leaves no lock poisoned.
-const CAUGHT: &str = "panics are caught";
 
 /// Returns a panic as an error.
 fn caught<T>(run: impl FnOnce() -> Result<T, ProfileError>) -> Result<T, ProfileError> {

@@ -3,7 +3,7 @@
 //! In order: a module uses only those before it.
 //!
 //! ```text
-//! points caught locked wire digest loss_scale learning_rates clip pieces optimizer settings  values, and how they are updated
+//! points caught wire digest loss_scale learning_rates clip pieces optimizer settings  values, and how they are updated
 //! program round link progress streamed stage                                   what a rank has
 //! executor pass execute                                                                how it runs its list
 //! snapshots ranks                                                                 ranks, wherever they are
@@ -21,7 +21,6 @@ mod execute;
 mod executor;
 mod learning_rates;
 mod link;
-mod locked;
 mod loss_scale;
 mod optimizer;
 mod pass;

@@ -1,12 +1,12 @@
 //! The progress of a rank with a request of the driver.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tinderbox_deferred::{Observer, ParameterPath};
 use tinderbox_world::Channel;
 
-use super::locked::locked;
 use crate::schedule::{Action, RankIndex};
 
 /// Counts the values that a rank computes or reads and the actions that it runs, for the driver, which
@@ -41,11 +41,11 @@ impl RankProgress {
 
     /// Resets the counts for another request.
     pub(crate) fn restart(&self) {
-        *locked(&self.counts) = Default::default();
+        *self.counts.lock() = Default::default();
     }
 
     pub(crate) fn counted(&self) -> Counted {
-        let (counted, advanced) = *locked(&self.counts);
+        let (counted, advanced) = *self.counts.lock();
         // A source reports bytes during a read, at its end, or both.
         let bytes = counted.bytes.max(advanced);
         Counted { bytes, ..counted }
@@ -53,13 +53,13 @@ impl RankProgress {
 
     /// Reports that an action begins.
     pub(crate) fn begin_action(&self, round: u64, action: Action) {
-        *locked(&self.doing) = Some((round, action));
+        *self.doing.lock() = Some((round, action));
         self.report();
     }
 
     /// Returns the action that was begun last, in words.
     pub(crate) fn doing(&self) -> Option<String> {
-        let doing = *locked(&self.doing);
+        let doing = *self.doing.lock();
         doing.map(|(round, action)| format!("`{action}` of round {round}"))
     }
 
@@ -111,17 +111,17 @@ impl Watch {
 
 impl Observer for RankProgress {
     fn begin(&self, parameters: usize, _: u64) {
-        locked(&self.counts).0.begun += parameters as u64;
+        self.counts.lock().0.begun += parameters as u64;
         self.report();
     }
 
     fn advanced(&self, bytes: u64) {
-        locked(&self.counts).1 += bytes;
+        self.counts.lock().1 += bytes;
         self.report();
     }
 
     fn completed(&self, _: &ParameterPath, bytes: u64) {
-        let (counted, _) = &mut *locked(&self.counts);
+        let (counted, _) = &mut *self.counts.lock();
         (counted.made, counted.bytes) = (counted.made + 1, counted.bytes + bytes);
         self.report();
     }

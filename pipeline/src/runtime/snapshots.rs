@@ -11,10 +11,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::DynTensor;
+use tinderbox_link::Awaited;
 use tinderbox_world::Buffer;
 
 use crate::runtime::digest::ReadError;
-use crate::runtime::locked::Awaited;
 use crate::runtime::optimizer::OptimizerSnapshot;
 use crate::runtime::pieces::Piece;
 use crate::runtime::stage::Stage;

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::fs::{File, create_dir_all};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use burn::tensor::Device;
+use parking_lot::Mutex;
 use tinderbox_deferred::SourceError;
 use tinderbox_fake::DynTensor;
 use tinderbox_world::Buffer;
@@ -14,7 +14,6 @@ use tinderbox_world::Buffer;
 use crate::ActionError;
 use crate::kept::Holders;
 use crate::runtime::caught::device_failed;
-use crate::runtime::locked::locked;
 use crate::runtime::streamed::Activation;
 use crate::runtime::wire::{TensorType, lend_compact};
 
@@ -49,7 +48,7 @@ impl Spill {
 
     /// Forgets what a step has written. The file and its blocks are gone then.
     pub(crate) fn clear(&self) {
-        *locked(&self.written) = Written::default();
+        *self.written.lock() = Written::default();
     }
 
     /// Writes an activation, if it is not there already, and drops it.
@@ -60,7 +59,7 @@ impl Spill {
         holders: Holders,
     ) -> Result<(), ActionError> {
         // A write that panics ends the step.
-        let mut written = locked(&self.written);
+        let mut written = self.written.lock();
         if let Some(place) = written.values.get_mut(&activation) {
             place.holders = holders;
             return Ok(());
@@ -101,7 +100,7 @@ impl Spill {
         activation: Activation,
         device: &Device,
     ) -> Result<(DynTensor, Holders), SourceError> {
-        let mut written = locked(&self.written);
+        let mut written = self.written.lock();
         let Written { file, values, .. } = &mut *written;
         let failed = |source| SourceError::Failed {
             described: format!("the activations in {}", self.dir.display()),

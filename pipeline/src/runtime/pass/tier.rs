@@ -1,15 +1,14 @@
 //! Parameters in the memory of the host, between the source and a device with its own memory.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Mutex;
 
 use burn::tensor::Device;
+use parking_lot::Mutex;
 use tinderbox_deferred::{Observer, Request, Source, SourceError, read_values};
 use tinderbox_fake::DynTensor;
 
 use super::pass::Pass;
 use super::spill::moved;
-use crate::runtime::locked::locked;
 use crate::runtime::streamed::Item;
 
 /// The parameters that stay in the memory of the host.
@@ -47,7 +46,7 @@ impl HostTier {
         let chosen = pass
             .plan
             .behind(self.limit_bytes, |item| position(item).is_some());
-        let held = &mut *locked(&self.held);
+        let held = &mut *self.held.lock();
         held.chosen = chosen.into_iter().filter_map(position).collect();
         held.values.retain(|at, value| {
             held.chosen.contains(at) && pass.dtypes.get(at) == Some(&value.dtype())
@@ -61,7 +60,7 @@ impl HostTier {
         source: &dyn Source,
         observer: &dyn Observer,
     ) -> Result<Vec<DynTensor>, SourceError> {
-        let mut held = locked(&self.held);
+        let mut held = self.held.lock();
         let missing = requested.iter();
         let missing = missing.filter(|(at, _)| !held.values.contains_key(at));
         let missing: Vec<&(usize, Request)> = missing.collect();

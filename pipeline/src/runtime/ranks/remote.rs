@@ -5,10 +5,11 @@
 //! else fills, and the protocol of `tinderbox-link` stays as it is.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_link::{Mailbox, MailboxError, mailboxes};
@@ -20,8 +21,6 @@ use super::threads::{Start, Threads};
 use crate::error::Result;
 use crate::runtime::execute::RankCall;
 use crate::runtime::link::{Abort, Link, Tag};
-use crate::runtime::locked::locked;
-use crate::runtime::points::System;
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::snapshots::{Backups, Part};
 use crate::runtime::wire::{TensorType, lend, tensors};
@@ -50,8 +49,8 @@ enum Header {
 /// The receiving side: fills the mailboxes.
 struct Inbox {
     own: RankIndex,
-    messages: Mutex<Vec<Mailbox<Tag, Vec<DynTensor>, System>>>,
-    payloads: Mutex<Vec<Mailbox<u64, Payload, System>>>,
+    messages: Mutex<Vec<Mailbox<Tag, Vec<DynTensor>>>>,
+    payloads: Mutex<Vec<Mailbox<u64, Payload>>>,
     notices: Mutex<Notices>,
     abort: Abort,
     /// What this process keeps of another one.
@@ -64,7 +63,7 @@ impl Inbox {
         match postcard::from_bytes(header).ok()? {
             Header::Message { tag, types } => {
                 let values = tensors(types, pieces)?;
-                let ports = locked(&self.messages);
+                let ports = self.messages.lock();
                 // A failure is reported to the thread that waits.
                 let _ = ports.get(from.index())?.send(self.own, tag, values);
             }
@@ -74,17 +73,17 @@ impl Inbox {
                 types,
             } => {
                 let payload = (value, tensors(types, pieces)?);
-                let ports = locked(&self.payloads);
+                let ports = self.payloads.lock();
                 let _ = ports.get(from.index())?.send(self.own, sequence, payload);
             }
             Header::Notice(notice) => {
-                let mut notices = locked(&self.notices);
+                let mut notices = self.notices.lock();
                 notices.add(from, notice);
                 self.refuse(&notices);
             }
             Header::State(part) => self.backups.as_ref()?.put(from, part, pieces)?,
             Header::Ended { call, payloads } => {
-                let mut notices = locked(&self.notices);
+                let mut notices = self.notices.lock();
                 notices.ended.insert(from, (call, payloads));
                 self.refuse(&notices);
             }
@@ -124,13 +123,13 @@ impl Handler for Inbox {
 struct Remote {
     channel: Arc<Channel>,
     inbox: Arc<Inbox>,
-    payloads: Mailbox<u64, Payload, System>,
+    payloads: Mailbox<u64, Payload>,
     sequence: u64,
 }
 
 /// The link of a process' rank.
 struct ProcessLink {
-    mailbox: Mailbox<Tag, Vec<DynTensor>, System>,
+    mailbox: Mailbox<Tag, Vec<DynTensor>>,
     /// The driver's: it closes even if this rank is stuck.
     channel: Weak<Channel>,
     abort: Abort,
@@ -270,7 +269,7 @@ impl Remote {
 
     /// Sets the payload that this process waits for; a process that has ended without it stops this one.
     fn wait_for(&self, sequence: Option<u64>) {
-        let mut notices = locked(&self.inbox.notices);
+        let mut notices = self.inbox.notices.lock();
         notices.awaited = sequence;
         self.inbox.refuse(&notices);
     }
@@ -298,7 +297,7 @@ impl Drop for Remote {
         if std::thread::panicking() {
             return;
         }
-        let call = locked(&self.inbox.notices).call();
+        let call = self.inbox.notices.lock().call();
         let payloads = self.sequence;
         self.send(To::All, &Header::Ended { call, payloads }, &[]);
     }
@@ -360,7 +359,7 @@ impl Ranks for Processes {
     fn announce(&self, notice: Notice) {
         if let Some(remote) = &self.remote {
             remote.send(To::All, &Header::Notice(notice.clone()), &[]);
-            let mut notices = locked(&remote.inbox.notices);
+            let mut notices = remote.inbox.notices.lock();
             notices.begin(notice);
             remote.inbox.refuse(&notices);
         }

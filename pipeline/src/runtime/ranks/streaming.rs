@@ -1,8 +1,9 @@
 //! A rank whose stages have their parameters only while they run.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tinderbox_fake::Mode;
 
 use super::ranks::Ranks;
@@ -10,7 +11,6 @@ use super::threads::Threads;
 use crate::PipelineError;
 use crate::error::Result;
 use crate::runtime::execute::RankCall;
-use crate::runtime::locked::locked;
 use crate::runtime::pass::Passes;
 use crate::runtime::program::CutProgram;
 use crate::runtime::round::{Reported, Round};
@@ -22,7 +22,7 @@ pub(crate) struct SharedPasses(Arc<Mutex<Option<Passes>>>);
 
 impl SharedPasses {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Passes>> {
-        locked(&self.0)
+        self.0.lock()
     }
 }
 

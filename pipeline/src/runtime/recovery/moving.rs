@@ -9,12 +9,12 @@ use burn_pack::Scalar;
 use bytes::Bytes;
 use tinderbox_deferred::{ParameterPath, ParameterTable, Values};
 use tinderbox_fake::{DynTensor, FakeError};
+use tinderbox_link::Awaited;
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
 use crate::cut::Layout;
 use crate::error::Result;
 use crate::runtime::digest::joined;
-use crate::runtime::locked::Awaited;
 use crate::runtime::optimizer::{StateFields, StateTensor};
 use crate::runtime::snapshots::{Contents, Item, Name};
 use crate::runtime::streamed::State;

@@ -1,12 +1,13 @@
 //! Continues after a loss: regroups, plans again, moves the state, and starts the ranks again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterPath, Values};
-use tinderbox_world::clock::Instant;
+use tinderbox_link::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::ledger::{Holdings, INITIAL, Ledger, newest_version};

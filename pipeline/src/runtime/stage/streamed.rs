@@ -1,9 +1,10 @@
 //! A stage whose parameters are there only while it runs.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use burn::tensor::DType;
+use parking_lot::Mutex;
 use tinderbox_deferred::{PartialModule, ProgramInput, Source};
 
 use super::stage::{RankSetup, Stage};

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use burn::optim::DynState;
 use burn::tensor::{DType, Device, TensorData};
+use parking_lot::Mutex;
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
     Observer, ParameterPath, ParameterTable, Request, Rows, Source, SourceError, read_values,
@@ -17,7 +18,6 @@ use crate::Plan;
 use crate::kept::Holders;
 use crate::runtime::digest::ReadError;
 use crate::runtime::learning_rates::StepRates;
-use crate::runtime::locked::locked;
 use crate::runtime::optimizer::{SavedOptimizer, SavedState, StateFields};
 use crate::schedule::{MicroBatchIndex, StageIndex};
 
@@ -69,21 +69,21 @@ pub(crate) struct States(pub(crate) Mutex<HashMap<ParameterPath, State>>);
 
 impl SavedOptimizer for States {
     fn fields(&self, path: &ParameterPath) -> StateFields {
-        match locked(&self.0).get(path) {
+        match self.0.lock().get(path) {
             Some(State::Read(fields, _)) => fields.clone(),
             _ => StateFields::default(),
         }
     }
 
     fn state(&self, path: &ParameterPath) -> Option<DynState> {
-        match locked(&self.0).get(path) {
+        match self.0.lock().get(path) {
             Some(State::Kept(state)) => Some(state.clone()),
             _ => None,
         }
     }
 
     fn read(&self, path: &ParameterPath, _: &dyn Observer) -> Result<Vec<TensorData>, ReadError> {
-        match locked(&self.0).remove(path) {
+        match self.0.lock().remove(path) {
             Some(State::Read(_, data)) => Ok(data),
             _ => Ok(Vec::new()),
         }
