@@ -59,11 +59,6 @@ impl<K: Ord + Send + 'static, V: Send + 'static, C: Channels> Mailbox<K, V, C> {
         self.rank
     }
 
-    /// Returns the maximum time of a wait for a message.
-    pub fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     /// Announces that a message will be polled. A mailbox accepts messages at any time, so this only checks for an
     /// abort, to fail early.
     ///
