@@ -40,7 +40,7 @@
 //! pages <- { deferred, pipeline, checkpoint }         { checkpoint, pipeline } <- cli
 //! path <- { deferred, planner, world }      schedule <- { link, world, planner } <- pipeline
 //! { deferred, planner } <- graph <- pipeline
-//! world <- { world-mpi, tinderbox }           simulation <- { link, world }, in tests
+//! link <- world <- { world-mpi, tinderbox }   simulation <- { link, world }, in tests
 //! tinderbox <- { train, gpu-check }           derive <- graph
 //! ```
 //!
@@ -51,8 +51,8 @@
 //! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
 //! | [`tinderbox_schedule`](schedule) | schedules as data: generated, read, verified, simulated, found, drawn | Burn, threads |
 //! | `tinderbox_simulation` | fibers, a virtual clock and seeded choices, in which links and worlds run for tests | the rest |
-//! | `tinderbox_link` | messages matched by tag, a stop that wakes every wait, model-checked | tensors |
-//! | `tinderbox_world` | processes as ranks: launchers, frames, calls of all, the shutdown protocol, gRPC | tensors, threads of ranks |
+//! | `tinderbox_link` | messages matched by tag, a stop that wakes every wait, model-checked; the clock, waits and threads that a simulation replaces | tensors |
+//! | `tinderbox_world` | processes as ranks: launchers, frames, calls of all, the shutdown protocol, gRPC | tensors |
 //! | `tinderbox_world_mpi` | the same frames over MPI | gRPC |
 //! | `tinderbox_path` | the path of a parameter, the text of an error with its causes | the rest |
 //! | [`tinderbox_planner`](planner) | machines, partitioners, predictions, the plan file and its views | Burn, threads |

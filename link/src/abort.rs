@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::channels::Channels;
+use crate::channels::{Channels, Host};
 
 /// The stop signal that all ranks share, and the reason of the first failure. Clones share the signal and the
 /// reason.
-pub struct Abort<E: Send + 'static, C: Channels> {
+pub struct Abort<E: Send + 'static, C: Channels = Host> {
     channels: C,
     first: Arc<C::Cell<First<E>>>,
     signal: C::Signal,
@@ -95,11 +95,10 @@ impl<E: Send + 'static, C: Channels> fmt::Debug for Abort<E, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Crossbeam;
 
     #[test]
     fn the_first_reason_is_returned_once() {
-        let abort = Abort::<_, Crossbeam>::default();
+        let abort = Abort::<_, Host>::default();
         assert!(!abort.is_triggered());
         assert_eq!(abort.take_reason(), None);
         abort.trigger("first");
@@ -113,13 +112,13 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_after_the_end() {
-        let abort = Abort::<_, Crossbeam>::default();
+        let abort = Abort::<_, Host>::default();
         assert_eq!(abort.close(), None);
         assert!(abort.is_triggered());
         abort.trigger("late");
         assert_eq!(abort.take_reason(), None);
 
-        let abort = Abort::<_, Crossbeam>::default();
+        let abort = Abort::<_, Host>::default();
         abort.trigger("in time");
         assert_eq!(abort.close(), Some("in time"));
         assert_eq!(format!("{abort:?}"), "Abort { triggered: true }");

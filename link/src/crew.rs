@@ -6,7 +6,7 @@ use std::time::Duration;
 use tinderbox_schedule::RankIndex;
 
 use crate::abort::Abort;
-use crate::channels::{Channels, Received};
+use crate::channels::{Channels, Host, Received};
 use crate::error::CrewError;
 
 /// How long a stop waits for the threads to end. Ranks that wait for a message or a request end at once; a rank that
@@ -28,7 +28,7 @@ pub struct Member<L, B> {
 /// joins their threads.
 ///
 /// `Q` is the type of a request, `E` the reason of a failure.
-pub struct Crew<Q: Send + 'static, E: Send + 'static, C: Channels> {
+pub struct Crew<Q: Send + 'static, E: Send + 'static, C: Channels = Host> {
     /// The lowest rank of the crew.
     first: usize,
     requests: Vec<C::Sender<Q>>,
@@ -222,22 +222,30 @@ impl<E: Send + 'static, C: Channels> Drop for End<E, C> {
 mod tests {
     use std::time::Instant;
 
-    use crossbeam_channel::{Receiver, Sender, bounded};
+    use crossbeam_channel::bounded;
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::Crossbeam;
+    use crate::{Receiver, Sender};
 
     type Request = Box<dyn FnOnce(RankIndex) + Send>;
-    type Calls = Crew<Request, String, Crossbeam>;
+    type Calls = Crew<Request, String, Host>;
+
+    /// Runs the closures sent to a rank.
+    fn serve(rank: RankIndex, requests: &Receiver<Request>) {
+        let (endless, never) = (Host.signal(), Host.deadline(Duration::MAX));
+        while let Received::Message(call) = Host.receive(requests, &endless, never) {
+            call(rank);
+        }
+    }
 
     /// Ranks that run the closures sent to them.
-    fn start(ranks: usize) -> (Calls, Abort<String, Crossbeam>) {
+    fn start(ranks: usize) -> (Calls, Abort<String, Host>) {
         let abort = Abort::default();
         let member = |rank| Member {
             link: RankIndex::new(rank),
             body: |rank: &mut RankIndex, requests: &Receiver<Request>| {
-                requests.iter().for_each(|call| call(*rank));
+                serve(*rank, requests);
             },
         };
         let members = (0..ranks).map(member).collect();
@@ -255,7 +263,7 @@ mod tests {
         let make = |_, reply: Sender<(RankIndex, usize)>| -> Request {
             let run = run.clone();
             Box::new(move |rank| {
-                let _ = reply.send((rank, run(rank)));
+                let _ = Host.send(&reply, (rank, run(rank)));
             })
         };
         crew.ask_while(timeout, || false, make)
@@ -283,11 +291,11 @@ mod tests {
     /// A part of the ranks, the others of which are elsewhere.
     #[test]
     fn a_part_of_the_ranks_has_their_numbers() {
-        let abort = Abort::<String, Crossbeam>::default();
+        let abort = Abort::<String, Host>::default();
         let member = |rank| Member {
             link: RankIndex::new(rank),
             body: |rank: &mut RankIndex, requests: &Receiver<Request>| {
-                requests.iter().for_each(|call| call(*rank));
+                serve(*rank, requests);
             },
         };
         let (first, lost) = (RankIndex::new(3), |rank| format!("rank {rank} is lost"));
@@ -341,7 +349,7 @@ mod tests {
         let make = |_, reply: Sender<(RankIndex, usize)>| -> Request {
             let waits = waits.clone();
             Box::new(move |rank| {
-                let _ = reply.send((rank, waits(rank)));
+                let _ = Host.send(&reply, (rank, waits(rank)));
             })
         };
         let replies = crew.ask_while(Duration::from_millis(5), progressed, make);

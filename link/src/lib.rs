@@ -4,18 +4,22 @@
 //! ranks, collects one reply from each, and when one fails, stops all of them and returns the reason. Ranks and driver
 //! share an [`Abort`].
 //!
+//! Crates that build on this one wait, read the time and start threads by its [`Awaited`], [`Instant`] and [`Thread`], so that a
+//! simulation can run them too.
+//!
 //! This crate does not depend on tensors: a message is a key and a value of any types. It does not transport
 //! messages between processes; another transport has to follow the rules below.
 //!
 //! ```
 //! use std::time::Duration;
-//! use tinderbox_link::{Abort, Crew, CrewError, Crossbeam, Mailbox, Member, mailboxes};
+//! use tinderbox_link::{Abort, Channels, Crew, CrewError, Host, Mailbox, Member, Received, mailboxes};
+//! use tinderbox_link::{Receiver, Sender};
 //! use tinderbox_schedule::RankIndex;
 //!
-//! type Reply = crossbeam_channel::Sender<(RankIndex, u32)>;
-//! type Link = Mailbox<&'static str, u32, Crossbeam>;
+//! type Reply = Sender<(RankIndex, u32)>;
+//! type Link = Mailbox<&'static str, u32>;
 //!
-//! let abort = Abort::<String, Crossbeam>::default();
+//! let abort: Abort<String> = Abort::default();
 //! let members = mailboxes(2, &abort, Duration::from_secs(5))
 //!     .into_iter()
 //!     .map(|link| Member {
@@ -23,13 +27,15 @@
 //!         body: {
 //!             let abort = abort.clone();
 //!             // Both send a number to the other and reply what they got, until one gets a zero.
-//!             move |link: &mut Link, requests: &crossbeam_channel::Receiver<(u32, Reply)>| {
+//!             move |link: &mut Link, requests: &Receiver<(u32, Reply)>| {
 //!                 let other = RankIndex::new(1 - link.rank().index());
-//!                 for (number, reply) in requests {
+//!                 let never = Host.deadline(Duration::MAX);
+//!                 let next = || Host.receive(requests, abort.signal(), never);
+//!                 while let Received::Message((number, reply)) = next() {
 //!                     let sent = link.send(other, "number", number);
 //!                     match sent.and_then(|()| link.poll(other, "number")) {
 //!                         Ok(0) => return abort.trigger(format!("rank {} got a zero", link.rank())),
-//!                         Ok(got) => drop(reply.send((link.rank(), got))),
+//!                         Ok(got) => drop(Host.send(&reply, (link.rank(), got))),
 //!                         Err(error) => return abort.trigger(error.to_string()),
 //!                     }
 //!                 }
@@ -98,7 +104,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! channels abort mailbox crew
+//! clock channels abort mailbox crew
 //! ```
 //!
 //! # Architecture invariants
@@ -133,19 +139,19 @@
 //!
 //! # Features
 //!
-//! - `simulation`: [`Host`] may also be a simulation of `tinderbox-simulation`, in which ranks are fibers. Without it, it is
-//!   another name of [`Crossbeam`].
+//! - `simulation`: code of this crate and of those that build on it may also run in a simulation of `tinderbox-simulation`, in
+//!   which threads are fibers.
 
 mod abort;
 mod channels;
+mod clock;
 mod crew;
 mod error;
 mod mailbox;
 
 pub use abort::Abort;
-pub use channels::{Channels, Crossbeam, Disconnected, Host, Received, Wire};
-#[cfg(feature = "simulation")]
-pub use channels::{HostReceiver, HostSender, HostSignal, HostThread, Woken};
+pub use channels::{Channels, Disconnected, Host, Received, Receiver, Sender, Signal};
+pub use clock::{Awaited, Instant, Thread, is_simulated};
 pub use crew::{Crew, Member};
 pub use error::{CrewError, MailboxError};
 pub use mailbox::{Mailbox, mailboxes};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tinderbox_schedule::RankIndex;
 
 use crate::abort::Abort;
-use crate::channels::{Channels, Received};
+use crate::channels::{Channels, Host, Received};
 use crate::error::MailboxError;
 
 struct Letter<K, V> {
@@ -21,7 +21,7 @@ struct Letter<K, V> {
 ///
 /// Every message has a key that identifies it between its two ranks. Messages may arrive in any order; one that
 /// arrives before it is polled is stored.
-pub struct Mailbox<K: Send + 'static, V: Send + 'static, C: Channels> {
+pub struct Mailbox<K: Send + 'static, V: Send + 'static, C: Channels = Host> {
     channels: C,
     rank: RankIndex,
     inbox: C::Receiver<Letter<K, V>>,
@@ -57,11 +57,6 @@ impl<K: Ord + Send + 'static, V: Send + 'static, C: Channels> Mailbox<K, V, C> {
     /// Returns the rank that owns this mailbox.
     pub fn rank(&self) -> RankIndex {
         self.rank
-    }
-
-    /// Returns the maximum time of a wait for a message.
-    pub fn timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// Announces that a message will be polled. A mailbox accepts messages at any time, so this only checks for an
@@ -169,9 +164,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Crossbeam;
 
-    type End = Mailbox<usize, usize, Crossbeam>;
+    type End = Mailbox<usize, usize, Host>;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -179,7 +173,7 @@ mod tests {
         RankIndex::new(number)
     }
 
-    fn pair(timeout: Duration) -> (End, End, Abort<&'static str, Crossbeam>) {
+    fn pair(timeout: Duration) -> (End, End, Abort<&'static str, Host>) {
         let abort = Abort::default();
         let mut ends = mailboxes(2, &abort, timeout);
         let second = ends.pop().unwrap();

@@ -1,6 +1,6 @@
 //! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`,
 //! `path <- {deferred, world, planner, graph}`, `pages <- {deferred, checkpoint, pipeline}`, `schedule <- {link, world, planner,
-//! graph, pipeline}`, `simulation <- {link, world}`, `{derive, deferred, planner} <- graph`, `{graph, link, world} <- pipeline`, `{checkpoint, schedule, planner, pipeline} <- cli`, and `facade <- {train,
+//! graph, pipeline}`, `simulation <- {link, world}`, `link <- world`, `{derive, deferred, planner} <- graph`, `{graph, link, world} <- pipeline`, `{checkpoint, schedule, planner, pipeline} <- cli`, and `facade <- {train,
 //! gpu-check}`. What tests alone use does not count.
 
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ const CRATES: [(&str, &[&str]); 18] = [
     (
         "tinderbox-world",
         &[
+            "tinderbox-link",
             "tinderbox-path",
             "tinderbox-schedule",
             "tinderbox-simulation",

@@ -39,7 +39,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! clock nodes environment frame peers members message options engine handler core channel world threads simulated testing
+//! repeat nodes environment frame peers members message options engine handler core channel world threads simulated testing
 //! grpc join
 //! ```
 //!
@@ -49,7 +49,7 @@
 //!   panics.
 //! - Heartbeats are the world's, the same for every engine. They are counted by the rank that waits, while it runs, so a
 //!   machine that pauses as a whole loses nobody.
-//! - A process waits, reads the time and starts threads only through `clock`, so that a simulation can run it.
+//! - A process waits, reads the time and starts threads only through `tinderbox_link`, so that a simulation can run it.
 //! - A send never waits. Ranks receive at any time, so memory is the only limit of what is on its way.
 //!
 //! # Features
@@ -59,8 +59,6 @@
 //!   processes of a simulation ([`testing::Simulated`]).
 
 mod channel;
-#[doc(hidden)]
-pub mod clock;
 mod core;
 mod engine;
 mod environment;
@@ -75,6 +73,7 @@ mod message;
 mod nodes;
 mod options;
 mod peers;
+mod repeat;
 #[cfg(feature = "testing")]
 mod simulated;
 #[cfg(feature = "testing")]

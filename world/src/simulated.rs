@@ -1,13 +1,13 @@
 //! An engine between the processes of a simulation, with faults, for tests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tinderbox_schedule::RankIndex;
 use tinderbox_simulation::{Event, Handle, Process, Report, Simulation, SimulationError};
 
-use crate::clock::locked;
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::environment::Local;
 use crate::error::WorldError;
@@ -186,7 +186,7 @@ impl SimulatedNet {
 
     /// From now on, each frame of a process takes longer, by a random time up to `most`.
     pub fn slow(&self, rank: RankIndex, most: Duration) {
-        self.state().processes[rank.index()].slow = most;
+        self.state.lock().processes[rank.index()].slow = most;
     }
 
     /// Ends the connection of two ranks. Both notice, each after a random time. What was on its way may be lost.
@@ -196,22 +196,18 @@ impl SimulatedNet {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
-    }
-
     /// Ends all connections of a process. The others notice if there is a reason.
     fn isolate(&self, rank: RankIndex, reason: Option<&str>) {
         for other in others(rank, self.size) {
             self.end(rank, other, reason);
             self.end(other, rank, None);
-            self.state().clear(other, rank);
+            self.state.lock().clear(other, rank);
         }
     }
 
     /// Ends what one process sends to another: of what is on its way, only the first frames may arrive.
     fn end(&self, from: RankIndex, to: RankIndex, reason: Option<&str>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.ended.insert((from, to)) {
             return;
         }
@@ -227,7 +223,7 @@ impl SimulatedNet {
     }
 
     fn send(&self, from: RankIndex, to: RankIndex, order: Order, frame: Frame) {
-        let state = self.state();
+        let state = self.state.lock();
         if state.ended.contains(&(from, to)) {
             return;
         }
@@ -245,7 +241,7 @@ impl SimulatedNet {
     fn put(&self, way: Way, most: Duration, item: Item) {
         let most = most / (1 << self.simulation.random(u64::from(OCTAVES)));
         let arrives = self.simulation.now() + self.simulation.random_time(most);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let lane = state.lanes.entry(way).or_default();
         lane.last = arrives.max(lane.last);
         let at = lane.last;
@@ -259,7 +255,7 @@ impl SimulatedNet {
     /// Delivers the first item of a lane, if it is due: it may have been lost.
     fn arrive(&self, way: Way) {
         let (from, to, _) = way;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(events) = state.processes[to.index()].events.clone() else {
             return;
         };
@@ -292,12 +288,12 @@ impl Engine for Simulated {
 
     fn start(self: Box<Self>, events: Arc<dyn Events>) -> Result<Started, WorldError> {
         let Self { rank, net } = *self;
-        let mut state = net.state();
+        let mut state = net.state.lock();
         state.processes[rank.index()].events = Some(events);
         state.joined += 1;
         drop(state);
         net.simulation.notify(net.joined);
-        while net.state().joined < net.size {
+        while net.state.lock().joined < net.size {
             net.simulation.wait(&[net.joined], None);
         }
         // The ranks do not begin their heartbeats at the same moment.
@@ -328,7 +324,7 @@ impl Outbox for SimulatedOutbox {
     }
 
     fn forget_idle(&self) {
-        let mut state = self.net.state();
+        let mut state = self.net.state.lock();
         for to in (0..self.net.size).map(RankIndex::new) {
             state.lose_last((self.rank, to, Order::Idle), &self.net.simulation);
         }
@@ -336,6 +332,6 @@ impl Outbox for SimulatedOutbox {
 
     fn close(&self, _: Close) {
         self.net.isolate(self.rank, Some("its process has ended"));
-        self.net.state().processes[self.rank.index()].events = None;
+        self.net.state.lock().processes[self.rank.index()].events = None;
     }
 }

@@ -1,14 +1,14 @@
 //! Checks of custom engines.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use thiserror::Error;
+use tinderbox_link::{Awaited, Instant, is_simulated};
 use tinderbox_schedule::RankIndex;
 
-use crate::clock::{Condvar, Instant, locked};
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::error::WorldError;
 use crate::frame::{Buffer, Frame, Received};
@@ -82,7 +82,7 @@ pub fn check_engine(engine: Box<dyn Engine>) -> Result<(), EngineFault> {
         events,
     };
     check.frames()?;
-    if tinderbox_simulation::current().is_none() {
+    if !is_simulated() {
         check.never_waits()?;
     }
     check.ends()
@@ -97,10 +97,7 @@ enum Event {
 
 /// What an engine delivered. Holds it back while the gate is closed.
 #[derive(Default)]
-struct Arrived {
-    state: Mutex<ArrivedState>,
-    changed: Condvar,
-}
+struct Arrived(Awaited<ArrivedState>);
 
 #[derive(Default)]
 struct ArrivedState {
@@ -109,42 +106,28 @@ struct ArrivedState {
 }
 
 impl Arrived {
-    fn state(&self) -> MutexGuard<'_, ArrivedState> {
-        locked(&self.state)
-    }
-
     fn put(&self, from: RankIndex, event: Event) {
-        let mut state = self.state();
-        state.events.entry(from).or_default().push_back(event);
-        drop(state);
-        self.changed.notify_all();
+        self.0
+            .change(|state| state.events.entry(from).or_default().push_back(event));
     }
 
     /// Waits for the next event of a rank; `None` if there is none for a while.
     fn next(&self, from: RankIndex) -> Option<Event> {
-        let began = Instant::now();
-        let mut state = self.state();
-        loop {
-            let left = PATIENCE.saturating_sub(began.elapsed());
-            let next = state.events.entry(from).or_default().pop_front();
-            if next.is_some() || left.is_zero() {
-                return next;
-            }
-            state = self.changed.wait_timeout(&self.state, state, left);
-        }
+        self.0.wait_for(PATIENCE, |state| {
+            state.events.entry(from).or_default().pop_front()
+        })
     }
 
     fn close_gate(&self, is_closed: bool) {
-        self.state().is_closed = is_closed;
-        self.changed.notify_all();
+        self.0.change(|state| state.is_closed = is_closed);
     }
 }
 
 impl Events for Arrived {
     fn received(&self, from: RankIndex, frame: Received) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         while state.is_closed {
-            state = self.changed.wait_timeout(&self.state, state, PATIENCE);
+            self.0.wait(&mut state, PATIENCE);
         }
         drop(state);
         self.put(from, Event::Frame(frame));

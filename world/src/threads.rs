@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Barrier, Mutex, MutexGuard};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tinderbox_schedule::RankIndex;
 use tinderbox_simulation::Random;
 
-use crate::clock::locked;
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::environment::{Environment, Launcher, Local};
 use crate::error::WorldError;
@@ -163,10 +163,6 @@ impl Threads {
 }
 
 impl Net {
-    fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.0.state)
-    }
-
     fn size(&self) -> usize {
         self.0.inboxes.len()
     }
@@ -184,12 +180,12 @@ impl Net {
 
     /// From now on, nothing that a rank sends arrives, as if its process was stopped. No connection ends.
     pub fn stop(&self, rank: RankIndex) {
-        self.state().held[rank.index()] = Some(Vec::new());
+        self.0.state.lock().held[rank.index()] = Some(Vec::new());
     }
 
     /// Continues after [`stop`](Self::stop): what the rank has sent since then arrives.
     pub fn resume(&self, rank: RankIndex) {
-        let held = self.state().held[rank.index()].take();
+        let held = self.0.state.lock().held[rank.index()].take();
         for (to, item) in held.into_iter().flatten() {
             self.put(to, item);
         }
@@ -197,12 +193,12 @@ impl Net {
 
     /// Sets whether connections are never idle: what is to be sent when they are does not arrive then.
     pub fn set_busy(&self, is_busy: bool) {
-        self.state().is_busy = is_busy;
+        self.0.state.lock().is_busy = is_busy;
     }
 
     /// Ends connections, each from a sender to a receiver.
     fn end_all(&self, pairs: impl IntoIterator<Item = (RankIndex, RankIndex)>, reason: &str) {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         for (from, to) in pairs {
             let pair = self.pair(from, to);
             if !std::mem::replace(&mut state.is_cut[pair], true) {
@@ -224,7 +220,7 @@ impl Net {
     fn send(&self, from: RankIndex, to: RankIndex, frame: Frame) {
         let pair = self.pair(from, to);
         let most = self.0.delays.most.as_nanos() as u64;
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         if state.is_cut.get(pair) != Some(&false) {
             return;
         }
@@ -306,7 +302,7 @@ impl Outbox for ThreadsOutbox {
     }
 
     fn send_when_idle(&self, to: RankIndex, frame: Frame) {
-        if !self.net.state().is_busy {
+        if !self.net.0.state.lock().is_busy {
             self.send(to, frame);
         }
     }
@@ -315,7 +311,7 @@ impl Outbox for ThreadsOutbox {
         let pairs = others(self.rank, self.net.size()).map(|other| (self.rank, other));
         self.net.end_all(pairs, "its process has ended");
         self.net.put(self.rank, None);
-        let thread = locked(&self.thread).take();
+        let thread = self.thread.lock().take();
         // A panic of a handler was reported by its hook.
         let _ = thread.map(thread::JoinHandle::join);
     }

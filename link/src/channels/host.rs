@@ -1,190 +1,198 @@
 //! Channels and threads where the program runs: within a process, or within a simulation of processes.
 
 use std::io;
-use std::sync::Mutex;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+#[cfg(feature = "simulation")]
 use crossbeam_channel::TryRecvError;
-use tinderbox_simulation::{Event, Fiber, Handle, current};
+use crossbeam_channel::{select_biased, unbounded};
+use parking_lot::Mutex;
 
-use super::crossbeam::{Crossbeam, Wire, after};
 use super::{Channels, Disconnected, Received};
+use crate::clock::{Instant, Thread, Wake};
 
-/// The environment in which the program runs: [`Crossbeam`], or a simulation of `tinderbox-simulation`.
+/// The environment in which the program runs: channels of `crossbeam-channel`, and the clock and the threads of the operating
+/// system.
 ///
-/// In a simulation, the values are in the same channels, but a wait suspends the fiber, deadlines are virtual, and a
-/// thread is a fiber. [`Host::default`] is the environment of the code that calls it.
-#[derive(Clone, Debug)]
-pub struct Host {
-    /// `None` in an ordinary thread.
-    simulation: Option<Handle>,
-}
-
-impl Default for Host {
-    fn default() -> Self {
-        Self {
-            simulation: current(),
-        }
-    }
-}
-
-impl Host {
-    fn with_wake<T>(&self, inner: T) -> Woken<T> {
-        let simulation = self.simulation.clone();
-        let wake = Wake(simulation.map(|simulation| (simulation.event(), simulation)));
-        Woken { inner, wake }
-    }
-}
-
-/// Wakes the fibers that wait; `None` outside of a simulation.
-#[derive(Clone, Debug)]
-struct Wake(Option<(Event, Handle)>);
-
-impl Wake {
-    fn notify(&self) {
-        if let Some((event, simulation)) = &self.0 {
-            simulation.notify(*event);
-        }
-    }
-}
-
-/// A part of a [`Host`], and what wakes the fibers that wait for it.
-#[derive(Clone, Debug)]
-pub struct Woken<T> {
-    inner: T,
-    wake: Wake,
-}
+/// A wait is a `select` over the channel and the signal: a message or the signal wakes it immediately,
+/// without polling.
+///
+/// In a simulation of `tinderbox-simulation`, the values are in the same channels, but a wait suspends the fiber, deadlines
+/// are virtual, and a thread is a fiber.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Host;
 
 /// The sending end of a channel of a [`Host`].
 #[derive(Debug)]
-pub struct HostSender<T>(Woken<crossbeam_channel::Sender<T>>);
+pub struct Sender<T> {
+    inner: crossbeam_channel::Sender<T>,
+    wake: Wake,
+}
 
-impl<T> Clone for HostSender<T> {
+impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self {
+            inner: self.inner.clone(),
+            wake: self.wake.clone(),
+        }
     }
 }
 
-impl<T> Drop for HostSender<T> {
+impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         // The channel may close. The receiver runs when the fiber that drops this waits, so it finds it closed.
-        self.0.wake.notify();
+        self.wake.notify();
     }
 }
 
 /// The receiving end of a channel of a [`Host`].
-pub type HostReceiver<T> = Woken<crossbeam_channel::Receiver<T>>;
-
-/// The signal of a [`Host`].
-pub type HostSignal = Woken<Wire>;
-
-/// A thread of a [`Host`].
 #[derive(Debug)]
-pub enum HostThread {
-    /// A thread of the operating system.
-    Thread(JoinHandle<()>),
-    /// A fiber of a simulation.
-    Fiber(Fiber),
+pub struct Receiver<T> {
+    inner: crossbeam_channel::Receiver<T>,
+    wake: Wake,
+}
+
+/// A signal of a [`Host`]: a channel that carries no messages and is closed to fire.
+#[derive(Clone, Debug)]
+pub struct Signal {
+    /// Removed by the first call of `fire`; dropping it closes the channel.
+    armed: Arc<Mutex<Option<crossbeam_channel::Sender<()>>>>,
+    end: crossbeam_channel::Receiver<()>,
+    /// Whether the channel is, or is about to be, closed: cheaper to ask, before every operation of a program.
+    is_fired: Arc<AtomicBool>,
+    wake: Wake,
 }
 
 impl Channels for Host {
-    type Sender<T: Send + 'static> = HostSender<T>;
-    type Receiver<T: Send + 'static> = HostReceiver<T>;
-    type Signal = HostSignal;
+    type Sender<T: Send + 'static> = Sender<T>;
+    type Receiver<T: Send + 'static> = Receiver<T>;
+    type Signal = Signal;
     type Cell<T: Send + 'static> = Mutex<T>;
-    type Thread = HostThread;
+    type Thread = Thread;
     type Deadline = Instant;
 
-    fn channel<T: Send + 'static>(&self) -> (HostSender<T>, HostReceiver<T>) {
-        let (sender, receiver) = Crossbeam.channel();
-        let receiver = self.with_wake(receiver);
-        let wake = receiver.wake.clone();
-        (
-            HostSender(Woken {
-                inner: sender,
-                wake,
-            }),
-            receiver,
-        )
+    fn channel<T: Send + 'static>(&self) -> (Sender<T>, Receiver<T>) {
+        let (sender, inner) = unbounded();
+        let receiver = Receiver {
+            inner,
+            wake: Wake::new(),
+        };
+        let sender = Sender {
+            inner: sender,
+            wake: receiver.wake.clone(),
+        };
+        (sender, receiver)
     }
 
-    fn send<T: Send + 'static>(
-        &self,
-        sender: &HostSender<T>,
-        message: T,
-    ) -> Result<(), Disconnected> {
-        Crossbeam.send(&sender.0.inner, message)?;
-        sender.0.wake.notify();
+    fn send<T: Send + 'static>(&self, sender: &Sender<T>, message: T) -> Result<(), Disconnected> {
+        sender.inner.send(message).map_err(|_| Disconnected)?;
+        sender.wake.notify();
         Ok(())
     }
 
     fn receive<T: Send + 'static>(
         &self,
-        receiver: &HostReceiver<T>,
-        stop: &HostSignal,
+        receiver: &Receiver<T>,
+        stop: &Signal,
         deadline: Instant,
     ) -> Received<T> {
-        let Some(simulation) = &self.simulation else {
-            return Crossbeam.receive(&receiver.inner, &stop.inner, deadline);
-        };
-        let events: Vec<Event> = [&receiver.wake, &stop.wake]
-            .into_iter()
-            .flat_map(|wake| wake.0.as_ref().map(|(event, _)| *event))
-            .collect();
-        loop {
-            if self.is_fired(stop) {
-                return Received::Stopped;
+        #[cfg(feature = "simulation")]
+        if let Some((sent, simulation)) = &receiver.wake.simulated
+            && let Some((fired, _)) = &stop.wake.simulated
+        {
+            loop {
+                if self.is_fired(stop) {
+                    return Received::Stopped;
+                }
+                let left = deadline.left();
+                match receiver.inner.try_recv() {
+                    Ok(message) => return Received::Message(message),
+                    Err(TryRecvError::Disconnected) => return Received::Closed,
+                    Err(TryRecvError::Empty) if left.is_zero() => return Received::TimedOut,
+                    Err(TryRecvError::Empty) => simulation.wait(&[*sent, *fired], Some(left)),
+                };
             }
-            let left = deadline.saturating_duration_since(simulation.instant());
-            match receiver.inner.try_recv() {
-                Ok(message) => return Received::Message(message),
-                Err(TryRecvError::Disconnected) => return Received::Closed,
-                Err(TryRecvError::Empty) if left.is_zero() => return Received::TimedOut,
-                Err(TryRecvError::Empty) => simulation.wait(&events, Some(left)),
-            };
+        }
+        select_biased! {
+            recv(stop.end) -> _ => Received::Stopped,
+            recv(receiver.inner) -> message => message.map_or(Received::Closed, Received::Message),
+            default(deadline.left()) => Received::TimedOut,
         }
     }
 
-    fn signal(&self) -> HostSignal {
-        self.with_wake(Crossbeam.signal())
+    fn signal(&self) -> Signal {
+        let (sender, end) = unbounded();
+        Signal {
+            armed: Arc::new(Mutex::new(Some(sender))),
+            end,
+            is_fired: Arc::default(),
+            wake: Wake::new(),
+        }
     }
 
-    fn fire(&self, signal: &HostSignal) {
-        Crossbeam.fire(&signal.inner);
+    fn fire(&self, signal: &Signal) {
+        // Under the lock, so that a second call does not return before the first has closed the channel.
+        self.with(&signal.armed, |armed| {
+            // Before the channel closes: a thread that is woken must see that the signal has fired.
+            signal.is_fired.store(true, Ordering::Release);
+            drop(armed.take());
+        });
         signal.wake.notify();
     }
 
-    fn is_fired(&self, signal: &HostSignal) -> bool {
-        Crossbeam.is_fired(&signal.inner)
+    fn is_fired(&self, signal: &Signal) -> bool {
+        signal.is_fired.load(Ordering::Acquire)
     }
 
     fn cell<T: Send + 'static>(&self, value: T) -> Mutex<T> {
-        Crossbeam.cell(value)
+        Mutex::new(value)
     }
 
     fn with<T: Send + 'static, R>(&self, cell: &Mutex<T>, run: impl FnOnce(&mut T) -> R) -> R {
-        Crossbeam.with(cell, run)
+        // The protocol replaces values as a whole, so a value is valid even after a panic of another thread.
+        run(&mut cell.lock())
     }
 
     fn deadline(&self, timeout: Duration) -> Instant {
-        match &self.simulation {
-            Some(simulation) => after(simulation.instant(), timeout),
-            None => Crossbeam.deadline(timeout),
-        }
+        Instant::after(timeout)
     }
 
-    fn spawn(&self, name: String, body: impl FnOnce() + Send + 'static) -> io::Result<HostThread> {
-        Ok(match &self.simulation {
-            Some(simulation) => HostThread::Fiber(simulation.spawn(name, body)),
-            None => HostThread::Thread(Crossbeam.spawn(name, body)?),
-        })
+    fn spawn(&self, name: String, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+        Thread::spawn(name, body)
     }
 
-    fn join(&self, thread: HostThread) {
-        match thread {
-            HostThread::Thread(thread) => Crossbeam.join(thread),
-            HostThread::Fiber(fiber) => fiber.join(),
+    fn join(&self, thread: Thread) {
+        thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use crossbeam_channel::TryRecvError;
+
+    use super::*;
+
+    /// Otherwise it would report the failure of another rank as its own.
+    #[test]
+    fn a_thread_that_is_woken_sees_that_the_signal_has_fired() {
+        let channels = Host;
+        for _ in 0..5000 {
+            let signal = channels.signal();
+            thread::scope(|scope| {
+                let woken = scope.spawn(|| {
+                    // Asks without a pause, so that it sees the closed channel at once.
+                    while let Err(TryRecvError::Empty) = signal.end.try_recv() {
+                        std::hint::spin_loop();
+                    }
+                    assert!(channels.is_fired(&signal));
+                });
+                channels.fire(&signal);
+                woken.join().expect("it sees the signal");
+            });
         }
     }
 }

@@ -1,18 +1,11 @@
 //! The environment of the protocol: channels, a stop signal, locks, threads and a clock.
 
-mod crossbeam;
-#[cfg(feature = "simulation")]
 mod host;
 
 use std::io;
 use std::time::Duration;
 
-/// The environment in which the program runs; with the feature `simulation`, it may also be a simulation.
-#[cfg(not(feature = "simulation"))]
-pub use crossbeam::Crossbeam as Host;
-pub use crossbeam::{Crossbeam, Wire};
-#[cfg(feature = "simulation")]
-pub use host::{Host, HostReceiver, HostSender, HostSignal, HostThread, Woken};
+pub use host::{Host, Receiver, Sender, Signal};
 
 /// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

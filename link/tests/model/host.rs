@@ -2,27 +2,21 @@
 
 use std::time::Duration;
 
-use tinderbox_link::{Abort, Channels, Crew, CrewError, Host, HostReceiver, HostSender};
-use tinderbox_link::{Mailbox, Member, Received, mailboxes};
+use tinderbox_link::{Abort, Channels, Crew, CrewError, Host, Mailbox, Member, Received};
+use tinderbox_link::{Receiver, Sender, mailboxes};
 use tinderbox_schedule::RankIndex;
 use tinderbox_simulation::{Process, Simulation, current};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-type Request = (u64, HostSender<(RankIndex, u64)>);
+type Request = (u64, Sender<(RankIndex, u64)>);
 type Link = Mailbox<u64, u64, Host>;
 
 /// Ranks that pass a number around a ring for as many minutes as it says; the last one fails at a zero.
-fn serve(
-    link: &mut Link,
-    requests: &HostReceiver<Request>,
-    ranks: usize,
-    abort: &Abort<String, Host>,
-) {
-    let host = Host::default();
+fn serve(link: &mut Link, requests: &Receiver<Request>, ranks: usize, abort: &Abort<String, Host>) {
     let simulation = current().expect("a rank is a fiber");
-    let (never, forever) = (host.signal(), host.deadline(Duration::MAX));
-    while let Received::Message((number, reply)) = host.receive(requests, &never, forever) {
+    let (never, forever) = (Host.signal(), Host.deadline(Duration::MAX));
+    while let Received::Message((number, reply)) = Host.receive(requests, &never, forever) {
         let own = link.rank().index();
         if number == 0 && own + 1 == ranks {
             return abort.trigger("a zero".to_owned());
@@ -32,7 +26,7 @@ fn serve(
         let before = RankIndex::new((own + ranks - 1) % ranks);
         let sent = link.send(next, number, number + own as u64);
         match sent.and_then(|()| link.poll(before, number)) {
-            Ok(got) => drop(host.send(&reply, (link.rank(), got))),
+            Ok(got) => drop(Host.send(&reply, (link.rank(), got))),
             Err(error) => return abort.trigger(error.to_string()),
         }
     }
@@ -45,7 +39,7 @@ fn drive(seed: u64, driver: impl FnOnce(&mut Crew<Request, String, Host>) + Send
         let abort = Abort::<String, Host>::default();
         let member = |link: Link| {
             let abort = abort.clone();
-            let body = move |link: &mut Link, requests: &HostReceiver<Request>| {
+            let body = move |link: &mut Link, requests: &Receiver<Request>| {
                 serve(link, requests, 3, &abort);
             };
             Member { link, body }

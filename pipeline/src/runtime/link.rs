@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 use tinderbox_link::{Mailbox, mailboxes};
 
-use super::points::System;
 use crate::schedule::{Action, Message, RankIndex, StageIndex};
 use crate::{LinkError, PipelineError};
 
@@ -113,12 +112,12 @@ pub trait Link: Send {
 
 /// The stop signal that all ranks share: set once, by the first rank that fails. A pipeline that ends
 /// normally sets it too, without a reason.
-pub(crate) type Abort = tinderbox_link::Abort<PipelineError, System>;
+pub(crate) type Abort = tinderbox_link::Abort<PipelineError>;
 
 /// One rank's end of in-process links, which pass tensors without a copy.
 #[derive(Debug)]
 pub struct LocalLink {
-    mailbox: Mailbox<Tag, Vec<DynTensor>, System>,
+    mailbox: Mailbox<Tag, Vec<DynTensor>>,
     abort: Abort,
 }
 

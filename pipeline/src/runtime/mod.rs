@@ -3,7 +3,7 @@
 //! In order: a module uses only those before it.
 //!
 //! ```text
-//! points caught awaited wire digest loss_scale learning_rates clip pieces optimizer settings  values, and how they are updated
+//! points caught wire digest loss_scale learning_rates clip pieces optimizer settings  values, and how they are updated
 //! program round link progress streamed stage                                   what a rank has
 //! executor pass execute                                                                how it runs its list
 //! snapshots ranks                                                                 ranks, wherever they are
@@ -11,7 +11,6 @@
 //! recovery pipeline                                                               what users hold
 //! ```
 
-mod awaited;
 mod capacity;
 mod caught;
 mod clip;

@@ -1,15 +1,6 @@
-//! Where ranks run: threads of the operating system, or in tests a simulation, with the points at which a test lets something
-//! happen.
-
-use tinderbox_link::Channels;
+//! The points of a run at which a test lets something happen.
 
 use crate::schedule::Action;
-
-/// The channels and threads of ranks.
-pub(crate) type System = tinderbox_link::Host;
-
-pub(crate) type Sender<T> = <System as Channels>::Sender<T>;
-pub(crate) type Receiver<T> = <System as Channels>::Receiver<T>;
 
 /// What a process is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

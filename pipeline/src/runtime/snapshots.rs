@@ -11,9 +11,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::DynTensor;
+use tinderbox_link::Awaited;
 use tinderbox_world::Buffer;
 
-use crate::runtime::awaited::Awaited;
 use crate::runtime::digest::ReadError;
 use crate::runtime::optimizer::OptimizerSnapshot;
 use crate::runtime::pieces::Piece;

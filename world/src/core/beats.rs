@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use tinderbox_link::Instant;
 use tinderbox_schedule::RankIndex;
 
 use super::{Core, LEAVE_FAILED};
-use crate::clock::{Instant, locked};
 use crate::message::Kind;
 
 impl Core {
     /// A process of the engine can't be heard of any more.
     pub(super) fn lose(&self, process: RankIndex, reason: String) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let patience = self.patience();
         state.note_pause(patience);
         let reason = match state.paused {
@@ -52,7 +52,7 @@ impl Core {
 
     /// One heartbeat: shows the others that this process is alive, and counts for whom none arrived.
     pub(super) fn beat(&self, reported: &mut Option<String>) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         state.note_pause(self.patience());
         state.beat_at = Some(Instant::now());
         let status = state.status.clone();
@@ -97,7 +97,7 @@ impl Core {
     /// life are not waited for.
     pub(super) fn wait_until_confirmed(&self) {
         let started = Instant::now();
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         while !state.peers.is_confirmed() {
             let left = match state.peers.failure() {
                 Some(_) => LEAVE_FAILED.saturating_sub(started.elapsed()),
@@ -106,7 +106,7 @@ impl Core {
             if left.is_zero() {
                 return;
             }
-            state = self.changed.wait_timeout(&self.state, state, left);
+            self.state.wait(&mut state, left);
         }
     }
 }

@@ -5,13 +5,14 @@ mod regroup;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::sync::{Arc, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
+use tinderbox_link::{Awaited, Instant};
 use tinderbox_schedule::RankIndex;
 
-use crate::clock::{Condvar, Instant, Repeat, locked};
 use crate::engine::{Close, Engine, Events, Outbox};
 use crate::environment::Local;
 use crate::error::WorldError;
@@ -21,6 +22,7 @@ use crate::members::{Generation, Members, Roster, others};
 use crate::message::Kind;
 use crate::options::WorldOptions;
 use crate::peers::{Failure, How, Peers, Word};
+use crate::repeat::Repeat;
 
 /// How long a process that failed waits until the others have received why.
 const LEAVE_FAILED: Duration = Duration::from_millis(500);
@@ -36,9 +38,7 @@ pub(crate) struct Core {
     outbox: OnceLock<Box<dyn Outbox>>,
     /// What was to be sent before the engine had connected all ranks.
     unsent: Mutex<Vec<(RankIndex, Frame)>>,
-    state: Mutex<State>,
-    /// Notified when the state changes.
-    changed: Condvar,
+    state: Awaited<State>,
     channels: Mutex<Channels>,
     /// Whether a pipeline of this process continues without others.
     pub(crate) is_recovering: AtomicBool,
@@ -130,8 +130,7 @@ impl Core {
             options,
             outbox: OnceLock::new(),
             unsent: Mutex::default(),
-            state: Mutex::new(state),
-            changed: Condvar::new(),
+            state: Awaited::new(state),
             channels: Mutex::default(),
             is_recovering: AtomicBool::default(),
             receiving: RwLock::default(),
@@ -140,7 +139,7 @@ impl Core {
 
     /// Returns the processes of this generation.
     pub(crate) fn roster(&self) -> Arc<Roster> {
-        locked(&self.state).members.roster().clone()
+        self.state.lock().members.roster().clone()
     }
 
     /// Returns the rank of this process, and the processes of this generation.
@@ -156,13 +155,13 @@ impl Core {
     }
 
     pub(crate) fn failure(&self) -> Option<Failure> {
-        locked(&self.state).peers.failure().cloned()
+        self.state.lock().peers.failure().cloned()
     }
 
     /// Tells all ranks that this one failed, and why; not if the world has begun another generation than a given one.
     pub(crate) fn fail(&self, generation: Option<Generation>, reason: String) {
         let how = How::Failed(reason);
-        let status = locked(&self.state).status.clone();
+        let status = self.state.lock().status.clone();
         // Without the lock: it may ask for the state of the world.
         let doing = status.and_then(|status| status());
         self.change(|state| {
@@ -177,7 +176,7 @@ impl Core {
 
     /// Applies an event to the protocol, sends what it answers, and reports a new failure.
     fn change(&self, event: impl FnOnce(&mut State) -> Vec<(RankIndex, Word)>) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let had_failed = state.peers.failure().is_some();
         let words = event(&mut state);
         let failure = state.peers.failure().filter(|_| !had_failed).cloned();
@@ -187,7 +186,7 @@ impl Core {
             self.send(&roster, to, &Kind::Word(word), Vec::new());
         }
         drop(state);
-        self.changed.notify_all();
+        self.state.notify_all();
         if let Some(failure) = failure {
             let rank = self.rank(&roster).index();
             let is_lost = matches!(failure.how, How::Lost(_));
@@ -195,7 +194,7 @@ impl Core {
                 true => tracing::warn!(rank, %failure, "a process is lost"),
                 false => tracing::error!(rank, %failure, "the world failed"),
             }
-            let receivers: Vec<_> = locked(&self.channels).receivers.values().cloned().collect();
+            let receivers: Vec<_> = self.channels.lock().receivers.values().cloned().collect();
             let handlers = receivers
                 .iter()
                 .filter_map(|receiver| receiver.handler.get());
@@ -224,7 +223,7 @@ impl Core {
         if let Some(outbox) = self.outbox.get() {
             return outbox.send(to, frame);
         }
-        let mut unsent = locked(&self.unsent);
+        let mut unsent = self.unsent.lock();
         match self.outbox.get() {
             // It was set meanwhile.
             Some(outbox) => outbox.send(to, frame),
@@ -234,7 +233,7 @@ impl Core {
 
     /// Begins to send.
     fn connect(&self, outbox: Box<dyn Outbox>) {
-        let mut unsent = locked(&self.unsent);
+        let mut unsent = self.unsent.lock();
         let outbox = self.outbox.get_or_init(|| outbox);
         for (to, frame) in unsent.drain(..) {
             outbox.send(to, frame);
@@ -248,7 +247,7 @@ impl Core {
         value: Option<Bytes>,
         from: &[RankIndex],
     ) -> Result<Vec<Vec<u8>>, WorldError> {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let sequence = state.calls;
         state.calls += 1;
         let roster = state.members.roster().clone();
@@ -264,7 +263,7 @@ impl Core {
             }
         }
         let began = Instant::now();
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         loop {
             let arrived = state.values.entry(sequence).or_default();
             if let Some((rank, (found, _))) = arrived.iter().find(|(_, (found, _))| found != call) {
@@ -298,18 +297,18 @@ impl Core {
                     },
                 });
             }
-            state = self.changed.wait_timeout(&self.state, state, left);
+            self.state.wait(&mut state, left);
         }
     }
 
     /// Opens the next channel. What arrived before is given to its handler first.
     pub(crate) fn open(&self, handler: Arc<dyn Handler>) -> u32 {
-        let mut channels = locked(&self.channels);
+        let mut channels = self.channels.lock();
         let number = channels.opened;
         channels.opened += 1;
         let receiver = channels.receivers.entry(number).or_default().clone();
         // While it is locked, what arrives waits, so the order of a sender's frames is kept.
-        let mut early = locked(&receiver.early);
+        let mut early = receiver.early.lock();
         receiver.handler.get_or_init(|| handler.clone());
         drop(channels);
         for (from, frame) in early.drain(..) {
@@ -324,17 +323,17 @@ impl Core {
 
     /// Closes a channel: what arrives for it later is discarded.
     pub(crate) fn close(&self, number: u32) {
-        locked(&self.channels).receivers.remove(&number);
+        self.channels.lock().receivers.remove(&number);
     }
 
     /// Sets what this rank reports of itself with its heartbeats.
     pub(crate) fn set_status(&self, status: Option<Status>) {
-        locked(&self.state).status = status;
+        self.state.lock().status = status;
     }
 
     /// Returns what a rank reported last.
     pub(crate) fn doing(&self, rank: RankIndex) -> Option<String> {
-        locked(&self.state).doing(rank)
+        self.state.lock().doing(rank)
     }
 
     /// Receives a frame of a process of the engine.
@@ -345,7 +344,7 @@ impl Core {
                 "it sent bytes that are no message of this version".to_owned(),
             );
         };
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let roster = state.members.roster().clone();
         // None if it was given up, or does not know yet that another one was.
         let from = roster.rank_of(process);
@@ -372,18 +371,18 @@ impl Core {
                 let arrived = state.values.entry(sequence).or_default();
                 arrived.insert(from, value);
                 drop(state);
-                self.changed.notify_all();
+                self.state.notify_all();
             }
             (Kind::Channel(number), Some(from)) => {
                 drop(state);
-                let mut channels = locked(&self.channels);
+                let mut channels = self.channels.lock();
                 if number < channels.opened && !channels.receivers.contains_key(&number) {
                     // Closed.
                     return;
                 }
                 let receiver = channels.receivers.entry(number).or_default().clone();
                 drop(channels);
-                let mut early = locked(&receiver.early);
+                let mut early = receiver.early.lock();
                 match receiver.handler.get() {
                     Some(handler) => handler.received(from, rest, frame.pieces),
                     None => {
@@ -411,7 +410,7 @@ impl Events for Ear {
 
     fn heard(&self, from: RankIndex) {
         if let Some(core) = self.0.upgrade()
-            && let Some(heard) = locked(&core.state).heard.get_mut(from.index())
+            && let Some(heard) = core.state.lock().heard.get_mut(from.index())
         {
             heard.beats = 0;
             heard.at = Instant::now();

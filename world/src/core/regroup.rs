@@ -1,9 +1,9 @@
 //! Begins the next generation of a world after a failure.
 
+use tinderbox_link::Instant;
 use tinderbox_schedule::RankIndex;
 
 use super::{Channels, Core};
-use crate::clock::{Instant, locked};
 use crate::error::WorldError;
 use crate::members::{Members, Outcome, Vote};
 use crate::message::Kind;
@@ -12,14 +12,14 @@ use crate::peers::Peers;
 impl Core {
     /// Applies an event to the agreement, and sends what it answers.
     pub(super) fn vote(&self, event: impl FnOnce(&mut Members) -> Vec<(RankIndex, Vote)>) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let votes = event(&mut state.members);
         let generation = state.members.roster().generation;
         drop(state);
         for (to, vote) in votes {
             self.queue(to, Kind::Vote(vote).frame(generation, &[], Vec::new()));
         }
-        self.changed.notify_all();
+        self.state.notify_all();
     }
 
     /// Waits until the processes that are left have agreed, and begins their generation.
@@ -29,7 +29,7 @@ impl Core {
         self.vote(Members::prepare);
         let mut waits_for = Vec::new();
         loop {
-            let state = locked(&self.state);
+            let mut state = self.state.lock();
             match state.members.outcome().cloned() {
                 Some(Outcome::Next(_)) => {
                     drop(state);
@@ -61,7 +61,7 @@ impl Core {
             };
             let left = patience.saturating_sub(begun.elapsed());
             if !left.is_zero() {
-                drop(self.changed.wait_timeout(&self.state, state, left));
+                self.state.wait(&mut state, left);
                 continue;
             }
             drop(state);
@@ -75,7 +75,7 @@ impl Core {
     /// Begins the next generation, unless this process was given up meanwhile.
     fn adopt(&self) -> bool {
         let receiving = self.receiving.write();
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         if !state.members.adopt() {
             return false;
         }
@@ -93,7 +93,7 @@ impl Core {
         let lost = members.filter(|(_, process)| state.members.is_lost(**process));
         let lost: Vec<RankIndex> = lost.map(|(rank, _)| RankIndex::new(rank)).collect();
         drop(state);
-        *locked(&self.channels) = Channels::default();
+        *self.channels.lock() = Channels::default();
         if let Some(outbox) = self.outbox.get() {
             // It is of the generation before.
             outbox.forget_idle();

@@ -5,9 +5,10 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tinderbox_schedule::RankIndex;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -24,7 +25,6 @@ use super::join::{Hello, Lobby, Table, VERSION};
 use super::read::{read, read_one};
 use super::service::Shared;
 use super::tls::Tls;
-use crate::clock::locked;
 use crate::engine::{Close, Engine, Events, Outbox, Started};
 use crate::environment::{Environment, Meeting, machine};
 use crate::error::WorldError;
@@ -336,7 +336,7 @@ struct GrpcOutbox(Mutex<Option<(Senders, oneshot::Sender<()>, Runtime)>>);
 impl GrpcOutbox {
     /// Puts something in the queue for a process. Does nothing after the queue was closed, as the queue of a rank that is lost.
     fn put(&self, to: RankIndex, item: Item) {
-        if let Some((senders, ..)) = &*locked(&self.0)
+        if let Some((senders, ..)) = &*self.0.lock()
             && let Some(sender) = senders.get(&to)
         {
             let _ = sender.send(item);
@@ -354,7 +354,7 @@ impl Outbox for GrpcOutbox {
     }
 
     fn forget_idle(&self) {
-        for (senders, ..) in locked(&self.0).iter() {
+        for (senders, ..) in self.0.lock().iter() {
             for sender in senders.values() {
                 let _ = sender.send(Item::ForgetIdle);
             }
@@ -362,7 +362,7 @@ impl Outbox for GrpcOutbox {
     }
 
     fn close(&self, _: Close) {
-        let open = locked(&self.0).take();
+        let open = self.0.lock().take();
         if let Some((senders, stop, runtime)) = open {
             drop((senders, stop));
             runtime.shutdown_timeout(END);

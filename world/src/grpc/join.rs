@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tinderbox_schedule::RankIndex;
 use tokio::sync::watch;
 
-use crate::clock::locked;
 use crate::environment::{Local, Meeting};
 use crate::error::{WorldError, ranks};
 
@@ -118,7 +118,7 @@ impl Lobby {
             Some(from) => SocketAddr::new(from.ip(), hello.port).to_string(),
             None => return Err("its address is unknown".to_owned()),
         };
-        if let Some((other, _)) = locked(&self.come).get(&rank) {
+        if let Some((other, _)) = self.come.lock().get(&rank) {
             return Err(format!(
                 "rank {rank} has come already, from {other}: does another run use {}?",
                 self.meeting
@@ -136,7 +136,7 @@ impl Lobby {
 
     /// A rank has come.
     pub(super) fn enter(&self, rank: RankIndex, address: String, machine: String) {
-        let mut come = locked(&self.come);
+        let mut come = self.come.lock();
         come.insert(rank, (address, machine));
         tracing::debug!(
             rank = rank.index(),
@@ -164,7 +164,7 @@ impl Lobby {
         {
             return Ok(table.clone());
         }
-        let come = locked(&self.come);
+        let come = self.come.lock();
         let missing = (0..self.size).map(RankIndex::new);
         let missing: Vec<RankIndex> = missing.filter(|rank| !come.contains_key(rank)).collect();
         drop(come);
@@ -186,7 +186,7 @@ struct Waits<'a> {
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        locked(&self.lobby.come).remove(&self.rank);
+        self.lobby.come.lock().remove(&self.rank);
     }
 }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use http::{HeaderMap, Request, Response};
+use parking_lot::Mutex;
 use tinderbox_schedule::RankIndex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -17,7 +18,6 @@ use super::body::Queue;
 use super::call::{CARRY, JOIN, RANK, RUN, TOKEN, hex, one};
 use super::join::Lobby;
 use super::read::{read, read_one};
-use crate::clock::locked;
 use crate::engine::Events;
 use crate::frame::Limits;
 
@@ -108,7 +108,7 @@ impl Shared {
         let index = rank.and_then(|rank| usize::try_from(rank).ok());
         let index = index.ok_or_else(|| Status::invalid_argument("it does not say its rank"))?;
         let rank = RankIndex::new(index);
-        let queue = locked(&self.queues).remove(&rank);
+        let queue = self.queues.lock().remove(&rank);
         let mut queue = queue.ok_or_else(|| {
             Status::already_exists(format!(
                 "rank {rank} is connected already, or does not call this one"

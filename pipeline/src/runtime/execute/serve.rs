@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tinderbox_deferred::Source;
-use tinderbox_link::{Channels, Received};
+use tinderbox_link::{Channels, Received, Receiver, Sender};
 
 use super::on_rank::{OnRank, Rank, since};
 use crate::runtime::caught::{action_error, caught, guarded};
 use crate::runtime::executor::{Executor, Step};
 use crate::runtime::link::Link;
 use crate::runtime::pass::Pass;
-use crate::runtime::points::{Point, Receiver, Sender, reach};
+use crate::runtime::points::{Point, reach};
 use crate::runtime::progress::Watch;
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::{RankSetup, Stage};

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use burn::module::Module;
-use tinderbox_world::clock::Instant;
+use tinderbox_link::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::pipeline::{Call, Pipeline, REPLY, Repeating};

@@ -21,7 +21,6 @@ use super::threads::{Start, Threads};
 use crate::error::Result;
 use crate::runtime::execute::RankCall;
 use crate::runtime::link::{Abort, Link, Tag};
-use crate::runtime::points::System;
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::snapshots::{Backups, Part};
 use crate::runtime::wire::{TensorType, lend, tensors};
@@ -50,8 +49,8 @@ enum Header {
 /// The receiving side: fills the mailboxes.
 struct Inbox {
     own: RankIndex,
-    messages: Mutex<Vec<Mailbox<Tag, Vec<DynTensor>, System>>>,
-    payloads: Mutex<Vec<Mailbox<u64, Payload, System>>>,
+    messages: Mutex<Vec<Mailbox<Tag, Vec<DynTensor>>>>,
+    payloads: Mutex<Vec<Mailbox<u64, Payload>>>,
     notices: Mutex<Notices>,
     abort: Abort,
     /// What this process keeps of another one.
@@ -124,13 +123,13 @@ impl Handler for Inbox {
 struct Remote {
     channel: Arc<Channel>,
     inbox: Arc<Inbox>,
-    payloads: Mailbox<u64, Payload, System>,
+    payloads: Mailbox<u64, Payload>,
     sequence: u64,
 }
 
 /// The link of a process' rank.
 struct ProcessLink {
-    mailbox: Mailbox<Tag, Vec<DynTensor>, System>,
+    mailbox: Mailbox<Tag, Vec<DynTensor>>,
     /// The driver's: it closes even if this rank is stuck.
     channel: Weak<Channel>,
     abort: Abort,

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tinderbox_fake::Mode;
 
 use super::ranks::Ranks;
@@ -17,14 +17,7 @@ use crate::runtime::round::{Reported, Round};
 use crate::schedule::ScheduleMode;
 
 /// The plans of passes, shared by the rank and by predictions. There are none until the memory of the process is measured.
-#[derive(Clone, Default)]
-pub(crate) struct SharedPasses(Arc<Mutex<Option<Passes>>>);
-
-impl SharedPasses {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Passes>> {
-        self.0.lock()
-    }
-}
+pub(crate) type SharedPasses = Arc<Mutex<Option<Passes>>>;
 
 /// One rank on a thread, which plans a pass over its stages before each round.
 pub(crate) struct StreamingRank {

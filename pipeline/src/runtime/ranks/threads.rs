@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use tinderbox_deferred::Source;
-use tinderbox_link::{Crew, CrewError, Member};
+use tinderbox_link::{Crew, CrewError, Member, Receiver, is_simulated};
 use tinderbox_world::Channel;
-use tinderbox_world::clock::is_simulated;
 
 use super::ranks::{Payload, Ranks, To};
 use crate::error::Result;
 use crate::runtime::execute::{RankCall, RankRequest, run_rank};
 use crate::runtime::link::{Abort, Link, LocalLink, local_links};
 use crate::runtime::pass::Pass;
-use crate::runtime::points::{Receiver, System};
 use crate::runtime::progress::{Counted, Watch};
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::RankSetup;
@@ -27,7 +25,7 @@ use crate::{PipelineError, RankError, StartError};
 #[derive(Debug)]
 pub(crate) struct Threads {
     /// None after it has ended.
-    crew: Option<Crew<RankRequest, PipelineError, System>>,
+    crew: Option<Crew<RankRequest, PipelineError>>,
     /// The progress of each rank with the current call.
     watch: Arc<Watch>,
     abort: Abort,

@@ -9,11 +9,11 @@ use burn_pack::Scalar;
 use bytes::Bytes;
 use tinderbox_deferred::{ParameterPath, ParameterTable, Values};
 use tinderbox_fake::{DynTensor, FakeError};
+use tinderbox_link::Awaited;
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
 use crate::cut::Layout;
 use crate::error::Result;
-use crate::runtime::awaited::Awaited;
 use crate::runtime::digest::joined;
 use crate::runtime::optimizer::{StateFields, StateTensor};
 use crate::runtime::snapshots::{Contents, Item, Name};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tinderbox_deferred::ParameterTable;
-use tinderbox_world::clock::{Instant, Thread};
+use tinderbox_link::{Instant, Thread};
 use tinderbox_world::{Channel, Failure, How, World};
 
 use super::ledger::{INITIAL, Ledger};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterPath, Values};
-use tinderbox_world::clock::Instant;
+use tinderbox_link::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::ledger::{Holdings, INITIAL, Ledger, newest_version};
