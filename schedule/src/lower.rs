@@ -64,10 +64,8 @@ impl<'a> Lowering<'a> {
         // After which compute action the gradients of which stages are complete and no longer needed.
         let mut ends: BTreeMap<usize, Vec<StageIndex>> = BTreeMap::new();
         for stage in self.stages_of(rank).filter(|_| is_training) {
-            let ties = self.dependencies.ties().iter();
-            let shared = ties.filter(|tie| tie.owner == stage).map(|tie| tie.copy);
-            let all = shared.chain([stage]);
-            if let Some(end) = all.filter_map(|stage| last.get(&stage).copied()).max() {
+            let ends_of_all = self.update_waits(stage).filter_map(|of| last.get(&of));
+            if let Some(&end) = ends_of_all.max() {
                 ends.entry(end).or_default().push(stage);
             }
         }
@@ -100,6 +98,14 @@ impl<'a> Lowering<'a> {
 
     fn stages_of(&self, rank: RankIndex) -> impl Iterator<Item = StageIndex> {
         self.stages.get(&rank).into_iter().flatten().copied()
+    }
+
+    /// Returns the stages of a stage's rank whose last backwards its update waits for: those that share its parameters, and itself.
+    pub(crate) fn update_waits(&self, stage: StageIndex) -> impl Iterator<Item = StageIndex> {
+        let ties = self.dependencies.ties().iter();
+        let shared =
+            ties.filter(move |tie| tie.owner == stage && !self.schedule.are_apart(stage, tie.copy));
+        shared.map(|tie| tie.copy).chain([stage])
     }
 
     /// Returns the message of an edge of a task, if the edge joins two ranks.

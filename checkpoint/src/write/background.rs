@@ -63,8 +63,6 @@ impl Attempt {
     /// # Errors
     ///
     /// Returns an error if the thread can't be started.
-    ///
-    /// When no thread can be started.
     pub fn save_in_background(
         self,
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,

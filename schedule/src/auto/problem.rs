@@ -94,8 +94,7 @@ pub(super) struct Problem<'a> {
     reads: Vec<Vec<Values>>,
     /// The edges that carry the outputs of a stage's program.
     made: Vec<Vec<Values>>,
-    /// For each stage, the stages of its rank whose last backwards its update waits for: itself, and those that share its
-    /// parameters.
+    /// For each stage, the stages of its rank whose last backwards its update waits for.
     pub update_waits: Vec<Vec<usize>>,
     /// The actions after the last backward of each stage.
     pub ends: Vec<Vec<Action>>,
@@ -131,18 +130,13 @@ impl<'a> Problem<'a> {
         let exchange = |(stage, rank): (usize, &RankIndex)| {
             costs.exchange(StageIndex::new(stage), *rank, ranks)
         };
-        let update_waits = (0..stage_to_rank.len()).map(|stage| {
-            let ties = dependencies.ties().iter();
-            let copies = ties.filter(|tie| tie.owner.index() == stage);
-            let copies = copies.map(|tie| tie.copy.index());
-            let together = copies.filter(|&copy| stage_to_rank[copy] == stage_to_rank[stage]);
-            together.chain([stage]).collect()
-        });
         let placed = Schedule::idle(ScheduleMode::Training, stage_to_rank);
         let lowering = Lowering::new(&placed, dependencies);
         let stages = (0..stage_to_rank.len()).map(StageIndex::new);
+        let waits = |stage| lowering.update_waits(stage).map(StageIndex::index);
         let every_rank = (0..ranks).map(RankIndex::new);
         let mut problem = Self {
+            update_waits: stages.clone().map(|stage| waits(stage).collect()).collect(),
             ends: stages.map(|stage| lowering.end_stage(stage)).collect(),
             tails: every_rank.map(|rank| lowering.end_step(rank)).collect(),
             exchanges: stage_to_rank.iter().enumerate().map(exchange).collect(),
@@ -153,7 +147,6 @@ impl<'a> Problem<'a> {
             ranks,
             budgets: budgets.collect(),
             times: times.collect(),
-            update_waits: update_waits.collect(),
             stages_of,
             reads: Vec::new(),
             made: Vec::new(),

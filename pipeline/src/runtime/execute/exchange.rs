@@ -189,7 +189,7 @@ impl OnRank<'_> {
         let setup = self.rank.setup.clone();
         let pieces = self.pieces(index);
         let parameters = self.rank.stage_mut(index).parameters().len();
-        let mut parts: Vec<Vec<f64>> = vec![Vec::new(); parameters];
+        let mut squares = vec![0.0; parameters];
         let mut loss_is_finite = true;
         for replica in 0..setup.settings.replicas {
             let of_replica = if replica == setup.replica {
@@ -205,12 +205,13 @@ impl OnRank<'_> {
             check_length(counts.clone().sum(), of_replica.squares.len())?;
             let mut sums = of_replica.squares.into_iter();
             for (piece, count) in pieces.iter().zip(counts) {
-                parts[piece.place].extend(sums.by_ref().take(count));
+                for sum in sums.by_ref().take(count) {
+                    squares[piece.place] += sum;
+                }
             }
         }
-        let squares = parts.iter().map(|parts| parts.iter().sum::<f64>());
         Ok(Norms {
-            squares: squares.collect(),
+            squares,
             loss_is_finite,
         })
     }

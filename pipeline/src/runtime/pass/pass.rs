@@ -16,7 +16,7 @@ use super::visits::{Visit, visits};
 use crate::StreamedError;
 use crate::lists::StepLists;
 use crate::runtime::program::CutProgram;
-use crate::runtime::streamed::{Activation, Item, StreamedSetup, request_as};
+use crate::runtime::streamed::{Item, StreamedSetup, request_as};
 use crate::schedule::StageIndex;
 
 /// Bytes that the process may need in addition to all that is counted: stacks of threads, small allocations, and memory that
@@ -45,7 +45,7 @@ impl Pass {
         let is_same = |planned: &Visit, visit: &Visit| {
             planned.stage == visit.stage
                 && planned.parameters == visit.parameters
-                && planned.activations == visit.activations
+                && planned.values == visit.values
                 && planned.is_update == visit.is_update
         };
         self.is_training == is_training
@@ -144,6 +144,7 @@ impl Passes {
                     visit.other_bytes += read.size() as u64 * parameter.elements();
                 }
                 if let Some(state) = state.filter(|_| visit.is_update) {
+                    visit.values.insert(Item::State(*position), state);
                     // The memory of the old values is free, and not yet used again; while they are written, states are copied.
                     visit.other_bytes += parameter.bytes + 2 * state;
                     updated += parameter.bytes + state;
@@ -205,22 +206,14 @@ impl Passes {
         let requests =
             requests.map(|(at, dtype)| request_as(table, *at, *dtype, &self.setup.device));
         let requests: Vec<Request> = requests.collect();
-        let activations = visits.iter().flat_map(|visit| visit.activations.clone());
-        let activations: BTreeMap<Activation, u64> = activations.collect();
         // Of any group of them, and of any activation.
-        let largest = activations.values().max().copied().unwrap_or(0);
+        let largest = visits.iter().flat_map(Visit::activations).max();
+        let largest = largest.unwrap_or(0);
         let working = self.source.working_bytes(&requests) + spill::working_bytes(largest);
-        let parameters = dtypes.keys().zip(&requests);
-        let mut items: BTreeMap<Item, u64> = parameters
-            .map(|(position, request)| (Item::Parameter(*position), request.bytes()))
-            .collect();
-        if is_training {
-            let states = self.setup.trained.iter().flatten();
-            let states = states.filter_map(|(at, bytes)| Some((Item::State(*at), (*bytes)?)));
-            items.extend(states);
-        }
-        let activations = activations.into_iter();
-        items.extend(activations.map(|(activation, bytes)| (Item::Activation(activation), bytes)));
+        let positions = dtypes.keys().copied().map(Item::Parameter);
+        let bytes = requests.iter().map(Request::bytes);
+        let mut items: BTreeMap<Item, u64> = positions.zip(bytes).collect();
+        items.extend(visits.iter().flat_map(|visit| &visit.values));
         let index: BTreeMap<Item, usize> = items.keys().copied().zip(0..).collect();
         let stream_items = items.iter().map(|(item, bytes)| StreamItem {
             bytes: *bytes,
@@ -229,12 +222,7 @@ impl Passes {
         });
         let streamed = visits.iter().map(|visit| {
             let parameters = visit.parameters.keys().copied().map(Item::Parameter);
-            let updated = self.setup.trained.get(visit.stage.index());
-            let updated = updated.filter(|_| is_training && visit.is_update);
-            let states = updated.into_iter().flatten();
-            let states = states.filter_map(|(at, bytes)| bytes.map(|_| Item::State(*at)));
-            let activations = visit.activations.keys().copied().map(Item::Activation);
-            let values = parameters.chain(states).chain(activations);
+            let values = parameters.chain(visit.values.keys().copied());
             StreamVisit {
                 items: values.map(|item| index[&item]).collect(),
                 other_bytes: visit.other_bytes + working,
@@ -260,7 +248,7 @@ impl Passes {
 
     fn too_small(&self, error: &StreamError, visits: &[Visit], working: u64) -> StreamedError {
         let visit = &visits[error.visit];
-        let activations: u64 = visit.activations.values().sum();
+        let activations: u64 = visit.activations().sum();
         let other_bytes = visit.other_bytes + activations + working;
         let least_bytes = match self.budget {
             // A part of the limit is spare.

@@ -5,22 +5,31 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use tinderbox_deferred::{Observer, ParameterPath, Source, SourceError};
+use tinderbox_fake::DynTensor;
 use tinderbox_planner::{StreamState, StreamStep};
 
 use super::pass::Pass;
 use super::spill::Spill;
 use super::tier::HostTier;
 use crate::ActionError;
+use crate::kept::Holders;
 use crate::runtime::optimizer::SavedOptimizer;
 use crate::runtime::stage::RankSetup;
-use crate::runtime::streamed::{Item, State, Value, request_as};
+use crate::runtime::streamed::{Activation, Item, StageValues, State, request_as};
 
 /// Bytes of values that are requested from the source at once, if there is room for them: enough to keep all threads of the
 /// source reading.
 const GROUP_BYTES: u64 = 64 << 20;
 
-/// What the thread gives to the rank: values of the next visit, by item; `None` when that has all its values.
-type Loaded = Option<Vec<(Item, Value)>>;
+/// Values that the thread has read.
+#[derive(Default)]
+pub(super) struct Read {
+    pub(super) values: StageValues,
+    pub(super) activations: Vec<(Activation, DynTensor, Holders)>,
+}
+
+/// What the thread gives to the rank: values of the next visit; `None` when that has all its values.
+type Loaded = Option<Read>;
 
 /// The thread that reads for one pass after the other. Dropping it waits for what is being read.
 pub(super) struct Reader {
@@ -90,40 +99,29 @@ pub(super) struct Sources {
 
 impl Sources {
     /// Reads some values.
-    fn read(
-        &self,
-        pass: &Pass,
-        setup: &RankSetup,
-        items: &[Item],
-    ) -> Result<Vec<(Item, Value)>, SourceError> {
+    fn read(&self, pass: &Pass, setup: &RankSetup, items: &[Item]) -> Result<Read, SourceError> {
         let observer: &dyn Observer = &*setup.progress;
-        let (mut requested, mut states, mut activations) = (Vec::new(), Vec::new(), Vec::new());
+        let mut read = Read::default();
+        let (mut requested, mut states) = (Vec::new(), Vec::new());
         for item in items {
             match *item {
                 Item::Parameter(at) => {
                     let request = request_as(&setup.table, at, pass.dtypes[&at], &setup.device);
                     requested.push((at, request));
                 }
-                Item::State(at) => states.push((*item, &setup.table.iter().as_slice()[at].path)),
-                Item::Activation(activation) => activations.push(activation),
+                Item::State(at) => states.push((at, &setup.table.iter().as_slice()[at].path)),
+                Item::Activation(activation) => {
+                    if let Some(spill) = &self.spill {
+                        let (value, holders) = spill.read(activation, &setup.device)?;
+                        read.activations.push((activation, value, holders));
+                    }
+                }
             }
         }
-        let read = self.tier.read(&requested, &*self.parameters, observer)?;
-        let read = requested.iter().zip(read);
-        let read = read.map(|((at, _), value)| (Item::Parameter(*at), Value::Parameter(value)));
-        let mut read: Vec<(Item, Value)> = read.collect();
-        let (states, paths): (Vec<Item>, Vec<&ParameterPath>) = states.into_iter().unzip();
-        let values = self.states(&paths, observer)?.into_iter();
-        read.extend(states.into_iter().zip(values.map(Value::State)));
-        for activation in activations {
-            if let Some(spill) = &self.spill {
-                let (value, holders) = spill.read(activation, &setup.device)?;
-                read.push((
-                    Item::Activation(activation),
-                    Value::Activation(value, holders),
-                ));
-            }
-        }
+        read.values.parameters = self.tier.read(&requested, &*self.parameters, observer)?;
+        let (positions, paths): (Vec<usize>, Vec<&ParameterPath>) = states.into_iter().unzip();
+        let states = self.states(&paths, observer)?;
+        read.values.states = positions.into_iter().zip(states).collect();
         Ok(read)
     }
 

@@ -1,6 +1,6 @@
 //! Gives the streamed stages of a rank their values while they run.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tinderbox_deferred::{Source, Uncached};
@@ -17,7 +17,7 @@ use crate::runtime::caught::device_failed;
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::round::Round;
 use crate::runtime::stage::{RankSetup, Stage, stage_of};
-use crate::runtime::streamed::{Activation, Item, StreamedSetup, UpdatedStage, Value};
+use crate::runtime::streamed::{Activation, Item, StageValues, StreamedSetup, UpdatedStage};
 use crate::runtime::wire::compact;
 use crate::schedule::StageIndex;
 
@@ -30,7 +30,7 @@ pub(crate) struct Streaming {
     tier: Arc<HostTier>,
     current: Option<(Arc<Pass>, Reader)>,
     /// The values that stay.
-    kept: HashMap<Item, Value>,
+    kept: StageValues,
     /// The index of the visit that is next or runs.
     visit: usize,
     /// The stage that has its values.
@@ -54,7 +54,7 @@ impl Streaming {
             streamed: streamed.clone(),
             setup: setup.clone(),
             current: None,
-            kept: HashMap::new(),
+            kept: StageValues::default(),
             visit: 0,
             entered: None,
         }
@@ -80,7 +80,9 @@ impl Streaming {
         };
         let kept = state.kept().iter().map(|item| pass.items[*item]);
         let kept: BTreeSet<Item> = kept.collect();
-        self.kept.retain(|item, _| kept.contains(item));
+        let StageValues { parameters, states } = &mut self.kept;
+        parameters.retain(|at, _| kept.contains(&Item::Parameter(*at)));
+        states.retain(|at, _| kept.contains(&Item::State(*at)));
         self.visit = 0;
         let is_changed = |position: usize| {
             let trained = self.streamed.trained.iter();
@@ -104,11 +106,13 @@ impl Streaming {
     /// The values of a pass that stay from the pass before.
     fn in_memory(&self, pass: &Pass) -> BTreeSet<usize> {
         let values = pass.items.iter().enumerate();
-        let in_memory = values.filter(|(_, item)| match (item, self.kept.get(item)) {
-            (Item::Parameter(at), Some(Value::Parameter(value))) => {
-                value.dtype() == pass.dtypes[at]
-            }
-            (_, value) => value.is_some(),
+        let StageValues { parameters, states } = &self.kept;
+        let in_memory = values.filter(|(_, item)| match item {
+            Item::Parameter(at) => parameters
+                .get(at)
+                .is_some_and(|value| value.dtype() == pass.dtypes[at]),
+            Item::State(at) => states.contains_key(at),
+            Item::Activation(_) => false,
         });
         in_memory.map(|(item, _)| item).collect()
     }
@@ -141,23 +145,21 @@ impl Streaming {
         &mut self,
         stage: StageIndex,
         activations: &mut Kept<DynTensor>,
-    ) -> Result<HashMap<Item, Value>, ActionError> {
+    ) -> Result<StageValues, ActionError> {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
         debug_assert_eq!(
             pass.visits[self.visit].stage, stage,
             "stages run in the order of the pass"
         );
-        let items = pass.plan.items_of(self.visit).iter();
-        let kept = items.filter_map(|item| self.kept.remove_entry(&pass.items[*item]));
-        let mut values: HashMap<Item, Value> = kept.collect();
+        let mut values = StageValues::default();
+        for item in pass.plan.items_of(self.visit) {
+            values.take(pass.items[*item], &mut self.kept);
+        }
         while let Some(read) = reader.next()? {
-            for (item, value) in read {
-                match (item, value) {
-                    (Item::Activation((k, id)), Value::Activation(value, holders)) => {
-                        activations.put_all(k, id, &value, holders);
-                    }
-                    (item, value) => drop(values.insert(item, value)),
-                }
+            values.parameters.extend(read.values.parameters);
+            values.states.extend(read.values.states);
+            for ((k, id), value, holders) in read.activations {
+                activations.put_all(k, id, &value, holders);
             }
         }
         Ok(values)
@@ -252,14 +254,12 @@ impl Streaming {
     }
 
     /// Takes back the values of the stage that has run, and keeps those that stay.
-    fn take_back(&mut self, mut values: HashMap<Item, Value>) {
+    fn take_back(&mut self, mut values: StageValues) {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
         let items = pass.plan.items_of(self.visit).iter();
         for (item, stays) in items.zip(pass.plan.stays(self.visit)) {
-            let item = pass.items[*item];
-            // The round keeps activations.
-            if let Some(value) = values.remove(&item).filter(|_| *stays) {
-                self.kept.insert(item, value);
+            if *stays {
+                self.kept.take(pass.items[*item], &mut values);
             }
         }
         drop(values);

@@ -1,6 +1,7 @@
 //! Parameters in the memory of the host, between the source and a device with its own memory.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::collections::hash_map::{Entry, HashMap};
 
 use burn::tensor::Device;
 use parking_lot::Mutex;
@@ -53,13 +54,14 @@ impl HostTier {
         });
     }
 
-    /// Reads parameters, each requested by its position in the table: from the host if they are there, or from the source.
+    /// Reads parameters, each requested by its position in the table: from the host if they are there, or from the source. Returns
+    /// them by position.
     pub(crate) fn read(
         &self,
         requested: &[(usize, Request)],
         source: &dyn Source,
         observer: &dyn Observer,
-    ) -> Result<Vec<DynTensor>, SourceError> {
+    ) -> Result<HashMap<usize, DynTensor>, SourceError> {
         let mut held = self.held.lock();
         let missing = requested.iter();
         let missing = missing.filter(|(at, _)| !held.values.contains_key(at));
@@ -73,10 +75,11 @@ impl HostTier {
         for (at, value) in read.iter().filter(|(at, _)| chosen.contains(at)) {
             values.insert(*at, moved(value.clone(), &Device::flex())?);
         }
-        let values = requested.iter().map(|(at, request)| match read.remove(at) {
-            Some(value) => Ok(value),
-            None => moved(values[at].clone(), &request.device),
-        });
-        values.collect()
+        for (at, request) in requested {
+            if let Entry::Vacant(place) = read.entry(*at) {
+                place.insert(moved(values[at].clone(), &request.device)?);
+            }
+        }
+        Ok(read)
     }
 }

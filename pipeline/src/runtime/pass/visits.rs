@@ -11,7 +11,7 @@ use crate::kept::Location;
 use crate::lists::StepLists;
 use crate::runtime::executor::{Executor, Host, Job, Step};
 use crate::runtime::program::CutProgram;
-use crate::runtime::streamed::Activation;
+use crate::runtime::streamed::{Activation, Item};
 use crate::schedule::{Action, MicroBatchIndex, RankIndex, StageIndex};
 
 /// A part of a round in which one stage runs.
@@ -22,13 +22,22 @@ pub(super) struct Visit {
     pub(super) parameters: BTreeMap<usize, DType>,
     /// The parameters of which they read few rows, with the dtype in which they read them and the most rows.
     pub(super) rows: BTreeMap<usize, (DType, u64)>,
-    /// The activations that it makes or reads and that are needed after other visits, with their bytes, if they may be written
-    /// meanwhile.
-    pub(super) activations: BTreeMap<Activation, u64>,
+    /// Its values that are not parameters, with their bytes: the optimizer's states that its update changes, and the activations that
+    /// it makes or reads and that are needed after other visits, if they may be written meanwhile.
+    pub(super) values: BTreeMap<Item, u64>,
     /// Whether the parameters of the stage are updated.
     pub(super) is_update: bool,
     /// The maximum bytes of everything else meanwhile.
     pub(super) other_bytes: u64,
+}
+
+impl Visit {
+    /// The bytes of each activation.
+    pub(super) fn activations(&self) -> impl Iterator<Item = u64> {
+        let values = self.values.iter();
+        let activations = values.filter(|(item, _)| matches!(item, Item::Activation(_)));
+        activations.map(|(_, bytes)| *bytes)
+    }
 }
 
 /// The visits of a round: the longest runs of actions of one stage, in the list of the only rank. Activations that are not
@@ -106,7 +115,7 @@ impl<'a> Sizes<'a> {
                 stage,
                 parameters: BTreeMap::new(),
                 rows: BTreeMap::new(),
-                activations: BTreeMap::new(),
+                values: BTreeMap::new(),
                 is_update: false,
                 other_bytes: 0,
             });
@@ -141,7 +150,8 @@ impl<'a> Sizes<'a> {
         let visits = self.needed.entry(activation).or_default();
         visits.insert(self.visits.len() - 1);
         if self.written.contains(&activation) {
-            self.visit().activations.insert(activation, bytes);
+            let values = &mut self.visit().values;
+            values.insert(Item::Activation(activation), bytes);
         }
     }
 

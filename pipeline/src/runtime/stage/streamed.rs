@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 use parking_lot::Mutex;
-use tinderbox_deferred::{PartialModule, ProgramInput, Source};
+use tinderbox_deferred::{ParameterPath, PartialModule, ProgramInput, Source};
 
 use super::stage::{RankSetup, Stage};
 use crate::ActionError;
-use crate::runtime::streamed::{Item, ParameterRows, State, States, Value, request_as};
+use crate::runtime::streamed::{ParameterRows, StageValues, State, States, request_as};
 use crate::schedule::StageIndex;
 
 impl Stage {
@@ -24,23 +24,12 @@ impl Stage {
     /// its other parameters from a source.
     pub(crate) fn attach(
         &mut self,
-        values: HashMap<Item, Value>,
+        values: StageValues,
         rows: Option<Arc<dyn Source>>,
     ) -> Result<(), ActionError> {
         let setup = self.setup.clone();
         let table = setup.table.iter().as_slice();
-        let (mut parameters, mut states) = (HashMap::new(), HashMap::new());
-        for (item, value) in values {
-            match (item, value) {
-                (Item::Parameter(at), Value::Parameter(value)) => {
-                    parameters.insert(at, value);
-                }
-                (Item::State(at), Value::State(state)) => {
-                    states.insert(table[at].path.clone(), state);
-                }
-                _ => unreachable!("the value of an item is of its kind"),
-            }
-        }
+        let mut parameters = values.parameters;
         if rows.is_none() {
             // In the order of the table, as in a stage that keeps them.
             let mut owned = setup.layout.owned(self.index()).to_vec();
@@ -66,7 +55,10 @@ impl Stage {
         }
         self.held.rows = rows;
         self.held.streamed = parameters;
-        if !states.is_empty() {
+        if !values.states.is_empty() {
+            let states = values.states.into_iter();
+            let states = states.map(|(at, state)| (table[at].path.clone(), state));
+            let states: HashMap<ParameterPath, State> = states.collect();
             let restored = self.restore_optimizer(&States(Mutex::new(states)));
             restored.map_err(|source| ActionError::State { source })?;
         }
@@ -74,10 +66,11 @@ impl Stage {
     }
 
     /// Takes its values.
-    pub(crate) fn detach(&mut self) -> HashMap<Item, Value> {
-        let streamed = std::mem::take(&mut self.held.streamed).into_iter();
-        let streamed = streamed.map(|(at, value)| (Item::Parameter(at), Value::Parameter(value)));
-        let mut items: HashMap<Item, Value> = streamed.collect();
+    pub(crate) fn detach(&mut self) -> StageValues {
+        let mut values = StageValues {
+            parameters: std::mem::take(&mut self.held.streamed),
+            ..StageValues::default()
+        };
         self.held.cast.clear();
         self.held.rows = None;
         for loaded in self.loaded.values_mut() {
@@ -86,15 +79,14 @@ impl Stage {
         let owned = std::mem::take(&mut self.held.owned);
         // None while it has no values.
         for (position, index) in self.held.owned_places().filter(|_| !owned.is_empty()) {
-            let value = Value::Parameter(owned.value(index));
-            items.insert(Item::Parameter(position), value);
+            values.parameters.insert(position, owned.value(index));
             let mut optimizers = self.optimizers.iter_mut();
             let optimizer = optimizers.find(|of| of.piece.place == index);
             let state = optimizer.and_then(|of| of.state.take());
             let state = state.map_or(State::None, State::Kept);
-            items.insert(Item::State(position), Value::State(state));
+            values.states.insert(position, state);
         }
-        items
+        values
     }
 
     /// The rows of a parameter, if the stage has not the whole of it.

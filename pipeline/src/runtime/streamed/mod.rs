@@ -5,6 +5,6 @@ mod values;
 
 pub(crate) use setup::{StreamedOptions, StreamedSetup};
 pub(crate) use values::{
-    Activation, Item, ParameterRows, State, States, Stored, Value, request_as,
+    Activation, Item, ParameterRows, StageValues, State, States, Stored, request_as,
 };
 pub use values::{StageStore, StreamedTraining, UpdatedStage};

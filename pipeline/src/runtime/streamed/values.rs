@@ -16,7 +16,6 @@ use tinderbox_deferred::{
 use tinderbox_fake::{DynTensor, ValueId};
 
 use crate::Plan;
-use crate::kept::Holders;
 use crate::runtime::digest::ReadError;
 use crate::runtime::learning_rates::StepRates;
 use crate::runtime::optimizer::{SavedOptimizer, SavedState, StateFields};
@@ -34,12 +33,26 @@ pub(crate) enum Item {
     Activation(Activation),
 }
 
-/// A value in memory.
-#[derive(Clone)]
-pub(crate) enum Value {
-    Parameter(DynTensor),
-    State(State),
-    Activation(DynTensor, Holders),
+/// The values of stages in memory, by position in the table. A round has the activations.
+#[derive(Default)]
+pub(crate) struct StageValues {
+    pub(crate) parameters: HashMap<usize, DynTensor>,
+    /// The optimizer's states of parameters.
+    pub(crate) states: HashMap<usize, State>,
+}
+
+impl StageValues {
+    /// Moves a value here, if others have it.
+    pub(crate) fn take(&mut self, item: Item, others: &mut Self) {
+        match item {
+            Item::Parameter(at) => {
+                let value = others.parameters.remove_entry(&at);
+                self.parameters.extend(value);
+            }
+            Item::State(at) => self.states.extend(others.states.remove_entry(&at)),
+            Item::Activation(_) => {}
+        }
+    }
 }
 
 /// The optimizer's state of a parameter.

@@ -247,12 +247,9 @@ fn depth(scope: &str) -> usize {
 
 /// The first `level` modules of a path, if it has as many.
 fn prefix(scope: &str, level: usize) -> Option<&str> {
-    let mut ends = scope.match_indices('.').map(|(at, _)| at);
-    match depth(scope) {
-        modules if modules < level || level == 0 => None,
-        modules if modules == level => Some(scope),
-        _ => ends.nth(level - 1).map(|end| &scope[..end]),
-    }
+    let dots = scope.match_indices('.').map(|(at, _)| at);
+    let end = dots.chain([scope.len()]).nth(level.checked_sub(1)?)?;
+    Some(&scope[..end]).filter(|_| !scope.is_empty())
 }
 
 /// The common modules at the start of two paths.
