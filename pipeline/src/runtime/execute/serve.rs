@@ -150,14 +150,7 @@ pub(super) fn run_list(
         }
     }
     if let Some(last) = actions.last() {
-        named(&mut executor, last, |executor| {
-            let Rank {
-                streaming, stages, ..
-            } = &mut *executor.host.rank;
-            let streaming = streaming.as_mut();
-            let values = &mut executor.values;
-            streaming.map_or(Ok(()), |streaming| streaming.leave(stages, round, values))
-        })?;
+        named(&mut executor, last, |executor| leave(executor, round))?;
     }
     let left = executor.values.left();
     debug_assert_eq!(left, None, "every value of a round is used");
@@ -167,6 +160,17 @@ pub(super) fn run_list(
         ..measured.timeline
     });
     host.read_report()
+}
+
+/// Ends the pass of a streaming rank.
+fn leave(executor: &mut Executor<'_, OnRank<'_>>, round: &Round) -> Result<(), ActionError> {
+    let Rank {
+        streaming, stages, ..
+    } = &mut *executor.host.rank;
+    match streaming {
+        Some(streaming) => streaming.leave(stages, round, &mut executor.values),
+        None => Ok(()),
+    }
 }
 
 /// Runs code of an action; its error names the action.
