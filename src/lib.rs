@@ -50,7 +50,7 @@
 //! | [`tinderbox_fake`] | recording, the graph, regions | modules, execution |
 //! | [`tinderbox_deferred`] | parameter tables, recipes, programs, the executor, random values, sources | stages, checkpoints |
 //! | [`tinderbox_schedule`](schedule) | schedules as data: generated, read, verified, simulated, found, drawn | Burn, threads |
-//! | `tinderbox_simulation` | fibers, a virtual clock and seeded choices, in which links and worlds run for tests | the rest |
+//! | `tinderbox_simulation` (in `tests`) | fibers, a virtual clock and seeded choices, in which links and worlds run for tests | the rest |
 //! | `tinderbox_link` | messages matched by tag, a stop that wakes every wait, model-checked; the clock, waits and threads that a simulation replaces | tensors |
 //! | `tinderbox_world` | processes as ranks: launchers, frames, calls of all, the shutdown protocol, gRPC | tensors |
 //! | `tinderbox_world_mpi` | the same frames over MPI | gRPC |
@@ -60,6 +60,9 @@
 //! | [`tinderbox_pipeline`] | profiles, ranks and what drives them | checkpoints |
 //! | [`tinderbox_checkpoint`] | the format, stores, commits, verified reads, tools | pipelines, optimizers |
 //! | `tinderbox` | [`Checkpoints`], which saves what a pipeline holds; [`export_pipeline`] | |
+//! | `tinderbox_derive` | `#[derive(Batch)]` | the rest |
+//! | `tinderbox_train` | burn-train's loop over pipelines, signals, epochs that continue | the internals of the runtime |
+//! | `tinderbox-cli` | the command `tinderbox`: schedules, plans, checkpoints, models, runs, the launcher | the internals of the runtime |
 //! | `tinderbox-gpu-check` | a program that checks a GPU through the public interface of `tinderbox` | the internals of the runtime |
 //!
 //! Data flows one way: record, trace, cost, schedule, partition, plan, cut, run, save. Schedules, links and
@@ -170,9 +173,10 @@
 //!    something and whether all processes make it. (An evaluation with carried values is no command: the values are on ranks, and
 //!    are lost with them.) Ranks are what one trait asks for, to run a round, to run code beside the stages and to exchange
 //!    values; threads of this process, processes of a [`World`] and a rank whose stages are streamed are three implementations. A
-//!    new kind of rank that runs the stages of a layout is another one, and its start. In a [`World`], each process makes the same calls and runs the rank that is its own; the mailboxes of the other
-//!    ranks are filled by the engine that connects the processes, so a rank does not know where the others are. Reports of a round
-//!    go to all processes, and so every process returns the same.
+//!    new kind of rank that runs stages in the memory of their driver is another one, and its start; ranks elsewhere are processes,
+//!    with an engine of their own. In a [`World`], each process makes the same calls and runs the rank that is its own; the
+//!    mailboxes of the other ranks are filled by the engine that connects the processes, so a rank does not know where the others
+//!    are. Reports of a round go to all processes, and so every process returns the same.
 //!
 //!    One interpreter runs lists of actions: it decides which values a program reads and how long they are kept. What a value is,
 //!    and what runs a program, is its host: tensors on a rank, tensors with an observer in a replay, or sizes in bytes in a
@@ -192,7 +196,7 @@
 //!    instead. A kernel that fails leaves its output and dependent outputs unwritten; reading such data on
 //!    the host returns the error: the driver reads the loss of this step or the next. The pipeline then
 //!    stops, because the values of its parameters are undefined.
-//! 8. With [`Recovery`], a pipeline of processes continues without those that are lost. Three parts do not know of each other.
+//! 8. With [`Recovery`], a pipeline of processes continues without those that are lost. Three parts have their own state.
 //!    The [`World`] agrees on who is left and begins a new generation, whose number every frame carries (a pure state machine,
 //!    tested in every order of messages and ends). Each rank's state is held by handles and kept as bytes by one other rank;
 //!    after a loss, every value goes from where it is to where the new plan needs it, by path and rows. And a pipeline notes

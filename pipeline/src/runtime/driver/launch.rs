@@ -207,10 +207,11 @@ impl Launch {
             abort,
         };
         Ok(match (world, streamed) {
-            (Some(world), _) => Box::new(Processes::new(start, world, backups.clone())?),
-            (None, Some((_, passes))) => {
+            // A streamed pipeline has no world.
+            (_, Some((_, passes))) => {
                 Box::new(StreamingRank::new(Threads::new(start)?, passes.clone()))
             }
+            (Some(world), None) => Box::new(Processes::new(start, world, backups.clone())?),
             (None, None) => Box::new(Threads::new(start)?),
         })
     }

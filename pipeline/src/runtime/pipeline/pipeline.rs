@@ -24,7 +24,7 @@ use crate::{PipelineError, Plan, StateError};
 /// Why a reply has the kind that a call expects.
 pub(super) const REPLY: &str = "a command has one kind of reply";
 
-/// A model in training, with stages on ranks that run as threads.
+/// A model in training, with stages on ranks: threads of this process, or processes of a [`World`](tinderbox_world::World), each with one.
 ///
 /// Dropping it stops and joins the ranks.
 #[derive(derive_more::Debug)]
