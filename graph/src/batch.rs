@@ -376,12 +376,17 @@ pub fn split_samples<B: Batch>(
     }
     let mut start = 0;
     let parts = (0..count).map(|index| {
-        let size = samples / count + usize::from(index < samples % count);
+        let size = size_of_part(samples, count, index);
         let part = map_samples(batch, |tensor, axis| part_of(tensor, axis, start, size));
         start += size;
         (part, size)
     });
     Ok(parts.collect())
+}
+
+/// Returns the samples of one of `count` parts of a batch: the first ones have one more than the others.
+pub fn size_of_part(samples: usize, count: usize, index: usize) -> usize {
+    samples / count + usize::from(index < samples % count)
 }
 
 /// Returns a batch with other tensors in place of those that have samples, along the dimension of the samples.

@@ -15,6 +15,7 @@ use super::batches::{Batches, MicroBatch, Work, split_and_run, weights};
 use super::carry::Carry;
 use super::driver::{Condition, Driver};
 use super::output::{Evaluation, collect};
+use crate::batch::size_of_part;
 use crate::error::Result;
 use crate::lists::ScheduleChoice;
 use crate::runtime::learning_rates::{LastRates, LearningRates};
@@ -265,17 +266,12 @@ impl Driver {
     }
 }
 
-/// Returns the samples of a micro-batch: the first ones have one more than the others.
-fn size(samples: usize, count: usize, micro_batch: usize) -> usize {
-    samples / count + usize::from(micro_batch < samples % count)
-}
-
 impl Driver {
     /// The samples of a batch of so many that the stages of this process read.
     pub(crate) fn share(&self, samples: usize) -> Range<usize> {
         let count = self.options.micro_batches.min(samples);
         let own = self.own_micro_batches(count);
-        let before = |end: usize| (0..end).map(|k| size(samples, count, k)).sum();
+        let before = |end: usize| (0..end).map(|k| size_of_part(samples, count, k)).sum();
         before(own.start)..before(own.end)
     }
 
@@ -385,23 +381,5 @@ fn kind<C>(over: &LossOver<C>) -> u8 {
         LossOver::Sum => 0,
         LossOver::Samples => 1,
         LossOver::Count(_) => 2,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::batch::split_samples;
-
-    #[test]
-    fn sizes_are_those_of_a_split_batch() {
-        for (samples, count) in [(7, 4), (8, 4), (3, 3), (9, 2), (1, 1)] {
-            let batch =
-                burn::tensor::Tensor::<2>::zeros([samples, 1], &burn::tensor::Device::flex());
-            let parts = split_samples(&batch, samples, count).unwrap();
-            let expected: Vec<usize> = parts.iter().map(|(_, size)| *size).collect();
-            let found: Vec<usize> = (0..count).map(|k| size(samples, count, k)).collect();
-            assert_eq!(found, expected);
-        }
     }
 }
