@@ -130,20 +130,24 @@ impl DynTensor {
         TensorMeta::new(self.shape(), self.dtype(), &self.0.device())
     }
 
-    /// The metadata of a tensor that has data.
-    fn real(&self) -> Result<TensorMeta, FakeError> {
-        let meta = self.meta();
-        match meta.fake {
+    /// Fails if the tensor has no data.
+    fn check_real(&self) -> Result<(), FakeError> {
+        match self.is_fake() {
             true => Err(FakeError::NoData {
-                tensor: Box::new(meta),
+                tensor: Box::new(self.meta()),
             }),
-            false => Ok(meta),
+            false => Ok(()),
         }
     }
 
     /// Returns whether the tensor has no data.
     pub fn is_fake(&self) -> bool {
-        crate::meta::is_capture(&self.0.device())
+        match &self.0.kind {
+            DispatchTensorKind::Autodiff(tracked) => {
+                matches!(**tracked, DispatchTensorKind::Capture(_))
+            }
+            kind => matches!(kind, DispatchTensorKind::Capture(_)),
+        }
     }
 
     /// Returns the same tensor with its rank and kind in its type.
@@ -182,7 +186,8 @@ impl DynTensor {
     ///
     /// As [`to_data`](Self::to_data).
     pub fn into_data(self) -> Result<TensorData, FakeError> {
-        let meta = self.real()?;
+        self.check_real()?;
+        let meta = self.meta();
         let (kind, tensor) = (self.kind(), self.0);
         let data = match kind {
             TensorKind::Float => burn::tensor::read_sync(Dispatch::float_into_data(tensor)),
@@ -204,7 +209,12 @@ impl DynTensor {
     ///
     /// When the tensor is fake: a fake tensor stays in its recording.
     pub fn to_device(self, device: &Device) -> Result<Self, FakeError> {
-        self.real()?;
+        self.check_real()?;
+        if let (DispatchTensorKind::Flex(_), DispatchDevice::Flex(_)) =
+            (&self.0.kind, device.as_dispatch())
+        {
+            return Ok(self);
+        }
         let plain = device.clone().without_autodiff();
         let dispatch = plain.as_dispatch();
         let tensor = self.without_autodiff();

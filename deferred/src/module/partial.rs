@@ -1,7 +1,7 @@
 //! A subset of a model's parameters, as a module.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Bool, DType, Device, Int, Tensor};
 use tinderbox_fake::{DynTensor, FakeError, TensorKind};
 
 use crate::ParameterPath;
@@ -99,6 +99,15 @@ impl PartialModule {
     /// When the index is out of range.
     pub fn value(&self, position: usize) -> DynTensor {
         each!(&self.entries[position].1, p => p.val().into())
+    }
+
+    /// Returns the dtype of the value at an index.
+    ///
+    /// # Panics
+    ///
+    /// When the index is out of range.
+    pub fn dtype(&self, position: usize) -> DType {
+        each!(&self.entries[position].1, p => p.dtype())
     }
 
     /// Replaces the value of a parameter; its id stays the same.

@@ -20,12 +20,16 @@ pub(crate) trait Host {
     /// A value of a stage and micro-batch.
     type Value: Clone;
 
-    /// Runs one program, or two at the same time. Returns the values that each computes for other programs, in the order of
-    /// [`Phase::outputs`].
-    fn run(
+    /// Runs a program, and returns the values that it computes for other programs, in the order of [`Phase::outputs`].
+    fn run(&mut self, job: Job<'_, Self::Value>) -> Result<Vec<Self::Value>, ActionError>;
+
+    /// Runs two programs at the same time, if it can.
+    fn run_pair(
         &mut self,
-        jobs: Vec<Job<'_, Self::Value>>,
-    ) -> Result<Vec<Vec<Self::Value>>, ActionError>;
+        [first, second]: [Job<'_, Self::Value>; 2],
+    ) -> Result<[Vec<Self::Value>; 2], ActionError> {
+        Ok([self.run(first)?, self.run(second)?])
+    }
 
     /// Takes the loss of a micro-batch, or a named output.
     fn report(&mut self, micro_batch: MicroBatchIndex, name: Option<&str>, value: Self::Value);
@@ -74,13 +78,16 @@ impl<V: Clone> Job<'_, V> {
     ) -> Result<Vec<I>, ActionError> {
         let mut read = self.read.into_iter();
         let types = loaded.program().input_types().iter();
-        let bindings = self.phase.inputs.iter().zip(types);
-        let inputs = bindings.map(|(binding, (_, dtype))| match *binding {
-            Binding::Given(of) => given(of, *dtype),
-            Binding::Constant(position) => Ok(constants[position].clone().into()),
-            Binding::Value(_) => Ok(read.next().expect("every value was read").into()),
-        });
-        inputs.collect()
+        // Inputs are large, so they are not moved again.
+        let mut inputs = Vec::with_capacity(self.phase.inputs.len());
+        for (binding, (_, dtype)) in self.phase.inputs.iter().zip(types) {
+            inputs.push(match *binding {
+                Binding::Given(of) => given(of, *dtype)?,
+                Binding::Constant(position) => constants[position].clone().into(),
+                Binding::Value(_) => read.next().expect("every value was read").into(),
+            });
+        }
+        Ok(inputs)
     }
 }
 
@@ -125,8 +132,14 @@ impl<'a, H: Host> Executor<'a, H> {
     /// Runs one action.
     pub(crate) fn act(&mut self, action: &Action) -> Result<(), ActionError> {
         match *action {
-            Action::Compute(task) => self.run(&[task]),
-            Action::Overlap(tasks) => self.run(&tasks),
+            Action::Compute(task) => self.run(task),
+            Action::Overlap(tasks) => {
+                let jobs = tasks.map(|task| self.job(task));
+                let [first, second] = self.host.run_pair(jobs)?;
+                self.finish(tasks[0], first);
+                self.finish(tasks[1], second);
+                Ok(())
+            }
             Action::Send(message @ Message::Values { edge, micro_batch }) => {
                 let sent = self.step.of(micro_batch, edge.from.stage).sends.get(&edge);
                 let at = (edge.from.stage, micro_batch);
@@ -148,13 +161,11 @@ impl<'a, H: Host> Executor<'a, H> {
         }
     }
 
-    /// Runs the programs of tasks at the same time.
-    pub(crate) fn run(&mut self, tasks: &[Task]) -> Result<(), ActionError> {
-        let jobs = tasks.iter().map(|task| self.job(*task)).collect();
-        let made = self.host.run(jobs)?;
-        for (task, outputs) in tasks.iter().zip(made) {
-            self.finish(*task, outputs);
-        }
+    /// Runs the program of a task.
+    pub(crate) fn run(&mut self, task: Task) -> Result<(), ActionError> {
+        let job = self.job(task);
+        let outputs = self.host.run(job)?;
+        self.finish(task, outputs);
         Ok(())
     }
 

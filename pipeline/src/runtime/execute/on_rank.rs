@@ -90,10 +90,7 @@ impl<'a> OnRank<'a> {
     }
 
     /// Loads a program, with its inputs.
-    fn load(
-        &mut self,
-        job: Job<'_, DynTensor>,
-    ) -> Result<(Task, impl Program + use<>), ActionError> {
+    fn load(&mut self, job: Job<'_, DynTensor>) -> Result<impl Program + use<>, ActionError> {
         let task = job.task;
         let (round, index) = (self.round, self.part.index(task.micro_batch));
         let micro = round.micro_batch(index);
@@ -107,14 +104,24 @@ impl<'a> OnRank<'a> {
             micro_batch: index as u32,
         };
         let (cut, abort) = (micro.cut.clone(), self.rank.setup.abort.clone());
-        let program = move || {
+        Ok(move || {
             let made = executable.run_until(inputs, &context, &|| abort.is_triggered());
             made.map_err(|source| match source {
                 ProgramError::Stopped => LinkError::Aborted.into(),
                 source => cut.indices.locate(source),
             })
-        };
-        Ok((task, program))
+        })
+    }
+
+    /// Runs programs, waits for the device if times are measured, and adds the time.
+    fn timed<T>(&mut self, run: impl FnOnce() -> Result<T, ActionError>) -> Result<T, ActionError> {
+        let started = self.round.epoch.map(since);
+        let made = run()?;
+        flush_device(&self.rank.setup.device, self.round)?;
+        if let (Some(epoch), Some(started)) = (self.round.epoch, started) {
+            self.program_time += since(epoch) - started;
+        }
+        Ok(made)
     }
 
     /// An input that no program computes.
@@ -144,13 +151,14 @@ impl<'a> OnRank<'a> {
         }
     }
 
-    /// Adds the gradients of a program, updates running states and replaces carried values: its last outputs.
-    fn store(&mut self, task: Task, phase: &Phase, outputs: Vec<DynTensor>) {
+    /// Adds the gradients of a program, updates running states and replaces carried values: its last outputs. Returns the
+    /// others.
+    fn store(&mut self, task: Task, phase: &Phase, mut made: Vec<DynTensor>) -> Vec<DynTensor> {
         let (index, k) = (task.stage, task.micro_batch);
         let (round, number) = (self.round, self.part.index(k));
         let micro = round.micro_batch(number);
         let stage = self.rank.stage_mut(index);
-        let mut outputs = outputs.into_iter();
+        let mut outputs = made.drain(phase.outputs.len()..);
         for (position, gradient) in phase.gradients.iter().zip(&mut outputs) {
             // A weight of 0 adds nothing, even if the gradient is NaN.
             if micro.weight != 0.0 {
@@ -167,7 +175,10 @@ impl<'a> OnRank<'a> {
                 let at = (carry.number, k.index(), index);
                 stage.carried.insert(at, value);
             }
+        } else {
+            drop(outputs);
         }
+        made
     }
 
     /// Clips the gradients of a stage and runs its optimizer.
@@ -243,26 +254,27 @@ impl<'a> OnRank<'a> {
 impl Host for OnRank<'_> {
     type Value = DynTensor;
 
-    fn run(&mut self, jobs: Vec<Job<'_, DynTensor>>) -> Result<Vec<Vec<DynTensor>>, ActionError> {
-        let phases: Vec<(Task, &Phase)> = jobs.iter().map(|job| (job.task, job.phase)).collect();
-        let loaded = jobs.into_iter().map(|job| self.load(job));
-        let loaded = loaded.collect::<Result<Vec<_>, ActionError>>()?;
-        let (device, epoch) = (&self.rank.setup.device, self.round.epoch);
-        let started = epoch.map(since);
-        let made = run_all(loaded, device)?;
-        flush_device(device, self.round)?;
-        if let (Some(epoch), Some(started)) = (epoch, started) {
-            self.program_time += since(epoch) - started;
-        }
-        let made = phases
-            .into_iter()
-            .zip(made)
-            .map(|((task, phase), mut made)| {
-                let others = made.split_off(phase.outputs.len());
-                self.store(task, phase, others);
-                made
-            });
-        Ok(made.collect())
+    fn run(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
+        let (task, phase) = (job.task, job.phase);
+        let program = self.load(job)?;
+        let made = self.timed(program)?;
+        Ok(self.store(task, phase, made))
+    }
+
+    fn run_pair(
+        &mut self,
+        jobs: [Job<'_, DynTensor>; 2],
+    ) -> Result<[Vec<DynTensor>; 2], ActionError> {
+        let tasks = jobs.each_ref().map(|job| job.task);
+        let phases = jobs.each_ref().map(|job| job.phase);
+        let [first, second] = jobs;
+        let programs = [self.load(first)?, self.load(second)?];
+        let is_on_host = is_host(&self.rank.setup.device);
+        let [first, second] = self.timed(|| run_both(tasks, programs, is_on_host))?;
+        Ok([
+            self.store(tasks[0], phases[0], first),
+            self.store(tasks[1], phases[1], second),
+        ])
     }
 
     fn report(&mut self, micro_batch: MicroBatchIndex, name: Option<&str>, value: DynTensor) {
@@ -333,7 +345,9 @@ impl Host for OnRank<'_> {
     }
 
     fn released(&mut self, _: Location, _: ValueId, value: &DynTensor) {
-        self.bytes = self.bytes.saturating_sub(value.bytes());
+        if self.round.epoch.is_some() {
+            self.bytes = self.bytes.saturating_sub(value.bytes());
+        }
     }
 }
 
@@ -342,29 +356,25 @@ trait Program: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send {}
 
 impl<P: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send> Program for P {}
 
-/// Runs one program, or two at the same time, with a thread of the rank's pool each. Devices other than the CPU run their queue
-/// in order, in parallel to this thread, so one thread fills the queue.
-fn run_all(
-    loaded: Vec<(Task, impl Program)>,
-    device: &Device,
-) -> Result<Vec<Vec<DynTensor>>, ActionError> {
+/// Runs two programs at the same time on the CPU, with a thread of the rank's pool each. Other devices run their queue in order,
+/// in parallel to this thread, so one thread fills the queue.
+fn run_both(
+    tasks: [Task; 2],
+    [first, second]: [impl Program; 2],
+    is_on_host: bool,
+) -> Result<[Vec<DynTensor>; 2], ActionError> {
     // The error of one of two names it.
-    let of_pair = |(task, program)| {
-        caught(program).map_err(|source| ActionError::OfPair {
+    let named = |task: Task, program: Result<Vec<DynTensor>, ActionError>| {
+        program.map_err(|source| ActionError::OfPair {
             task,
             source: Box::new(source),
         })
     };
-    match <[_; 2]>::try_from(loaded) {
-        Err(others) => others.into_iter().map(|(_, program)| program()).collect(),
-        Ok([first, second]) => {
-            let (first, second) = match is_host(device) {
-                true => rayon::join(|| of_pair(first), || of_pair(second)),
-                false => (of_pair(first), of_pair(second)),
-            };
-            Ok(vec![first?, second?])
-        }
-    }
+    let (first, second) = match is_on_host {
+        true => rayon::join(|| caught(first), || caught(second)),
+        false => (caught(first), caught(second)),
+    };
+    Ok([named(tasks[0], first)?, named(tasks[1], second)?])
 }
 
 /// Reads norms from a message.

@@ -195,8 +195,14 @@ impl<'a> Sizes<'a> {
 impl Host for Sizes<'_> {
     type Value = u64;
 
-    fn run(&mut self, jobs: Vec<Job<'_, u64>>) -> Result<Vec<Vec<u64>>, ActionError> {
-        let made = jobs.iter().map(|job| self.count(job)).collect();
+    fn run(&mut self, job: Job<'_, u64>) -> Result<Vec<u64>, ActionError> {
+        let made = self.count(&job);
+        self.just_used = 0;
+        Ok(made)
+    }
+
+    fn run_pair(&mut self, jobs: [Job<'_, u64>; 2]) -> Result<[Vec<u64>; 2], ActionError> {
+        let made = jobs.map(|job| self.count(&job));
         self.just_used = 0;
         Ok(made)
     }

@@ -19,7 +19,7 @@ impl Stage {
         if let Some(Place::Owned(place)) = self.held.places.get(&position).copied()
             && !self.gradients.frozen.contains(&place)
         {
-            let gradient = gradient.cast_float(self.held.owned.value(place).dtype());
+            let gradient = gradient.cast_float(self.held.owned.dtype(place));
             self.gradients.sums[place].add(group, gradient, |sum, gradient| sum + gradient);
         }
     }

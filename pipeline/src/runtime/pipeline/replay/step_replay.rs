@@ -307,7 +307,7 @@ impl StepReplay {
         };
         let mut executor = Executor::new(step, host);
         executor.values = std::mem::take(&mut self.values);
-        executor.run(&[task])?;
+        executor.run(task)?;
         self.values = executor.values;
         if !is_selected {
             self.values.forget((task.stage, task.micro_batch));
@@ -374,19 +374,16 @@ impl Observed<'_> {
 impl Host for Observed<'_> {
     type Value = DynTensor;
 
-    fn run(&mut self, jobs: Vec<Job<'_, DynTensor>>) -> Result<Vec<Vec<DynTensor>>, ActionError> {
-        let made = jobs.into_iter().map(|job| {
-            let phase = job.phase;
-            let mut made = self.run_one(job)?;
-            let mut others = made.split_off(phase.outputs.len()).into_iter();
-            // Gradients are of the update.
-            others.by_ref().take(phase.gradients.len()).for_each(drop);
-            for (position, value) in phase.updates.iter().zip(others) {
-                self.stage.held.update_state(*position, value);
-            }
-            Ok(made)
-        });
-        made.collect()
+    fn run(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
+        let phase = job.phase;
+        let mut made = self.run_one(job)?;
+        let mut others = made.split_off(phase.outputs.len()).into_iter();
+        // Gradients are of the update.
+        others.by_ref().take(phase.gradients.len()).for_each(drop);
+        for (position, value) in phase.updates.iter().zip(others) {
+            self.stage.held.update_state(*position, value);
+        }
+        Ok(made)
     }
 
     fn report(&mut self, _: MicroBatchIndex, _: Option<&str>, _: DynTensor) {}
