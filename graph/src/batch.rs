@@ -188,7 +188,7 @@ impl<const AXIS: usize, B: Batch> Batch for Along<AXIS, B> {
 /// A part of a batch whose values the forward computes for its next call, such as the caches of an attention: it
 /// returns their new values by [`Outputs::carry`](crate::Outputs::carry).
 ///
-/// [`Pipeline::evaluate_with`](crate::Pipeline::evaluate_with) keeps them on the ranks from call to call, and
+/// `Pipeline::evaluate_with` keeps them on the ranks from call to call, and
 /// reads the values of the batch in the first call alone. Elsewhere they are like other tensors of a batch.
 #[derive(Clone, Debug)]
 pub struct Carried<B>(pub B);

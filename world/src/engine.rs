@@ -19,7 +19,7 @@ use crate::frame::{Frame, Received};
 /// - A connection that ends is reported once by [`Events::lost`], after everything that arrived before.
 /// - After [`Outbox::close`], nothing of the engine is left: no thread, port or file.
 ///
-/// [`testing::check_engine`](crate::testing::check_engine) checks an engine.
+/// `testing::check_engine` (feature `testing`) checks an engine.
 pub trait Engine: Send {
     /// Returns the name in errors.
     fn name(&self) -> &'static str;

@@ -55,8 +55,8 @@
 //! # Features
 //!
 //! - `grpc`: the engine over gRPC.
-//! - `testing`: [`testing::check_engine`], and two engines with faults: between threads ([`testing::Threads`]), and between
-//!   processes of a simulation ([`testing::Simulated`]).
+//! - `testing`: `testing::check_engine`, and two engines with faults: between threads (`testing::Threads`), and between processes of a
+//!   simulation (`testing::Simulated`).
 
 mod channel;
 mod core;

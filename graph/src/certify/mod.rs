@@ -1,7 +1,7 @@
 //! Proves before the first run that a pipeline computes what was recorded.
 //!
 //! Cutting a graph adds no arithmetic, so the equality of computations can be checked without running
-//! them. Every value of the uncut graph has a [fingerprint](fingerprint::Fingerprint): a hash of its
+//! them. Every value of the uncut graph has a fingerprint: a hash of its
 //! operation's kind, attributes and operands, down to parameters, tensors of the batch, constants and
 //! keys of random values. Two checks run on fingerprints instead of tensors:
 //!

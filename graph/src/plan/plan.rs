@@ -29,7 +29,7 @@ impl Plan {
     /// [sum](crate::GradientSum).
     ///
     /// Each replica has as many micro-batches as were planned, so a step has as many times more; the prediction is for one
-    /// replica, also if its micro-batches are smaller then. [`Planner::replicas`] divides the ranks and the micro-batches of a
+    /// replica, also if its micro-batches are smaller then. [`Planner::replicas`](crate::Planner::replicas) divides the ranks and the micro-batches of a
     /// plan instead, and predicts the exchange.
     #[must_use]
     pub fn replicas(mut self, replicas: usize) -> Self {

@@ -112,7 +112,7 @@ impl Plan {
         Self::manual(trace, &cuts)
     }
 
-    /// Creates a plan of many small stages for a model that is [streamed](crate::Streamed) with a memory limit, as
+    /// Creates a plan of many small stages for a model that is streamed with a memory limit, as
     /// [`Planner::streamed`] does for one rank.
     ///
     /// # Errors
@@ -238,7 +238,7 @@ impl<'a, B: Batch> Planner<'a, B> {
         self
     }
 
-    /// Cuts into many small stages on one rank, for a model that is [streamed](crate::Streamed) with this memory limit, instead
+    /// Cuts into many small stages on one rank, for a model that is streamed with this memory limit, instead
     /// of by a partitioner. A stage has at most 64 MiB of parameters and a sixteenth of the limit, and keeps as much for backwards, or
     /// it has one block with more: operations that stay together, such as a linear layer. For training, it has a fourth of the
     /// parameters, because gradients, the optimizer's state and new values are there too. Sets the number of micro-batches to 1

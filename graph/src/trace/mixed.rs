@@ -53,7 +53,7 @@ impl<'a, M> MixedPrecision<'a, M> {
     }
 
     /// Uses f16: eleven bits of precision, and a range in which small gradients underflow, so a
-    /// pipeline [scales the loss](crate::LossScale).
+    /// pipeline scales the loss (`LossScale`).
     pub fn f16(model: &'a Deferred<M>) -> Self {
         Self {
             model,
