@@ -28,7 +28,7 @@ pub fn without_mark(text: &str) -> &str {
 ///
 /// # Errors
 ///
-/// When the text is no JSON, or has no version.
+/// When the text is not JSON, or has no version.
 pub fn version(text: &str) -> Result<u32, serde_json::Error> {
     #[derive(Deserialize)]
     struct Versioned {

@@ -1,9 +1,7 @@
 //! Tables for a terminal.
 
-use comfy_table::{CellAlignment, Row, Table};
-
-/// Lines around a table and below its header, in the form of `comfy_table::presets`.
-const LINES: &str = "  ── ══      ──    ";
+use comfy_table::{CellAlignment, TableComponent, presets};
+pub use comfy_table::{Row, Table};
 
 /// Creates a table. Columns of numbers, which `is_number` selects by index, are aligned to the right.
 #[must_use]
@@ -13,7 +11,9 @@ pub fn table<R: Into<Row>>(
     is_number: impl Fn(usize) -> bool,
 ) -> Table {
     let mut table = Table::new();
-    table.load_preset(LINES);
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.remove_style(TableComponent::HorizontalLines);
+    table.remove_style(TableComponent::MiddleIntersections);
     table.set_header(header);
     table.add_rows(rows);
     for (at, column) in table.column_iter_mut().enumerate() {

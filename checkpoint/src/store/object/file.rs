@@ -3,11 +3,15 @@
 use std::{io, mem};
 
 use object_store::{
-    Error, GetOptions, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutPayload, Result,
-    WriteMultipart, path::Path,
+    Error, GetOptions, MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions,
+    PutPayload, Result, path::Path,
 };
+use tokio::task::JoinSet;
 
-use super::bucket::{BucketStore, head};
+use super::{
+    bucket::{BucketStore, head},
+    error::STORE,
+};
 use crate::store::{ReadFile, WriteFile};
 
 /// An object in the version that was opened.
@@ -91,7 +95,7 @@ pub(super) struct BucketWrite {
     bytes: u64,
     /// The upload, once a part was sent; `None` after the end or an error.
     #[debug(skip)]
-    upload: Option<Option<WriteMultipart>>,
+    upload: Option<Option<Upload>>,
 }
 
 impl BucketWrite {
@@ -106,7 +110,7 @@ impl BucketWrite {
     }
 
     /// Takes the upload, if a part was sent.
-    fn end(&mut self) -> io::Result<Option<WriteMultipart>> {
+    fn end(&mut self) -> io::Result<Option<Upload>> {
         let ended = io::Error::from(io::ErrorKind::BrokenPipe);
         self.upload.take().ok_or(ended)
     }
@@ -114,20 +118,21 @@ impl BucketWrite {
     /// Sends the current part, which is full.
     fn send_part(&mut self) -> io::Result<()> {
         let begun = self.end()?;
-        let part_bytes = self.bucket.part_bytes;
-        let part = mem::replace(&mut self.part, Vec::with_capacity(part_bytes));
+        let next = Vec::with_capacity(self.bucket.part_bytes);
+        let part = PutPayload::from(mem::replace(&mut self.part, next));
         let (objects, at) = (self.bucket.objects.clone(), self.at.clone());
         let upload = self.bucket.run(async move {
             let mut upload = match begun {
                 Some(upload) => upload,
-                None => begin(&*objects, &at, part_bytes).await?,
+                None => Upload::begin(&*objects, &at).await?,
             };
-            if let Err(error) = upload.wait_for_capacity(PARTS_IN_FLIGHT).await {
-                abort(upload).await;
-                return Err(error);
+            match upload.send(part).await {
+                Ok(()) => Ok(upload),
+                Err(error) => {
+                    upload.abort().await;
+                    Err(error)
+                }
             }
-            upload.put(part.into());
-            Ok(upload)
         })?;
         self.upload = Some(Some(upload));
         Ok(())
@@ -153,26 +158,14 @@ impl WriteFile for BucketWrite {
 
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         let upload = self.end()?;
-        let part = mem::take(&mut self.part);
-        let Some(mut upload) = upload else {
-            let part = PutPayload::from(part);
+        let part = PutPayload::from(mem::take(&mut self.part));
+        let Some(upload) = upload else {
             let put = self.bucket.put_if(&self.at, part, PutMode::Create);
             return put.map_err(io::Error::from);
         };
         let (objects, at, bytes) = (self.bucket.objects.clone(), self.at.clone(), self.bytes);
-        self.bucket.run(async move {
-            upload.put(part.into());
-            let Err(error) = upload.finish().await else {
-                return Ok(());
-            };
-            // The response was lost, or a repeated request did not find the upload because the first completed
-            // it. No other writer uses the directory of the attempt.
-            let found = head(&*objects, &at).await;
-            match found.is_ok_and(|meta| meta.size == bytes) {
-                true => Ok(()),
-                false => Err(error),
-            }
-        })
+        self.bucket
+            .run(async move { upload.complete(part, &*objects, &at, bytes).await })
     }
 }
 
@@ -180,7 +173,7 @@ impl Drop for BucketWrite {
     fn drop(&mut self) {
         if let Some(Some(upload)) = self.upload.take() {
             let aborted = self.bucket.run(async move {
-                abort(upload).await;
+                upload.abort().await;
                 Ok(())
             });
             if let Err(error) = aborted {
@@ -190,26 +183,84 @@ impl Drop for BucketWrite {
     }
 }
 
-/// Begins the upload of an object that does not exist.
-async fn begin(objects: &dyn ObjectStore, at: &Path, part_bytes: usize) -> Result<WriteMultipart> {
-    match head(objects, at).await {
-        Err(Error::NotFound { .. }) => {}
-        Err(error) => return Err(error),
-        Ok(_) => {
-            return Err(Error::AlreadyExists {
-                path: at.to_string(),
-                source: "a multipart upload would replace it".into(),
-            });
-        }
-    }
-    let options = PutMultipartOptions::default();
-    let upload = objects.put_multipart_opts(at, options).await?;
-    Ok(WriteMultipart::new_with_chunk_size(upload, part_bytes))
+/// A multipart upload.
+struct Upload {
+    upload: Box<dyn MultipartUpload>,
+    sending: JoinSet<Result<()>>,
 }
 
-/// Aborts an upload.
-async fn abort(upload: WriteMultipart) {
-    if let Err(error) = upload.abort().await {
-        tracing::warn!(%error, "an upload was not removed: configure the bucket to remove incomplete uploads after a few days");
+impl Upload {
+    async fn begin(objects: &dyn ObjectStore, at: &Path) -> Result<Self> {
+        match head(objects, at).await {
+            Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                return Err(Error::AlreadyExists {
+                    path: at.to_string(),
+                    source: "a multipart upload would replace it".into(),
+                });
+            }
+        }
+        let options = PutMultipartOptions::default();
+        Ok(Self {
+            upload: objects.put_multipart_opts(at, options).await?,
+            sending: JoinSet::new(),
+        })
+    }
+
+    /// Starts to send a part, after waiting for a free slot.
+    async fn send(&mut self, part: PutPayload) -> Result<()> {
+        self.wait(PARTS_IN_FLIGHT - 1).await?;
+        self.sending.spawn(self.upload.put_part(part));
+        Ok(())
+    }
+
+    /// Waits until at most so many parts are in flight.
+    async fn wait(&mut self, most: usize) -> Result<()> {
+        while self.sending.len() > most
+            && let Some(sent) = self.sending.join_next().await
+        {
+            sent.map_err(|error| Error::Generic {
+                store: STORE,
+                source: Box::new(error),
+            })??;
+        }
+        Ok(())
+    }
+
+    /// Sends the last part and completes the object.
+    async fn complete(
+        mut self,
+        last: PutPayload,
+        objects: &dyn ObjectStore,
+        at: &Path,
+        bytes: u64,
+    ) -> Result<()> {
+        let sent = match self.send(last).await {
+            Ok(()) => self.wait(0).await,
+            failed => failed,
+        };
+        if let Err(error) = sent {
+            self.abort().await;
+            return Err(error);
+        }
+        let Err(error) = self.upload.complete().await else {
+            return Ok(());
+        };
+        // The response was lost, or a repeated request did not find the upload because the first completed
+        // it. No other writer uses the directory of the attempt.
+        if head(objects, at).await.is_ok_and(|meta| meta.size == bytes) {
+            return Ok(());
+        }
+        self.abort().await;
+        Err(error)
+    }
+
+    /// Aborts the upload.
+    async fn abort(mut self) {
+        self.sending.shutdown().await;
+        if let Err(error) = self.upload.abort().await {
+            tracing::warn!(%error, "an upload was not removed: configure the bucket to remove incomplete uploads after a few days");
+        }
     }
 }

@@ -22,7 +22,6 @@ mod search;
 mod solve;
 mod stages;
 #[cfg(any(test, feature = "testing"))]
-#[path = "tests/cases/mod.rs"]
 pub mod testing;
 #[cfg(test)]
 mod tests;
