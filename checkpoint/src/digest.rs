@@ -27,6 +27,7 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 #[display("{high:016x}{low:016x}")]
 #[debug("Digest({high:016x}{low:016x})")]
 pub struct Digest {
+    /// Two halves, so that errors with digests are not aligned to 16 bytes.
     high: u64,
     low: u64,
 }

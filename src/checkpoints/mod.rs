@@ -276,7 +276,7 @@ impl Checkpoints {
         Ok(dir)
     }
 
-    /// Returns what a checkpoint contains: the description of its run, and what the ranks of this process save, whose size it has.
+    /// Returns the description of a checkpoint, with its size, and what the ranks of this process save.
     fn contents<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,

@@ -72,24 +72,31 @@ pub(super) fn snapshots<M: Module + Sync + 'static, B: Batch>(
 }
 
 /// The contents that the ranks save, each until it is written.
-pub(super) struct OfRanks(Vec<Mutex<RankSnapshot>>);
+pub(super) struct OfRanks(Vec<Mutex<Option<RankSnapshot>>>);
 
 impl OfRanks {
     pub(super) fn new(ranks: Vec<RankSnapshot>) -> Self {
-        Self(ranks.into_iter().map(Mutex::new).collect())
+        Self(ranks.into_iter().map(Some).map(Mutex::new).collect())
     }
 
-    /// Returns the contents of a rank, each tensor in its current location; nothing if they were returned before.
+    /// Returns the contents of a rank, each tensor in its current location.
+    ///
+    /// # Panics
+    ///
+    /// When they were returned before.
     pub(super) fn of_rank(&self, rank: u32) -> Result<RankSave, SaveError> {
-        std::mem::take(&mut *self.0[rank as usize].lock()).into_save()
+        let snapshot = self.0[rank as usize].lock().take();
+        snapshot.expect("a rank is written once").into_save()
     }
 
     /// As [`of_rank`](Self::of_rank), after copying the contents of all ranks on GPUs to the host: training
     /// needs that memory again, and a disk is slow.
     pub(super) fn off_devices(&self, rank: u32) -> Result<RankSave, SaveError> {
         for snapshot in &self.0 {
-            let mut snapshot = snapshot.lock();
-            if !snapshot.is_on_host {
+            // Ranks that were written have nothing left to copy.
+            if let Some(snapshot) = &mut *snapshot.lock()
+                && !snapshot.is_on_host
+            {
                 // The snapshot is dropped after the copy, because it prevents in-place operations on its
                 // values.
                 *snapshot = RankSnapshot {

@@ -49,7 +49,7 @@ pub struct WorkingDir {
     /// Of the parameters that no checkpoint has.
     source: Arc<dyn Source>,
     modules: ModuleTypes,
-    /// A thread that panics leaves an attempt that the next start removes.
+    /// The progress, which clones share. It stays usable after a panic: the next start removes the attempt that was begun.
     state: Arc<Mutex<Progress>>,
 }
 

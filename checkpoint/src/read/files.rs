@@ -1,4 +1,4 @@
-//! What a checkpoint keeps from one load to the next: its open files, memory, and what was compared.
+//! What a checkpoint keeps from one load to the next: its open files, which headers were validated, memory, and what was compared.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -132,9 +132,14 @@ impl Files {
     fn slot(&self, position: usize) -> Arc<Slot> {
         let mut open = self.open.lock();
         let known = open.iter().position(|(at, _)| *at == position);
-        let slot = known.map_or_else(Arc::default, |at| open.remove(at).1);
+        let slot = match known {
+            Some(at) => open.remove(at).1,
+            None => {
+                open.truncate(most_open() - 1);
+                Arc::default()
+            }
+        };
         open.insert(0, (position, slot.clone()));
-        open.truncate(most_open());
         slot
     }
 }

@@ -1,6 +1,9 @@
 //! Reads many regions on several threads, directly into the memory of their tensors.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{Arc, LazyLock},
+};
 
 use burn::tensor::TensorData;
 use tinderbox_deferred::Observer;
@@ -52,9 +55,10 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Returns the default number of reader threads.
+/// Returns the default number of reader threads, which is asked for once: it opens files of the system.
 pub(crate) fn default_threads() -> usize {
-    cores(MAX_THREADS)
+    static THREADS: LazyLock<usize> = LazyLock::new(|| cores(MAX_THREADS));
+    *THREADS
 }
 
 /// Returns the bytes that reading takes beside the values, on the CPU: one block for each thread. At most 272 KiB more for each thread

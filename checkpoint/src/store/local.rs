@@ -147,7 +147,7 @@ impl Store for LocalStore {
         fs::create_dir_all(&self.root)?;
         // Syncs the parent even if the root exists, because another process may have just created it.
         let mut parents = self.root.ancestors().skip(1).take(missing.max(1));
-        // The last parent of a relative path is empty.
+        // Joined with `.`, because the last parent of a relative path is empty.
         parents.try_for_each(|parent| sync_dir(&parent.join(".")))
     }
 
@@ -238,7 +238,7 @@ impl FileVersion {
 /// all processes; `false` if that can't be determined.
 #[cfg(target_os = "linux")]
 fn is_of_one_machine(dir: &Path) -> bool {
-    // The last parent of a relative path is empty.
+    // Joined with `.`, because the last parent of a relative path is empty.
     let mut found = dir.ancestors().map(|dir| rustix::fs::statfs(dir.join(".")));
     // The directory itself may not exist yet.
     let found = found.find(|found| !matches!(found, Err(rustix::io::Errno::NOENT)));

@@ -278,10 +278,12 @@ pub(super) fn remove_as(
     let trash = removed_dir_name(step, attempt);
     // The remains of an earlier removal of the same id.
     remove_dir(store, &trash)?;
-    match existing(store.rename(name, &trash))? {
-        Some(()) => remove_dir(store, &trash),
+    match store.rename(name, &trash) {
+        Ok(()) => remove_dir(store, &trash),
+        // Some file systems can't rename directories.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => remove_dir(store, name),
         // Another process may have removed it.
-        None => Ok(()),
+        error => existing(error).map(drop),
     }
 }
 

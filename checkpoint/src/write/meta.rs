@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{RankSave, SaveTensor};
 use crate::{
-    AttemptId, BlockSize, FormatError, Manifest, ModuleTypes, SaveError, Scalar, TensorEntry,
-    UnknownFields,
+    AttemptId, BlockSize, Chunk, FormatError, Manifest, ModuleTypes, SaveError, Scalar,
+    TensorEntry, UnknownFields,
     format::{
         FILE_BYTES, MAX_MANIFEST_BYTES, NamedScalar, check_world_size, metadata, shard_file_name,
         texts,
@@ -146,7 +146,14 @@ impl SaveSize {
         let Ok(dtype) = tensor.check() else { return };
         // An upper bound.
         let (file, start_bytes) = (shard_file_name(tensor.role, 0, 1), i64::MAX as u64);
-        self.add_tensor(&tensor.entry(dtype, file, start_bytes, Vec::new()));
+        let chunk = Chunk {
+            region: tensor.region.clone(),
+            file,
+            start_bytes,
+            len_bytes: tensor.bytes(),
+            digests: Vec::new(),
+        };
+        self.add_tensor(&tensor.entry(dtype, chunk));
     }
 
     /// Returns an upper bound on the size of the manifest.

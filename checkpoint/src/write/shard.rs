@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::SaveTensor;
 use crate::{
-    Digest, SaveError, StoredDType,
+    Chunk, Digest, SaveError, StoredDType,
     digest::BlockDigests,
     format::{FileEntry, Marker, TensorEntry, chunk_key, encode_header, shard_file_name},
     layout::groups,
@@ -114,7 +114,10 @@ impl Shard<'_> {
         let mut entries = Vec::with_capacity(self.tensors.len());
         for (tensor, dtype) in &self.tensors {
             let mut digests = BlockDigests::new(marker.block_bytes);
+            // Counted, so that data of another size than its shape is found when the entry is checked.
+            let mut len_bytes = 0;
             tensor.for_each_piece(|piece| {
+                len_bytes += piece.len() as u64;
                 // One block at a time, so that it is still in the cache when it is written.
                 digests.push(piece, |block| {
                     file.write_all(block)?;
@@ -122,9 +125,15 @@ impl Shard<'_> {
                     Ok(())
                 })
             })?;
-            let file = self.entry.name.clone();
-            entries.push(tensor.entry(*dtype, file, start_bytes, digests.finish()));
-            start_bytes += tensor.bytes();
+            let chunk = Chunk {
+                region: tensor.region.clone(),
+                file: self.entry.name.clone(),
+                start_bytes,
+                len_bytes,
+                digests: digests.finish(),
+            };
+            entries.push(tensor.entry(*dtype, chunk));
+            start_bytes += len_bytes;
         }
         file.finish()?;
         Ok(entries)

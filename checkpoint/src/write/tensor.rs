@@ -8,8 +8,7 @@ use tinderbox_deferred::{Parameter, ParameterTable, Request, Source, read_values
 use tinderbox_fake::{DynTensor, Region, is_host};
 
 use crate::{
-    Checkpoint, Chunk, Digest, FormatError, LoadError, Role, SaveError, Scalar, StoredDType,
-    TensorEntry,
+    Checkpoint, Chunk, FormatError, LoadError, Role, SaveError, Scalar, StoredDType, TensorEntry,
     dtype::stored_bytes,
     format::{check_tensor_name, stored_len},
     layout::{check_chunk, pieces},
@@ -169,14 +168,8 @@ impl SaveTensor {
         }
     }
 
-    /// Returns its entry in a manifest: as one chunk, from a position in a file.
-    pub(super) fn entry(
-        &self,
-        dtype: StoredDType,
-        file: String,
-        start_bytes: u64,
-        digests: Vec<Digest>,
-    ) -> TensorEntry {
+    /// Returns its entry in a manifest, as one chunk.
+    pub(super) fn entry(&self, dtype: StoredDType, chunk: Chunk) -> TensorEntry {
         let mut tied = self.tied.clone();
         tied.sort();
         TensorEntry {
@@ -185,13 +178,7 @@ impl SaveTensor {
             role: self.role,
             dtype,
             shape: self.shape.clone(),
-            chunks: vec![Chunk {
-                region: self.region.clone(),
-                file,
-                start_bytes,
-                len_bytes: self.bytes(),
-                digests,
-            }],
+            chunks: vec![chunk],
         }
     }
 
