@@ -210,8 +210,10 @@ impl DynTensor {
     /// When the tensor is fake: a fake tensor stays in its recording.
     pub fn to_device(self, device: &Device) -> Result<Self, FakeError> {
         self.check_real()?;
+        // There is one such device. Tensors of ints and booleans may be in an autodiff context without being tracked.
         if let (DispatchTensorKind::Flex(_), DispatchDevice::Flex(_)) =
             (&self.0.kind, device.as_dispatch())
+            && let DispatchAutodiffContext::Disabled = self.0.autodiff
         {
             return Ok(self);
         }

@@ -464,6 +464,8 @@ fn dyn_tensors_convert_and_say_when_they_can_not() {
             assert_eq!(tensor.device().is_autodiff(), target.is_autodiff());
             assert_eq!(tensor.to_data().unwrap(), data);
             assert_eq!(tensor.captured_id(), None);
+            let back = tensor.clone().to_device(&device).unwrap();
+            assert!(!back.device().is_autodiff());
             let plain = tensor.without_autodiff();
             assert!(!plain.device().is_autodiff());
             assert_eq!(plain.to_data().unwrap(), data);

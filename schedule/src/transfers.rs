@@ -89,8 +89,8 @@ impl Ordering {
         let mut ranks: Vec<Rank> = Vec::new();
         // The rank of each send, and how many actions are before it there; of each receive the same, by its message.
         let (mut sent, mut received) = (Vec::new(), BTreeMap::new());
-        // The action that frees what the forward of each stage and micro-batch keeps.
-        let mut ends = BTreeMap::new();
+        // Per rank, the action that frees what the forward of each stage and micro-batch keeps.
+        let mut ends = vec![BTreeMap::new(); lowered.ranks.len()];
         let mut has_sums = false;
         for (rank, list) in lowered.ranks.iter().enumerate() {
             let mut actions = Vec::new();
@@ -104,7 +104,7 @@ impl Ordering {
                         has_sums |= matches!(action, Action::Sum { .. });
                         let tasks = action.tasks().iter();
                         let last = tasks.filter(|task| task.compute.ends_backward());
-                        ends.extend(last.map(|t| ((t.stage, t.micro_batch), actions.len())));
+                        ends[rank].extend(last.map(|t| ((t.stage, t.micro_batch), actions.len())));
                         actions.push(*action);
                     }
                 }
@@ -125,7 +125,7 @@ impl Ordering {
             let (freed, earliest) = match message {
                 Message::Values { edge, micro_batch } => {
                     let is_kept = edge.from.compute == Compute::Forward;
-                    let end = ends.get(&(edge.from.stage, micro_batch));
+                    let end = ends[from].get(&(edge.from.stage, micro_batch));
                     (end.copied().filter(|_| is_kept).unwrap_or(last), 0)
                 }
                 // The next update of the rank uses up the gradients. With replicas, a rank that waits for norms has

@@ -4,7 +4,6 @@ mod request;
 mod values;
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use burn::tensor::Device;
@@ -143,8 +142,15 @@ macro_rules! forward {
     };
 }
 
-/// A reference, a `Box` or an `Arc` of a source is the source.
-impl<P: Deref<Target: Source> + Send + Sync> Source for P {
+impl<S: Source + ?Sized> Source for &S {
+    forward!(self => (**self); load load_uncached check working_bytes construct describe);
+}
+
+impl<S: Source + ?Sized> Source for Box<S> {
+    forward!(self => (**self); load load_uncached check working_bytes construct describe);
+}
+
+impl<S: Source + ?Sized> Source for Arc<S> {
     forward!(self => (**self); load load_uncached check working_bytes construct describe);
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, FakeError};
 
 use super::{Loaded, check_all};
@@ -45,8 +46,12 @@ impl Values {
             }
         }
         if mismatches.is_empty() && found.len() > 1 {
-            // What can't be read fails when it is loaded.
-            let bits = |value: &DynTensor| request.part_of(value.clone()).ok()?.into_data().ok();
+            // On the CPU, because the memory of the device was not checked yet. What can't be read fails when it is loaded.
+            let here = Request {
+                device: Device::flex(),
+                ..request.clone()
+            };
+            let bits = |value: &DynTensor| here.part_of(value.clone()).ok()?.into_data().ok();
             let first = bits(value);
             let others = found[1..].iter();
             let differ = others.filter(|(_, other)| bits(other) != first);

@@ -19,12 +19,16 @@ pub struct Node {
 impl Node {
     /// Creates a node from an operation whose tensor ids are value ids; `None` when an id is out of range.
     pub(crate) fn new(operation: OperationIr) -> Option<Self> {
-        let tensors = operation.inputs().chain(operation.outputs());
-        let operands = tensors.map(ValueId::of_tensor).collect::<Option<_>>()?;
+        let inputs = operation.inputs().map(ValueId::of_tensor);
+        let mut operands = inputs.collect::<Option<SmallVec<_>>>()?;
+        let inputs = operands.len();
+        for output in operation.outputs() {
+            operands.push(ValueId::of_tensor(output)?);
+        }
         Some(Self {
-            inputs: operation.inputs().count(),
-            operands,
             operation,
+            operands,
+            inputs,
         })
     }
 

@@ -1,7 +1,9 @@
 //! The uncut graph: the fingerprint of every value, and texts that describe its values.
 
+use std::collections::HashMap;
+
 use burn::tensor::{Distribution, Shape};
-use tinderbox_deferred::{RandomKey, RandomValues, random::Domain};
+use tinderbox_deferred::{ParameterPath, RandomKey, RandomValues, random::Domain};
 use tinderbox_fake::{Region, ValueId};
 
 use super::fingerprint::{Draws, Fingerprint, Hasher};
@@ -60,12 +62,12 @@ impl<'a> Reference<'a> {
     /// Adds parameters, the batch, the weight and constants.
     fn leaves(&mut self, hasher: &mut Hasher) {
         let (joint, graph) = (self.joint, self.joint.graph());
-        // Not by `JointGraph::given`, which the cut reads.
+        // Not by `JointGraph::given` and `ParameterTable::position`, which the cut reads.
         let table = joint.table();
-        let firsts = table.iter().map(|parameter| {
-            let first = table.position(parameter.original());
-            Given::Parameter(first.expect("the original of a clone is in the table"))
-        });
+        let paths = table.iter().map(|parameter| &parameter.path);
+        let position_of: HashMap<&ParameterPath, usize> = paths.zip(0..).collect();
+        let firsts = table.iter();
+        let firsts = firsts.map(|one| Given::Parameter(position_of[one.original()]));
         let parameters = joint.parameters().iter().copied().zip(firsts);
         let inputs = joint.inputs().iter().enumerate();
         let inputs = inputs.map(|(position, input)| (input.value, Given::Input(position)));

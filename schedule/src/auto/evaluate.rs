@@ -1,4 +1,4 @@
-//! The evaluator: the makespan of the lists of a search, without lowering them.
+//! The evaluator: the makespan of the lists of a search, without lowering them; what ends a stage and a step is from `lower`.
 //!
 //! It returns the makespan that [`simulate`](crate::simulate()) returns for the same lists, exactly, and
 //! rejects what [`verify`](crate::verify()) and [`check_memory`](crate::check_memory()) reject.
@@ -60,6 +60,11 @@ enum Stop {
 impl<'a> Evaluator<'a> {
     /// Creates an evaluator for lists of one problem.
     pub fn new(problem: &'a Problem<'a>) -> Self {
+        let dependencies = problem.dependencies;
+        let norms = match dependencies.has_global_norm() {
+            true => problem.stages() * problem.ranks,
+            false => 0,
+        };
         Self {
             problem,
             turns: 0,
@@ -70,7 +75,7 @@ impl<'a> Evaluator<'a> {
             link_free: vec![0; problem.ranks * problem.ranks],
             ready: Vec::with_capacity(problem.ranks),
             causes: vec![Vec::new(); problem.ranks],
-            once: vec![0; problem.dependencies.ties().len() + problem.stages() * problem.ranks],
+            once: vec![NOT_MADE; dependencies.ties().len() + norms],
             exchange_free: vec![0; problem.ranks],
             exchanged: vec![0; problem.stages()],
         }
@@ -208,7 +213,7 @@ impl<'a> Evaluator<'a> {
         self.problem.send(free, link_free, sent)
     }
 
-    /// Runs the actions after the last backward of a stage, of the stages that wait for no other stage.
+    /// Runs the actions after the last backward that a stage waits for, of each stage for which it has just run.
     fn end_stage(&mut self, rank: usize, turn: Turn) {
         let problem = self.problem;
         if !turn.compute.ends_backward() || !self.has_ended(turn.stage()) {
@@ -257,13 +262,14 @@ impl<'a> Evaluator<'a> {
                 *self.arrival(message) = arrival;
                 return true;
             }
-            Action::Receive(message) => *self.arrival(message),
+            // Others never wait for what is not sent: their times may be as large as the number that says so.
+            Action::Receive(message) => match *self.arrival(message) {
+                NOT_MADE => return false,
+                arrival => arrival,
+            },
             Action::Sum { stage } | Action::Gather { stage } => self.exchanged[stage.index()],
             _ => 0,
         };
-        if arrival == NOT_MADE {
-            return false;
-        }
         let free = &mut self.ranks[rank].free;
         *free = (*free).max(arrival);
         *free = free.saturating_add(problem.costs.time(&action));

@@ -263,3 +263,25 @@ fn every_named_schedule_has_lists() {
         }
     }
 }
+
+/// Times that add up to more than a number holds: the search ends, with the makespan of the simulator.
+#[test]
+fn endless_times_end() {
+    let times = ComputeTimes {
+        forward: u64::MAX,
+        input_gradient: 1,
+        weight_gradient: 1,
+    };
+    let mut step = Step {
+        stage_to_rank: (0..2).map(RankIndex::new).collect(),
+        micro_batches: 2,
+        dependencies: Dependencies::chain(2).with_replicas().with_global_norm(),
+        costs: Costs::uniform(2, times),
+        slack: 0,
+    };
+    step.costs.replicas = 2;
+    step.costs.link.latency = u64::MAX;
+    let found = step.auto(None).unwrap();
+    let timeline = simulate(&found.schedule, &step.dependencies, &step.costs).unwrap();
+    assert_eq!(timeline.makespan(), found.makespan);
+}
