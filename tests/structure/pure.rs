@@ -5,12 +5,13 @@ use crate::source::Crate;
 const PURE: [&str; 3] = ["schedule", "planner", "graph"];
 
 /// What is not pure, as the end of a path.
-const IMPURE: [[&str; 2]; 5] = [
+const IMPURE: [[&str; 2]; 6] = [
     ["std", "thread"],
     ["time", "Instant"],
     ["time", "SystemTime"],
     ["sync", "Condvar"],
     ["sync", "mpsc"],
+    ["parking_lot", "Condvar"],
 ];
 
 /// Crates of threads and processes.

@@ -181,7 +181,7 @@ fn unwritten(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// A progress bar over bytes on standard error; hidden without a terminal, and cleared on drop, as is its default.
+/// A progress bar over bytes on standard error; hidden without a terminal. `indicatif` clears it on drop.
 #[derive(Debug)]
 pub(crate) struct Bar(ProgressBar);
 

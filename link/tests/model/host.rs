@@ -1,8 +1,11 @@
 //! Crews of fibers: the protocol in virtual time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tinderbox_link::{Abort, Channels, Crew, CrewError, Host, Mailbox, Member, Received};
+use tinderbox_link::{
+    Abort, Awaited, Channels, Crew, CrewError, Host, Instant, Mailbox, Member, Received, Thread,
+};
 use tinderbox_link::{Receiver, Sender, mailboxes};
 use tinderbox_schedule::RankIndex;
 use tinderbox_simulation::{Process, Simulation, current};
@@ -92,5 +95,41 @@ fn a_rank_that_is_stuck_is_named_after_the_timeout() {
         });
         // Detached, it continues until its operation returns.
         assert_eq!(elapsed, 11 * MINUTE);
+    }
+}
+
+/// A value that one thread waits for and another changes.
+fn check_awaited() {
+    let value = Arc::new(Awaited::new(0));
+    assert_eq!(
+        value.wait_for(Duration::ZERO, |value| (*value == 0).then_some("there")),
+        Some("there")
+    );
+    assert_eq!(
+        value.wait_for(Duration::from_millis(5), |value| (*value == 1)
+            .then_some(())),
+        None
+    );
+    let changed = value.clone();
+    let body = move || {
+        for number in 1..=3 {
+            changed.change(|value| *value = number);
+        }
+    };
+    let began = Instant::now();
+    let thread = Thread::spawn("changes", body).unwrap();
+    let found = value.wait_for(MINUTE, |value| (*value == 3).then_some(*value));
+    assert_eq!(found, Some(3));
+    assert!(began.elapsed() < MINUTE, "the last change woke nobody");
+    thread.join();
+}
+
+#[test]
+fn a_change_wakes_those_that_wait() {
+    for seed in 0..50 {
+        check_awaited();
+        let mut simulation = Simulation::new(seed);
+        simulation.start(Process::new(0), "main", check_awaited);
+        simulation.run().unwrap();
     }
 }

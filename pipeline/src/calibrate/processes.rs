@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use tinderbox_fake::is_host;
 use tinderbox_planner::{Machine, RankModel};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError};
@@ -160,8 +160,10 @@ impl Link {
         const LOOK: Duration = Duration::from_millis(100);
         let started = Instant::now();
         loop {
-            if self.received.recv_timeout(LOOK).is_ok() {
-                return Ok(());
+            match self.received.recv_timeout(LOOK) {
+                Ok(_) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return Err(CalibrateError::Silent),
+                Err(RecvTimeoutError::Timeout) => {}
             }
             if let Some(failure) = world.failure() {
                 return Err(WorldError::Failed(failure).into());

@@ -88,7 +88,7 @@ pub struct BlockSizes {
 }
 
 /// The time and memory of every block of a model on a device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// [`PROFILE_VERSION`].
     pub version: u32,
@@ -120,12 +120,16 @@ impl Profile {
     pub(super) fn unmeasured() -> Self {
         Self {
             version: PROFILE_VERSION,
+            graph: String::new(),
+            device: String::new(),
             depth: 2,
+            basic_blocks: Vec::new(),
             threads: 1,
             beside: 1,
             warm_up: 2,
             repetitions: 7,
-            ..Self::default()
+            streamed: false,
+            blocks: Vec::new(),
         }
     }
 

@@ -149,21 +149,21 @@ pub(crate) type Chunks = Vec<Vec<Bytes>>;
 struct Arriving {
     contents: Contents,
     chunks: Chunks,
-    missing: usize,
+    /// The bytes of each item that have yet to arrive.
+    missing: Vec<usize>,
 }
 
 impl Arriving {
     /// A snapshot of which the items that are the same as in an earlier one are known; `None` if they are not.
     fn begin(contents: Contents, earlier: Option<&Self>, is_same: &[bool]) -> Option<Self> {
-        let (mut missing, mut chunks) = (0, Chunks::new());
+        let (mut missing, mut chunks) = (Vec::new(), Chunks::new());
         for (at, item) in contents.items.iter().enumerate() {
-            chunks.push(match is_same.get(at) {
-                Some(true) => earlier?.chunks.get(at)?.clone(),
-                _ => {
-                    missing += item.kind.bytes()?;
-                    Vec::new()
-                }
-            });
+            let (known, bytes) = match is_same.get(at) {
+                Some(true) => (earlier?.chunks.get(at)?.clone(), 0),
+                _ => (Vec::new(), item.kind.bytes()?),
+            };
+            chunks.push(known);
+            missing.push(bytes);
         }
         Some(Self {
             contents,
@@ -174,12 +174,16 @@ impl Arriving {
 
     /// Adds bytes of an item; `None` if they are more than are missing.
     fn add(&mut self, item: usize, pieces: Vec<Buffer>) -> Option<()> {
-        let chunks = self.chunks.get_mut(item)?;
+        let (chunks, missing) = (self.chunks.get_mut(item)?, self.missing.get_mut(item)?);
         for piece in pieces {
-            self.missing = self.missing.checked_sub(piece.len())?;
+            *missing = missing.checked_sub(piece.len())?;
             chunks.push(Bytes::from_owner(piece));
         }
         Some(())
+    }
+
+    fn is_whole(&self) -> bool {
+        self.missing.iter().all(|bytes| *bytes == 0)
     }
 }
 
@@ -216,7 +220,7 @@ impl Backups {
     pub(crate) fn versions(&self, rank: RankIndex) -> Vec<u64> {
         let ranks = self.0.lock();
         let states = ranks.get(&rank).into_iter().flatten();
-        let whole = states.filter(|(_, state)| state.missing == 0);
+        let whole = states.filter(|(_, state)| state.is_whole());
         whole.map(|(version, _)| *version).collect()
     }
 
@@ -224,7 +228,7 @@ impl Backups {
     pub(crate) fn wait_for(&self, rank: RankIndex, version: u64, timeout: Duration) -> bool {
         let arrived = self.0.wait_for(timeout, |ranks| {
             let state = ranks.get(&rank)?.get(&version)?;
-            (state.missing == 0).then_some(())
+            state.is_whole().then_some(())
         });
         arrived.is_some()
     }

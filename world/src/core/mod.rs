@@ -16,7 +16,7 @@ use tinderbox_schedule::RankIndex;
 use crate::engine::{Close, Engine, Events, Outbox};
 use crate::environment::Local;
 use crate::error::WorldError;
-use crate::frame::{Buffer, Frame, Received};
+use crate::frame::{Frame, Received};
 use crate::handler::Handler;
 use crate::members::{Generation, Members, Roster, others};
 use crate::message::Kind;
@@ -344,6 +344,11 @@ impl Core {
                 "it sent bytes that are no message of this version".to_owned(),
             );
         };
+        // Copied before the lock: a value may be large, and all that is heard waits for the lock.
+        let value = matches!(kind, Kind::Call { .. }).then(|| match frame.pieces.first() {
+            Some(piece) => piece.to_vec(),
+            None => Vec::new(),
+        });
         let mut state = self.state.lock();
         let roster = state.members.roster().clone();
         // None if it was given up, or does not know yet that another one was.
@@ -366,10 +371,8 @@ impl Core {
                 self.change(|state| state.peers.hear(from, word));
             }
             (Kind::Call { sequence, call }, Some(from)) => {
-                let value = frame.pieces.first().map(Buffer::to_vec);
-                let value = (call, value.unwrap_or_default());
                 let arrived = state.values.entry(sequence).or_default();
-                arrived.insert(from, value);
+                arrived.insert(from, (call, value.unwrap_or_default()));
                 drop(state);
                 self.state.notify_all();
             }

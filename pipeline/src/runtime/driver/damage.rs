@@ -41,17 +41,43 @@ impl Stage {
             state: state.finish(),
         })
     }
+
+    /// Compares what it holds with what was recorded; `None` if nothing was.
+    fn check(&self, rank: RankIndex) -> Result<Option<Checked>, ReadError> {
+        let Some(recorded) = &self.recorded else {
+            return Ok(None);
+        };
+        let (now, setup) = (self.digests()?, &self.setup);
+        let pairs = recorded.parameters.iter().zip(&now.parameters);
+        let changed = pairs.filter(|(before, now)| before != now);
+        let table = setup.table.iter().as_slice();
+        // Others, which a device may have computed for itself, have its rounding.
+        let alike = recorded.parameters.iter();
+        let alike = alike.filter(|(position, _)| table[*position].trainable);
+        Ok(Some(Checked {
+            rank,
+            changed: changed.map(|((position, _), _)| *position).collect(),
+            is_state_changed: recorded.state != now.state,
+            recorded: match setup.settings.replicas {
+                1 => Vec::new(),
+                _ => alike.copied().collect(),
+            },
+        }))
+    }
 }
 
-/// What a stage of a rank held after the last step, and what it holds now.
+/// What a rank has found in a stage.
 #[derive(Serialize, Deserialize)]
 struct Checked {
     rank: RankIndex,
-    recorded: Recorded,
-    now: Recorded,
+    /// The parameters that have changed since the last step, by position in the table.
+    changed: Vec<usize>,
+    is_state_changed: bool,
+    /// What replicas must have alike: the digests of the parameters that train. Empty without other replicas.
+    recorded: Vec<(usize, u64)>,
 }
 
-/// The parameters of ranks, by position in the table.
+/// Parameters that ranks hold, by position in the table.
 type Held = BTreeSet<(RankIndex, usize)>;
 
 impl Driver {
@@ -79,22 +105,16 @@ impl Driver {
             return Ok(());
         }
         let found = self.read_on_ranks(CHECKED, |rank, stages| {
-            let checked = stages.iter().filter_map(|stage| {
-                let recorded = stage.recorded.clone()?;
-                let now = stage.digests();
-                Some(now.map(|now| Checked {
-                    rank,
-                    recorded,
-                    now,
-                }))
-            });
-            checked.collect::<Result<Vec<_>, _>>()
+            let checked = stages.iter().map(|stage| stage.check(rank));
+            checked
+                .filter_map(Result::transpose)
+                .collect::<Result<Vec<_>, _>>()
         })?;
         let all = self.ranks.exchange(To::All, found, Vec::new())?;
         let found = all.into_iter().flat_map(|(of_ranks, _)| of_ranks);
         let found: Vec<Checked> = found.flatten().collect();
         let mut stages = found.iter();
-        if let Some(one) = stages.find(|one| one.recorded.state != one.now.state) {
+        if let Some(one) = stages.find(|one| one.is_state_changed) {
             return Err(self.damaged(one.rank, None));
         }
         let bad = self.damage(&found)?;
@@ -112,17 +132,10 @@ impl Driver {
         let layout = &self.programs.layout;
         for one in found {
             let (_, place) = layout.place_of(one.rank);
-            let parameters = one.recorded.parameters.iter();
-            for ((position, digest), (_, now)) in parameters.zip(&one.now.parameters) {
-                if digest != now {
-                    bad.insert((one.rank, *position));
-                }
-                // Others, which a device may have computed for itself, have its rounding.
-                let parameter = self.table.iter().as_slice().get(*position);
-                if parameter.is_some_and(|parameter| parameter.trainable) {
-                    let of_value = holders.entry((place, *position)).or_default();
-                    of_value.entry(*digest).or_default().insert(one.rank);
-                }
+            bad.extend(one.changed.iter().map(|position| (one.rank, *position)));
+            for (position, digest) in &one.recorded {
+                let of_value = holders.entry((place, *position)).or_default();
+                of_value.entry(*digest).or_default().insert(one.rank);
             }
         }
         for ((_, position), values) in holders {

@@ -120,7 +120,8 @@ pub(crate) struct DriverState {
     pub(crate) last_rates: Option<LastRates>,
     /// A digest of what was frozen and set.
     pub(crate) changes: u64,
-    /// In how many steps all learning rates were the same, up to when that is reported; as many once they were not.
+    /// The steps so far in which all learning rates were the same. It stays the same once that was reported, or once they
+    /// differed.
     pub(crate) equal_rates: u32,
 }
 

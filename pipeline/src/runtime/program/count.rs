@@ -63,7 +63,7 @@ pub(crate) fn count_of(
 pub(crate) struct CutProgram {
     /// Its number among the programs of the pipeline.
     pub(crate) number: u64,
-    /// What was cut.
+    /// What was cut, which a replay names operations of. The trace keeps as many graphs.
     pub(crate) joint: Arc<JointGraph>,
     pub(crate) programs: CertifiedPrograms,
     /// What the loss of a micro-batch is a mean or a sum over.

@@ -84,21 +84,22 @@ impl Notice {
             true => format!("trains step {}", notice.step),
             false => format!("evaluates after step {}", notice.step),
         };
-        let (found, own) = (doing(other), doing(self));
-        Some(if found != own {
-            format!("rank {of} {found} while this one {own}")
-        } else if self.shapes != other.shapes {
-            let (found, own) = (&other.shapes, &self.shapes);
-            format!("rank {of} has a batch of {found}, and this one of {own}")
-        } else if self.settings != other.settings {
-            format!(
-                "rank {of} has other learning rates or another loss scale than this one, or has frozen or set other parameters"
-            )
-        } else if self.digest != other.digest {
-            format!("rank {of} has another batch of the same shapes than this one")
-        } else {
-            return None;
-        })
+        Some(
+            if (self.is_training, self.step) != (other.is_training, other.step) {
+                format!("rank {of} {} while this one {}", doing(other), doing(self))
+            } else if self.shapes != other.shapes {
+                let (found, own) = (&other.shapes, &self.shapes);
+                format!("rank {of} has a batch of {found}, and this one of {own}")
+            } else if self.settings != other.settings {
+                format!(
+                    "rank {of} has other learning rates or another loss scale than this one, or has frozen or set other parameters"
+                )
+            } else if self.digest != other.digest {
+                format!("rank {of} has another batch of the same shapes than this one")
+            } else {
+                return None;
+            },
+        )
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) type Payload = (Vec<u8>, Vec<DynTensor>);
 ///
 /// - Calls are made one after the other. In a world, all processes make the same calls in the same order.
 /// - An error of [`run`](Self::run), [`call`](Self::call) or [`exchange`](Self::exchange_bytes) ends the ranks, in all
-///   processes, unless it is found before a rank begins, such as a pass that does not fit in memory; what needs a rank later
-///   returns [`PipelineError::Stopped`].
+///   processes, unless it is found before a rank begins, such as a pass that does not fit in memory; later calls return
+///   [`PipelineError::Stopped`].
 pub(crate) trait Ranks: Send {
     /// Returns the rank of this process, if the others are in other processes.
     fn own(&self) -> Option<RankIndex> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tinderbox_fake::Mode;
 
-use super::ranks::Ranks;
+use super::ranks::{Payload, Ranks, To};
 use super::threads::Threads;
 use crate::PipelineError;
 use crate::error::Result;
@@ -49,6 +49,10 @@ impl Ranks for StreamingRank {
 
     fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
         self.thread.call(request, call)
+    }
+
+    fn exchange_bytes(&mut self, to: To, given: Payload) -> Result<Vec<Payload>> {
+        self.thread.exchange_bytes(to, given)
     }
 
     fn is_aborted(&self) -> bool {

@@ -59,8 +59,8 @@ impl Needs<'_> {
     /// Whether a rank runs such a stage.
     fn runs(&self, rank: RankIndex, is_such: impl Fn(StageIndex) -> bool) -> bool {
         let (replica, _) = self.layout.place_of(rank);
-        let mut stages = self.layout.stages().filter(|stage| is_such(*stage));
-        rank.index() < self.ranks && stages.any(|stage| self.layout.rank_in(replica, stage) == rank)
+        let is_own = |stage: &StageIndex| self.layout.rank_in(replica, *stage) == rank;
+        rank.index() < self.ranks && self.layout.stages().filter(is_own).any(is_such)
     }
 }
 

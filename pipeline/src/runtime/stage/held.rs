@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device};
-use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterTable, PartialModule, Source};
 use tinderbox_fake::DynTensor;
 
@@ -145,7 +144,7 @@ impl Held {
 }
 
 /// The digests of what a stage holds after a step.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Recorded {
     /// Of the parameters that it holds, with their positions in the table.
     pub(crate) parameters: Vec<(usize, u64)>,

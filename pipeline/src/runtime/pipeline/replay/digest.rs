@@ -194,9 +194,8 @@ fn different<K: Ord + Copy, V: PartialEq>(
     other: &BTreeMap<K, V>,
 ) -> impl Iterator<Item = K> {
     let keys: BTreeSet<K> = one.keys().chain(other.keys()).copied().collect();
-    let mut keys: Vec<K> = keys.into_iter().collect();
-    keys.retain(|key| one.get(key) != other.get(key));
-    keys.into_iter()
+    let keys = keys.into_iter();
+    keys.filter(|key| one.get(key) != other.get(key))
 }
 
 fn by_micro_batch(
