@@ -181,7 +181,7 @@ impl<'a> OnRank<'a> {
             self.unread.squares.push((index, places.collect(), sums));
         }
         let updated = stage.update(&self.round.rates, change)?;
-        match self.rank.setup.settings.replicas {
+        match self.rank.setup.layout.replicas {
             1 => self.share_on_rank(index),
             _ => self.send_updated(index, updated),
         }
