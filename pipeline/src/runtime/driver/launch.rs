@@ -29,7 +29,7 @@ use crate::schedule::RankIndex;
 use crate::sum::GradientSum;
 use crate::trace::JointGraph;
 
-/// What the ranks of a pipeline are, with what only this kind of ranks has.
+/// The kind of the ranks of a pipeline, with what only this kind needs.
 pub(crate) enum RankKind<'a> {
     /// Threads of this process, whose links may be wrapped.
     Threads(Option<&'a Wrap>),
@@ -51,6 +51,7 @@ pub(crate) struct Launch {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) options: Options,
+    /// The schedule of a training step.
     pub(crate) schedule: ScheduleChoice,
 }
 

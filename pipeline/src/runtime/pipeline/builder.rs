@@ -28,7 +28,7 @@ use crate::schedule::RankIndex;
 use crate::sum::GradientSum;
 use crate::trace::{KEPT_PROGRAMS, Trace};
 
-/// The kind of a [`PipelineBuilder`] whose ranks hold their parameters, and what only this kind is set.
+/// The kind of a [`PipelineBuilder`] whose ranks hold their parameters, with the settings that only this kind has.
 #[derive(Default, derive_more::Debug)]
 #[debug("Resident {{ world: {world:?}, recovery: {recovery:?}, .. }}")]
 pub struct Resident {
@@ -55,11 +55,11 @@ pub struct PipelineBuilder<M, B, K = Resident> {
     pub(super) settings: Settings,
     pub(super) options: Options,
     pub(super) schedule: ScheduleChoice,
-    /// Without a number, that of the schedule or the plan.
+    /// None for the number of the schedule, or of the plan.
     pub(super) micro_batches: Option<usize>,
     pub(super) optimizer: Option<Rule>,
     pub(super) groups: Vec<(ParamGroup, Rule)>,
-    /// Where initial values come from; without a source, from the model's own initialization.
+    /// Where initial values come from; none for the model's own initialization.
     pub(super) source: Option<Arc<dyn Source>>,
     observer: Option<Arc<dyn Observer>>,
 }

@@ -33,30 +33,33 @@ pub(super) struct Moved {
 }
 
 /// What the ranks of a layout need.
-pub(super) struct Needs<'a>(pub(super) &'a Layout);
+pub(super) struct Needs<'a> {
+    pub(super) layout: &'a Layout,
+}
 
 impl Needs<'_> {
     /// Whether a rank needs a part of a state.
     fn includes(&self, rank: RankIndex, name: &Name) -> bool {
-        let has_copy = |stage| self.0.copies(stage).contains(&name.position);
+        let has_copy = |stage| self.layout.copies(stage).contains(&name.position);
         self.owns(rank, name.position) || (name.state.is_none() && self.runs(rank, has_copy))
     }
 
     /// Whether a rank needs the state of a parameter, and no other does.
     pub(super) fn owns_alone(&self, rank: RankIndex, position: usize) -> bool {
-        self.0.replicas == 1 && self.owns(rank, position)
+        self.layout.replicas == 1 && self.owns(rank, position)
     }
 
     fn owns(&self, rank: RankIndex, position: usize) -> bool {
-        let owner = self.0.owners.get(position);
+        let owner = self.layout.owners.get(position);
         self.runs(rank, |stage| owner == Some(&stage))
     }
 
     /// Whether a rank runs such a stage.
     fn runs(&self, rank: RankIndex, is_such: impl Fn(StageIndex) -> bool) -> bool {
-        let (replica, _) = self.0.place_of(rank);
-        let mut stages = self.0.stages().filter(|stage| is_such(*stage));
-        replica < self.0.replicas && stages.any(|stage| self.0.rank_in(replica, stage) == rank)
+        let (replica, _) = self.layout.place_of(rank);
+        let stages = self.layout.stages().filter(|stage| is_such(*stage));
+        let mut ranks = stages.map(|stage| self.layout.rank_in(replica, stage));
+        replica < self.layout.replicas && ranks.any(|of| of == rank)
     }
 }
 

@@ -153,7 +153,7 @@ impl Recovering {
         let (world, table) = (&self.world, &*driver.table);
         reach(Point::Move);
         let layout = plan.layout(table)?;
-        let needs = Needs(&layout);
+        let needs = Needs { layout: &layout };
         let snapshot = &self.ledger.snapshots[&version];
         // The state of an optimizer has no parts that could be sent without a copy.
         let stays = |path: &ParameterPath, piece: &Piece| {

@@ -17,8 +17,8 @@ use crate::runtime::settings::Settings;
 use crate::schedule::StageIndex;
 use crate::trace::JointGraph;
 
-/// The kind of a [`PipelineBuilder`](crate::PipelineBuilder) whose stages have their parameters only while they run, and what only
-/// this kind is set.
+/// The kind of a [`PipelineBuilder`](crate::PipelineBuilder) whose stages have their parameters only while they run, with the
+/// settings that only this kind has.
 #[derive(Clone, Default, derive_more::Debug)]
 #[debug("OnDemand {{ budget: {budget:?}, host_bytes: {host_bytes}, .. }}")]
 pub struct OnDemand {
