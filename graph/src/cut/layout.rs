@@ -25,6 +25,8 @@ pub struct Layout {
     pub ranks: Vec<RankIndex>,
     /// The number of ranks of one replica.
     rank_count: usize,
+    /// The number of replicas of every stage.
+    pub replicas: usize,
     /// Whether each stage recomputes its activations in the backward.
     pub recompute: Vec<bool>,
     /// The structure of the planned forward, and the stage of each of its operations.
@@ -35,7 +37,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of stages that own these parameters. Fails if a parameter does not have one owner.
+    /// The layout of stages that own these parameters, with one replica. Fails if a parameter does not have one owner.
     pub fn new(
         table: &ParameterTable,
         owned: Vec<Vec<usize>>,
@@ -75,6 +77,7 @@ impl Layout {
             owned,
             norm_order,
             rank_count: ranks.iter().map(|rank| rank.index() + 1).max().unwrap_or(0),
+            replicas: 1,
             ranks,
             recompute,
             operations: None,
@@ -133,11 +136,6 @@ impl Layout {
         let operations = self.operations.as_ref();
         let known = operations.filter(|(structure, _)| structure == forward.structure());
         known.map(|(_, stages)| stages.as_slice())
-    }
-
-    /// The number of ranks of one replica.
-    pub fn rank_count(&self) -> usize {
-        self.rank_count
     }
 
     /// The replica of a rank of any replica, and the index of the rank in it.

@@ -69,6 +69,7 @@ impl Plan {
         // A file without the operations has only the owners of parameters.
         let stages = stages.into_iter().collect::<Option<Vec<usize>>>();
         layout.operations = stages.map(|stages| (self.file.structure.clone(), stages));
+        layout.replicas = self.replica_count();
         Ok(layout)
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn check_capacity(
     settings: &Settings,
 ) -> Result<(), StartError> {
     let trains = settings.optimizers.is_some();
-    let needed = needed(layout, joint, devices, only, settings.replicas, trains);
+    let needed = needed(layout, joint, devices, only, trains);
     for (device, (ranks, needed_bytes)) in needed {
         let device = &devices[device];
         if let Some(available_bytes) = too_few_bytes(settings.memory, device, needed_bytes) {
@@ -54,11 +54,10 @@ fn needed(
     joint: &JointGraph,
     devices: &[Device],
     only: Option<RankIndex>,
-    replicas: usize,
     trains: bool,
 ) -> BTreeMap<usize, (Vec<RankIndex>, u64)> {
     let mut needed: BTreeMap<usize, (Vec<RankIndex>, u64)> = BTreeMap::new();
-    let stages = (0..replicas).flat_map(|replica| {
+    let stages = (0..layout.replicas).flat_map(|replica| {
         let stages = layout.stages();
         stages.map(move |stage| (stage, layout.rank_in(replica, stage)))
     });
@@ -108,7 +107,7 @@ mod tests {
             let plan = Plan::manual(trace, &cuts).unwrap();
             let layout = plan.layout(trace.parameters()).unwrap();
             let traced = trace.example_program().unwrap();
-            needed(&layout, &traced, devices, None, 1, trains)
+            needed(&layout, &traced, devices, None, trains)
         };
         // One layer is 256 bytes, and so is its gradient.
         let rank = RankIndex::new;

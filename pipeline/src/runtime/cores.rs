@@ -5,6 +5,8 @@ use std::fs;
 use serde::{Deserialize, Serialize};
 use tinderbox_world::World;
 
+use crate::error::Result;
+
 /// Where a process runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
@@ -73,7 +75,6 @@ fn cores(list: &str) -> Option<Vec<u32>> {
     }
     Some(cores)
 }
-use crate::error::Result;
 
 #[cfg(test)]
 mod tests {

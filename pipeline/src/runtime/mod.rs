@@ -56,7 +56,7 @@ pub use optimizer::{
     SavedOptimizer, SavedState, StateFields, StatePart, StateTensor,
 };
 pub use pipeline::{
-    OnDemand, Pipeline, PipelineBuilder, ProgramDigest, ReplayComparison, ReplayDifference,
+    Pipeline, PipelineBuilder, ProgramDigest, ReplayComparison, ReplayDifference,
     ReplayedOperation, ReplayedProgram, Resident, StepReplay, Streamed, StreamedBuilder,
 };
 #[cfg(any(test, feature = "testing"))]
@@ -66,4 +66,4 @@ pub use points::at_points;
 
 pub use recovery::Recovery;
 pub use stage::Stage;
-pub use streamed::{StageStore, StreamedTraining, UpdatedStage};
+pub use streamed::{OnDemand, StageStore, StreamedTraining, UpdatedStage};

@@ -1,4 +1,4 @@
-//! The settings that a pipeline and its ranks share.
+//! The settings that a driver and its ranks share.
 
 use std::sync::Arc;
 
@@ -13,13 +13,11 @@ use crate::sum::GradientSum;
 /// Changes the gradient of a parameter before the update.
 pub(crate) type GradientHook = dyn Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync;
 
-/// Settings of the builder that the driver or the ranks use after the start.
-#[derive(Clone)]
+/// Settings that the driver and the ranks use, the same for any plan.
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     /// The seed of initial values and of the random values of the forward.
     pub(crate) seed: Seed,
-    /// The number of replicas of every stage.
-    pub(crate) replicas: usize,
     /// The order in which gradients are added.
     pub(crate) sum: GradientSum,
     /// The clipping of all gradients.
@@ -39,25 +37,6 @@ pub(crate) struct Settings {
     pub(crate) memory: MemoryCheck,
     /// Whether the gradients of the last step stay readable.
     pub(crate) keep_gradients: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            seed: Seed::new(0),
-            replicas: 1,
-            sum: GradientSum::Sequential,
-            clipping: None,
-            stop_on_non_finite: false,
-            check_indices: false,
-            measure: false,
-            optimizers: None,
-            gradient_hook: None,
-            average_decay: None,
-            memory: MemoryCheck::default(),
-            keep_gradients: false,
-        }
-    }
 }
 
 impl Settings {

@@ -1,7 +1,7 @@
 //! Requests that take longer than the timeout and make progress, and requests that stall.
 
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -125,6 +125,18 @@ fn a_long_start_and_a_long_restore_progress_by_bytes_of_one_value() {
     pipeline.restore(source, SavedState::default()).unwrap();
     assert!(begun.elapsed() >= 2 * long);
     evaluate(&mut pipeline);
+}
+
+#[test]
+fn a_source_is_dropped_once_the_parameters_are_there() {
+    let held = Arc::new(());
+    let before = {
+        let held = held.clone();
+        move |_: &ParameterPath, _: &dyn Observer| drop(held.clone())
+    };
+    let mut pipeline = builder().source(paced(before)).start().unwrap();
+    evaluate(&mut pipeline);
+    assert_eq!(Arc::strong_count(&held), 1);
 }
 
 /// Values that complete one by one, without partial reports: the test releases each.

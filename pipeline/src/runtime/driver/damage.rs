@@ -58,7 +58,7 @@ impl Stage {
             rank,
             changed: changed.map(|((position, _), _)| *position).collect(),
             is_state_changed: recorded.state != now.state,
-            recorded: match setup.settings.replicas {
+            recorded: match setup.layout.replicas {
                 1 => Vec::new(),
                 _ => alike.copied().collect(),
             },
@@ -139,7 +139,7 @@ impl Driver {
             }
         }
         for ((_, position), values) in holders {
-            let is_most = |ranks: &BTreeSet<RankIndex>| 2 * ranks.len() > self.settings.replicas;
+            let is_most = |ranks: &BTreeSet<RankIndex>| 2 * ranks.len() > layout.replicas;
             // They differ, and no value is the same on most.
             if values.values().filter(|ranks| is_most(ranks)).count() != 1 {
                 let ranks: BTreeSet<RankIndex> = values.into_values().flatten().collect();
@@ -163,7 +163,7 @@ impl Driver {
         for (rank, position) in bad {
             let layout = &self.programs.layout;
             let (_, place) = layout.place_of(*rank);
-            let same = (0..self.settings.replicas).map(|replica| layout.rank_at(replica, place));
+            let same = (0..layout.replicas).map(|replica| layout.rank_at(replica, place));
             let donor = { same }.find(|other| !bad.contains(&(*other, *position)));
             let donor = donor.ok_or_else(|| self.damaged(*rank, Some(*position)))?;
             donors.insert((donor, *position));

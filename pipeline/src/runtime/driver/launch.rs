@@ -1,7 +1,6 @@
 //! Starts the ranks of a plan.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use burn::tensor::Device;
 use tinderbox_deferred::{ParameterTable, Request, Source};
@@ -19,25 +18,26 @@ use crate::plan::Plan;
 use crate::runtime::capacity::{check_capacity, device_of};
 use crate::runtime::cores;
 use crate::runtime::link::Abort;
-use crate::runtime::ranks::{Processes, Ranks, SharedPasses, Start, StreamingRank, Threads, Wrap};
+use crate::runtime::ranks::{
+    Processes, Ranks, Remote, SharedPasses, StreamingRank, Threads, Wrap, linked,
+};
 use crate::runtime::settings::Settings;
 use crate::runtime::snapshots::Backups;
 use crate::runtime::stage::RankSetup;
-use crate::runtime::streamed::{StreamedOptions, StreamedSetup};
+use crate::runtime::streamed::{OnDemand, StreamedSetup};
 use crate::schedule::RankIndex;
+use crate::sum::GradientSum;
 use crate::trace::JointGraph;
 
-/// Where and how ranks run.
-#[derive(Clone, Default)]
-pub(crate) struct RankOptions {
-    pub(crate) devices: Vec<Device>,
-    pub(crate) threads_per_rank: Option<usize>,
-    pub(crate) timeout: Duration,
-    pub(crate) world: Option<World>,
-    /// Where the snapshots of other ranks are kept, with a recovery.
-    pub(crate) backups: Option<Arc<Backups>>,
-    /// Of stages that have their parameters only while they run.
-    pub(crate) streamed: Option<(StreamedOptions, SharedPasses)>,
+/// The kind of the ranks of a pipeline, with what only this kind needs.
+pub(crate) enum RankKind<'a> {
+    /// Threads of this process, whose links may be wrapped.
+    Threads(Option<&'a Wrap>),
+    /// Processes of a world. With a recovery, this one keeps snapshots of other ranks, and some may have no rank: they wait until
+    /// another process is lost.
+    World(&'a World, Option<Arc<Backups>>),
+    /// One thread, whose stages have their parameters only while they run.
+    Streamed(&'a OnDemand, SharedPasses),
 }
 
 /// What the ranks of a model are started with, for any of its plans.
@@ -51,20 +51,15 @@ pub(crate) struct Launch {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) options: Options,
-    /// The schedule; without one, the plan's.
-    pub(crate) schedule: Option<ScheduleChoice>,
-    pub(crate) ranks: RankOptions,
+    /// The schedule of a training step.
+    pub(crate) schedule: ScheduleChoice,
 }
 
 impl Launch {
     /// Checks that the ranks of a plan can run, and returns its programs.
     pub(crate) fn prepare(&self, plan: &Plan) -> Result<Programs> {
-        let replicas = plan.replica_count();
-        let settings = Settings {
-            replicas,
-            ..(*self.settings).clone()
-        };
-        check_replicas(&settings)?;
+        let (replicas, micro_batches) = (plan.replica_count(), self.options.micro_batches);
+        check_sum(self.settings.sum, replicas)?;
         let mut layout = plan.layout(&self.table)?;
         if !self.example.carried().is_empty() {
             let cutting = Cutting::new(&self.example, &layout)?;
@@ -76,8 +71,6 @@ impl Launch {
             let path = self.table.iter().as_slice()[*state].path.clone();
             return Err(StartError::RunningState { path }.into());
         }
-        let schedule = self.schedule.clone().unwrap_or_else(|| plan.schedule());
-        let micro_batches = self.options.micro_batches;
         if micro_batches < replicas {
             return Err(StartError::IdleReplicas {
                 replicas,
@@ -85,24 +78,24 @@ impl Launch {
             }
             .into());
         }
-        let (example, settings) = (self.example.clone(), Arc::new(settings));
-        let layout = Arc::new(layout);
+        let (example, schedule) = (self.example.clone(), self.schedule.clone());
+        let (layout, settings) = (Arc::new(layout), &self.settings);
         let programs = Programs::new(example, layout, schedule, settings, &self.options);
-        if programs.settings.optimizers.is_some() {
+        if settings.optimizers.is_some() {
             programs.check_schedule(micro_batches)?;
         }
         Ok(programs)
     }
 
-    /// Starts the ranks of a plan; each materializes only its own parameters. Links of one process may be wrapped.
-    pub(crate) fn start(&self, plan: Plan, wrap: Option<&Wrap>) -> Result<Driver> {
-        let programs = self.prepare(&plan)?;
+    /// Starts the ranks of a plan; each materializes only its own parameters.
+    pub(crate) fn start(&self, plan: &Plan, kind: RankKind<'_>) -> Result<Driver> {
+        let programs = self.prepare(plan)?;
         let mut driver = Driver {
-            ranks: self.start_ranks(&plan, &programs, wrap)?,
-            plan,
+            ranks: self.start_ranks(plan, &programs, kind)?,
+            plan: plan.clone(),
             table: self.table.clone(),
-            options: self.options,
-            settings: programs.settings.clone(),
+            settings: self.settings.clone(),
+            options: self.options.clone(),
             programs,
             state: DriverState {
                 loss_scale: self.options.loss_scale,
@@ -124,7 +117,7 @@ impl Launch {
     /// Checks that the source has the parameters of the model. Reads none.
     pub(crate) fn check_source(&self) -> Result<(), StartError> {
         let (table, rank) = (&self.table, RankIndex::new(0));
-        let device = device_of(rank, &self.ranks.devices);
+        let device = device_of(rank, &self.options.devices);
         let requests = table.distinct();
         let requests = requests.map(|parameter| Request::of(table, parameter, device));
         let checked = self.source.check(table, &requests.collect::<Vec<_>>());
@@ -140,6 +133,7 @@ impl Launch {
         programs: &Programs,
         rank: RankIndex,
         devices: &[Device],
+        abort: &Abort,
     ) -> RankSetup {
         let (replica, place) = programs.layout.place_of(rank);
         RankSetup {
@@ -149,77 +143,74 @@ impl Launch {
             layout: programs.layout.clone(),
             table: self.table.clone(),
             device: device_of(rank, devices).clone(),
-            settings: programs.settings.clone(),
+            settings: self.settings.clone(),
             progress: Arc::default(),
-            abort: Abort::default(),
+            abort: abort.clone(),
             streamed: None,
         }
     }
 
-    /// Starts the threads of the ranks of this process.
+    /// Starts the ranks of this process.
     fn start_ranks(
         &self,
         plan: &Plan,
         programs: &Programs,
-        wrap: Option<&Wrap>,
+        kind: RankKind<'_>,
     ) -> Result<Box<dyn Ranks>> {
-        let RankOptions {
-            devices, backups, ..
-        } = &self.ranks;
-        let (world, streamed) = (self.ranks.world.as_ref(), self.ranks.streamed.as_ref());
-        let ranks = plan.world_size();
-        let processes = world.map_or(ranks, World::size);
-        // Those beyond the plan's wait until another one is lost.
-        if processes < ranks || (processes > ranks && backups.is_none()) {
-            return Err(StartError::WorldSize { ranks, processes }.into());
-        }
-        // The ranks of this process, and their devices.
-        let (own, devices) = match world {
-            None => (0..ranks, devices.clone()),
-            Some(world) => {
-                let (own, local) = (world.rank().index(), world.local());
-                let device = device_of(RankIndex::new(local.rank), devices).clone();
-                (own.min(ranks)..(own + 1).min(ranks), vec![device])
+        let (layout, example, settings) = (&*programs.layout, &*self.example, &*self.settings);
+        let (devices, timeout) = (&*self.options.devices, self.options.timeout);
+        let (ranks, source, abort) = (plan.world_size(), &self.source, Abort::default());
+        Ok(match kind {
+            RankKind::Threads(wrap) => {
+                check_capacity(layout, example, devices, None, settings)?;
+                let all = (0..ranks).map(RankIndex::new);
+                let setups = all.map(|rank| self.setup(programs, rank, devices, &abort));
+                let linked = linked(setups.collect(), wrap, &abort, timeout);
+                let threads = self.threads_per_rank(None, ranks)?;
+                Box::new(Threads::new(linked, source, threads, abort, timeout, None)?)
             }
-        };
-        let (layout, settings) = (&programs.layout, &programs.settings);
-        if streamed.is_none() {
-            let own = world.map(World::rank);
-            check_capacity(layout, &self.example, &devices, own, settings)?;
-        }
-        let of_streamed = streamed.map(|(options, _)| {
-            let (parameters, graphs) = ((&*self.table, &devices[0]), (&**layout, &*self.example));
-            Arc::new(StreamedSetup::new(options, parameters, graphs, settings))
-        });
-        let abort = Abort::default();
-        let setups = own.map(|rank| RankSetup {
-            abort: abort.clone(),
-            streamed: of_streamed.clone(),
-            ..self.setup(programs, RankIndex::new(rank), &devices)
-        });
-        let shared = cores::threads(world, ranks)?;
-        let start = Start {
-            setups: setups.collect(),
-            source: self.source.clone(),
-            threads_per_rank: self.ranks.threads_per_rank.unwrap_or(shared),
-            timeout: self.ranks.timeout,
-            wrap,
-            abort,
-        };
-        Ok(match (world, streamed) {
-            // A streamed pipeline has no world.
-            (_, Some((_, passes))) => {
-                Box::new(StreamingRank::new(Threads::new(start)?, passes.clone()))
+            RankKind::World(world, backups) => {
+                let processes = world.size();
+                // Those beyond the plan's wait until another one is lost.
+                if processes < ranks || (processes > ranks && backups.is_none()) {
+                    return Err(StartError::WorldSize { ranks, processes }.into());
+                }
+                let (own, local) = (world.rank(), RankIndex::new(world.local().rank));
+                let device = std::slice::from_ref(device_of(local, devices));
+                check_capacity(layout, example, device, Some(own), settings)?;
+                let has_rank = own.index() < ranks;
+                let setup = has_rank.then(|| self.setup(programs, own, device, &abort));
+                let threads = self.threads_per_rank(Some(world), ranks)?;
+                let (link, remote) = Remote::join(world, &abort, timeout, backups);
+                let linked = setup.into_iter().zip([link]).collect();
+                let others = Some(remote.channel());
+                let own = Threads::new(linked, source, threads, abort, timeout, others)?;
+                Box::new(Processes::new(own, remote))
             }
-            (Some(world), None) => Box::new(Processes::new(start, world, backups.clone())?),
-            (None, None) => Box::new(Threads::new(start)?),
+            RankKind::Streamed(options, passes) => {
+                let (parameters, graphs) = ((&*self.table, &devices[0]), (layout, example));
+                let streamed = StreamedSetup::new(options, parameters, graphs, settings);
+                let setup = RankSetup {
+                    streamed: Some(Arc::new(streamed)),
+                    ..self.setup(programs, RankIndex::new(0), devices, &abort)
+                };
+                let linked = linked(vec![setup], None, &abort, timeout);
+                let threads = self.threads_per_rank(None, ranks)?;
+                let thread = Threads::new(linked, source, threads, abort, timeout, None)?;
+                Box::new(StreamingRank::new(thread, passes))
+            }
         })
+    }
+
+    /// The number of threads that each rank computes with. In a world, all processes call this.
+    fn threads_per_rank(&self, world: Option<&World>, ranks: usize) -> Result<usize> {
+        let shared = cores::threads(world, ranks)?;
+        Ok(self.options.threads_per_rank.unwrap_or(shared))
     }
 }
 
 /// Checks that gradients can be summed in an order that does not depend on the number of replicas.
-fn check_replicas(settings: &Settings) -> Result<(), StartError> {
-    let (replicas, sum) = (settings.replicas, settings.sum);
+fn check_sum(sum: GradientSum, replicas: usize) -> Result<(), StartError> {
     if !replicas.is_power_of_two() {
         return Err(StartError::Replicas { replicas });
     }

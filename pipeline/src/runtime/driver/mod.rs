@@ -21,7 +21,7 @@ pub(crate) use command::{CallKind, Command, Reply};
 pub use driver::Repaired;
 pub(crate) use driver::{Condition, Driver, DriverState};
 pub(crate) use facts::precision_in_text;
-pub(crate) use launch::{Launch, RankOptions};
+pub(crate) use launch::{Launch, RankKind};
 pub(crate) use options::Options;
 pub use options::OutputsOn;
 pub use output::{Evaluation, Recovered, StepOutput};

@@ -1,12 +1,20 @@
-//! Settings of calls.
+//! Settings of the driver.
 
-use burn::tensor::FloatDType;
+use std::time::Duration;
+
+use burn::tensor::{Device, FloatDType};
 
 use crate::runtime::loss_scale::LossScale;
 
-/// Settings of calls, which the ranks do not need.
-#[derive(Clone, Copy, Debug, Default)]
+/// Settings of the start and of calls, which the ranks do not need.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
+    /// The devices of the ranks, which are assigned round-robin.
+    pub(crate) devices: Vec<Device>,
+    /// The number of threads that a rank computes with; without one, an equal part of those that this process may use.
+    pub(crate) threads_per_rank: Option<usize>,
+    /// The timeout of a message.
+    pub(crate) timeout: Duration,
     /// The number of micro-batches of a batch that has enough samples.
     pub(crate) micro_batches: usize,
     /// The first loss scale.

@@ -17,7 +17,6 @@ use crate::error::Result;
 use crate::lists::{ScheduleChoice, StepLists};
 use crate::recent::Recent;
 use crate::runtime::clip::Clipping;
-
 use crate::runtime::program::{CarriedTensors, CutBytes, CutProgram, IndexPlaces, count_of};
 use crate::runtime::round::{MicroBatches, MicroInput, Part};
 use crate::runtime::settings::Settings;
@@ -25,7 +24,7 @@ use crate::schedule::{
     Compute, Costs, Dependencies, Edge, MicroBatchIndex, ScheduleKind, StageIndex, forward_only_on,
     verify,
 };
-use crate::sum::Groups;
+use crate::sum::{GradientSum, Groups};
 use crate::trace::{JointGraph, ProgramKey, Trace};
 use crate::{BatchError, CertifyError, ListsError, Plan, StepError};
 
@@ -39,7 +38,9 @@ pub(crate) struct Programs {
     pub(super) example: Arc<JointGraph>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) choice: ScheduleChoice,
-    pub(crate) settings: Arc<Settings>,
+    /// The order in which gradients are added.
+    sum: GradientSum,
+    check_indices: bool,
     /// Whether a step needs the norm of all gradients.
     global_norm: bool,
     cuts: Recent<ProgramKey, Arc<CutProgram>>,
@@ -57,7 +58,7 @@ impl Programs {
         example: Arc<JointGraph>,
         layout: Arc<Layout>,
         choice: ScheduleChoice,
-        settings: Arc<Settings>,
+        settings: &Settings,
         options: &Options,
     ) -> Self {
         let factor = options.loss_scale.map(|scale| scale.factor());
@@ -66,8 +67,9 @@ impl Programs {
             example,
             layout,
             choice,
+            sum: settings.sum,
+            check_indices: settings.check_indices,
             global_norm: settings.needs_norms(factor),
-            settings,
             cuts: Recent::new(kept),
             lists: Recent::new(kept),
             certified: Recent::new(kept),
@@ -79,7 +81,7 @@ impl Programs {
     /// Refuses a schedule that does not fit before parameters are materialized. The dependencies of its ranks are known only when
     /// a batch is traced.
     pub(super) fn check_schedule(&self, micro_batches: usize) -> Result<(), ListsError> {
-        let (groups, replicas) = (self.groups(micro_batches), self.settings.replicas);
+        let (groups, replicas) = (self.groups(micro_batches), self.layout.replicas);
         let counts: BTreeSet<usize> = match &self.choice {
             ScheduleChoice::Written(written) => [written.micro_batches].into(),
             _ => (0..replicas)
@@ -117,8 +119,8 @@ impl Programs {
             carried: CarriedTensors::of(joint, &stages),
             bytes: CutBytes::of(joint, &stages),
             programs: certify_programs(joint, stages, &layout.ranks).map_err(StepError::from)?,
-            loss_over: count_of(joint, self.settings.check_indices).map_err(StepError::from)?,
-            indices: match self.settings.check_indices {
+            loss_over: count_of(joint, self.check_indices).map_err(StepError::from)?,
+            indices: match self.check_indices {
                 true => IndexPlaces::of(joint),
                 false => IndexPlaces::default(),
             },
@@ -184,7 +186,7 @@ impl Programs {
     pub(crate) fn groups(&self, micro_batches: usize) -> Groups {
         Groups {
             micro_batches,
-            groups: self.settings.sum.groups(),
+            groups: self.sum.groups(),
         }
     }
 
@@ -207,11 +209,11 @@ impl Programs {
     }
 
     fn parts_of(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<Part>, ListsError> {
-        let groups = self.groups(cuts.len());
+        let (groups, replicas) = (self.groups(cuts.len()), self.layout.replicas);
         // Micro-batches of other shapes may exchange other values.
         let (edges, states) = (edges(cuts), states(cuts));
-        let parts = (0..self.settings.replicas).map(|replica| {
-            let share = groups.of_replica(replica, self.settings.replicas);
+        let parts = (0..replicas).map(|replica| {
+            let share = groups.of_replica(replica, replicas);
             let key = (mode, share.len(), edges.clone(), states.clone());
             let lists = self.lists_of(key).map_err(|error| match error {
                 // A written schedule is the schedule of a replica.
@@ -219,7 +221,7 @@ impl Programs {
                     schedule, expected, ..
                 } => ListsError::MicroBatches {
                     schedule,
-                    expected: expected * self.settings.replicas,
+                    expected: expected * replicas,
                     found: cuts.len(),
                 },
                 other => other,
@@ -250,7 +252,7 @@ impl Programs {
         });
         self.lists.insert(key, lists.clone());
         // The lists of all replicas.
-        self.lists.trim(self.settings.replicas);
+        self.lists.trim(self.layout.replicas);
         Ok(lists)
     }
 
@@ -284,7 +286,7 @@ impl Programs {
         let trains = mode == Mode::Training;
         let ties = self.layout.ties().filter(|_| trains);
         let mut dependencies = Dependencies::new(self.layout.ranks.len(), edges, ties);
-        if trains && self.settings.replicas > 1 {
+        if trains && self.layout.replicas > 1 {
             dependencies = dependencies.with_replicas();
         }
         if trains && self.global_norm {
@@ -306,11 +308,11 @@ impl Programs {
         for (stage, costs) in self.layout.stages().zip(&mut costs.stages) {
             let held = self.layout.held_bytes(&self.example, stage, 0);
             costs.resident_bytes = held.resident();
-            if self.settings.replicas > 1 {
+            if self.layout.replicas > 1 {
                 costs.exchanged_bytes = held.gradients;
             }
         }
-        costs.replicas = self.settings.replicas;
+        costs.replicas = self.layout.replicas;
         let (edges, states) = (edges(&cuts), states(&cuts));
         Ok((self.dependencies(Mode::Training, edges, states), costs))
     }
@@ -326,16 +328,16 @@ pub fn certification_time<B: Batch>(
     micro_batches: usize,
 ) -> Result<Duration> {
     let layout = Arc::new(plan.layout(trace.parameters())?);
-    let settings = Arc::new(Settings {
+    let settings = Settings {
         clipping: Some(Clipping::GlobalNorm(1.0)),
         ..Settings::default()
-    });
+    };
     let options = Options {
         kept_programs: 1,
         ..Options::default()
     };
     let joint = trace.example_program()?;
-    let mut programs = Programs::new(joint.clone(), layout, schedule.into(), settings, &options);
+    let mut programs = Programs::new(joint.clone(), layout, schedule.into(), &settings, &options);
     let cut = programs.example()?;
     let cuts = vec![&*cut; micro_batches];
     let parts = programs.parts_of(Mode::Training, &cuts)?;

@@ -277,9 +277,9 @@ impl Driver {
 
     /// The micro-batches of this process.
     fn own_micro_batches(&self, count: usize) -> Range<usize> {
-        let replicas = self.settings.replicas;
-        let own = self.ranks.own();
-        match own.map(|own| self.programs.layout.place_of(own)) {
+        let layout = &self.programs.layout;
+        let (own, replicas) = (self.ranks.own(), layout.replicas);
+        match own.map(|own| layout.place_of(own)) {
             None => 0..count,
             // It waits until another process is lost.
             Some((replica, _)) if replica >= replicas => 0..0,

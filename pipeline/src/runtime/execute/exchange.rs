@@ -22,7 +22,7 @@ impl OnRank<'_> {
     /// The other replicas, with their ranks of a stage.
     fn others(&self, stage: StageIndex) -> Vec<(usize, RankIndex)> {
         let setup = &self.rank.setup;
-        let others = (0..setup.settings.replicas).filter(|other| *other != setup.replica);
+        let others = (0..setup.layout.replicas).filter(|other| *other != setup.replica);
         let others = others.map(|replica| (replica, setup.layout.rank_in(replica, stage)));
         others.collect()
     }
@@ -134,7 +134,7 @@ impl OnRank<'_> {
             let mut sums: Vec<TreeSum<DynTensor>> = vec![TreeSum::default(); places.len()];
             let mut kept = own_stage.gradients.complete[places.clone()].to_vec();
             own_stage.set_gradients(places.start, vec![None; places.len()]);
-            for replica in 0..setup.settings.replicas {
+            for replica in 0..setup.layout.replicas {
                 let gradients = if replica == own {
                     std::mem::take(&mut kept)
                 } else {
@@ -191,7 +191,7 @@ impl OnRank<'_> {
         let parameters = self.rank.stage_mut(index).parameters().len();
         let mut squares = vec![0.0; parameters];
         let mut loss_is_finite = true;
-        for replica in 0..setup.settings.replicas {
+        for replica in 0..setup.layout.replicas {
             let of_replica = if replica == setup.replica {
                 self.own_squares(index)?
             } else {
@@ -232,7 +232,7 @@ impl OnRank<'_> {
 
     /// Receives what the other replicas have updated of a stage.
     pub(super) fn gather(&mut self, stage: StageIndex) -> Result<(), ActionError> {
-        let mut given = vec![Vec::new(); self.rank.setup.settings.replicas];
+        let mut given = vec![Vec::new(); self.rank.setup.layout.replicas];
         let pieces = self.pieces(stage);
         for (replica, from) in self.others(stage) {
             for (bucket, places) in pieces.buckets(replica).iter().enumerate() {

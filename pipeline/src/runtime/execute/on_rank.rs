@@ -192,7 +192,7 @@ impl<'a> OnRank<'a> {
             self.unread.squares.push((index, places.collect(), sums));
         }
         let updated = stage.update(&self.round.rates, change)?;
-        match self.rank.setup.settings.replicas {
+        match self.rank.setup.layout.replicas {
             1 => self.share_on_rank(index),
             _ => self.send_updated(index, updated),
         }
@@ -408,11 +408,11 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// Creates the stages of a rank, with their parameters unless they are streamed.
+    /// Creates the stages of a rank, with their parameters unless they are streamed; only then does it keep the source.
     pub(super) fn new(
         setup: RankSetup,
         watch: Arc<Watch>,
-        source: &Arc<dyn Source>,
+        source: Arc<dyn Source>,
     ) -> Result<Self, StartError> {
         let setup = Arc::new(setup);
         let (rank, layout) = (setup.rank, &setup.layout);
@@ -421,14 +421,14 @@ impl Rank {
         let stages = stages
             .map(|(stage, _)| match setup.streamed {
                 Some(_) => Ok(Stage::streamed(stage, &setup)),
-                None => Stage::new(stage, &setup, source),
+                None => Stage::new(stage, &setup, &*source),
             })
             .collect::<Result<Vec<Stage>, _>>()
             .map_err(|source| StartError::Materialize { rank, source })?;
         let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
         tracing::info!(rank = rank.index(), bytes, "parameters materialized");
         let streamed = setup.streamed.as_ref();
-        let streaming = streamed.map(|streamed| Streaming::new(&setup, source.clone(), streamed));
+        let streaming = streamed.map(|streamed| Streaming::new(&setup, source, streamed));
         Ok(Self {
             streaming,
             setup,

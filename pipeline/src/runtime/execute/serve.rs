@@ -42,7 +42,7 @@ pub(crate) fn run_rank(
     setup: RankSetup,
     watch: Arc<Watch>,
     link: &mut dyn Link,
-    source: &Arc<dyn Source>,
+    source: Arc<dyn Source>,
     requests: &Receiver<RankRequest>,
 ) {
     let (rank, abort) = (setup.rank, setup.abort.clone());

@@ -1,6 +1,5 @@
 //! The settings of a pipeline.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::Plan;
 use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
 use crate::runtime::clip::Clipping;
-use crate::runtime::driver::{Options, OutputsOn, RankOptions};
+use crate::runtime::driver::{Options, OutputsOn};
 use crate::runtime::link::{Link, LocalLink};
 use crate::runtime::loss_scale::LossScale;
 use crate::runtime::optimizer::{OptimizerConfig, Optimizers, Rule};
@@ -29,40 +28,38 @@ use crate::schedule::RankIndex;
 use crate::sum::GradientSum;
 use crate::trace::{KEPT_PROGRAMS, Trace};
 
-/// The kind of a [`PipelineBuilder`] whose ranks hold their parameters.
-#[derive(Debug)]
-pub struct Resident;
+/// The kind of a [`PipelineBuilder`] whose ranks hold their parameters, with the settings that only this kind has.
+#[derive(Default, derive_more::Debug)]
+#[debug("Resident {{ world: {world:?}, recovery: {recovery:?}, .. }}")]
+pub struct Resident {
+    /// None for a world of one process.
+    pub(super) world: Option<World>,
+    /// Wraps links, without a world.
+    pub(super) links: Option<Box<Wrap>>,
+    pub(super) recovery: Option<Recovery>,
+}
 
 /// Builds a [`Pipeline`], or with the kind [`OnDemand`](crate::OnDemand) a [`Streamed`](crate::Streamed) model; all settings have
 /// defaults.
 #[derive(derive_more::Debug)]
 #[debug(
-    "PipelineBuilder {{ seed: {:?}, schedule: {:?}, micro_batches: {:?}, stages: {}, .. }}",
-    settings.seed, chosen.schedule, chosen.micro_batches, plan.stages().len()
+    "PipelineBuilder {{ seed: {:?}, schedule: {schedule:?}, micro_batches: {micro_batches:?}, stages: {}, .. }}",
+    settings.seed, plan.stages().len()
 )]
 #[must_use]
 pub struct PipelineBuilder<M, B, K = Resident> {
     pub(super) model: Deferred<M>,
     pub(super) trace: Trace<B>,
     pub(super) plan: Plan,
+    pub(super) kind: K,
     pub(super) settings: Settings,
     pub(super) options: Options,
-    pub(super) chosen: Chosen,
-    pub(super) ranks: RankOptions,
-    pub(super) links: Option<Box<Wrap>>,
-    pub(super) recovery: Option<Recovery>,
-    kind: PhantomData<fn() -> K>,
-}
-
-/// Settings from which the start makes others, with the plan, the model and each other.
-#[derive(Default)]
-pub(super) struct Chosen {
-    pub(super) schedule: Option<ScheduleChoice>,
+    pub(super) schedule: ScheduleChoice,
+    /// None for the number of the schedule, or of the plan.
     pub(super) micro_batches: Option<usize>,
-    pub(super) sum: Option<GradientSum>,
     pub(super) optimizer: Option<Rule>,
     pub(super) groups: Vec<(ParamGroup, Rule)>,
-    /// Where initial values come from.
+    /// Where initial values come from; none for the model's own initialization.
     pub(super) source: Option<Arc<dyn Source>>,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -76,16 +73,23 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 }
 
 impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
-    pub(super) fn of_kind(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> Self {
+    pub(super) fn of_kind(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> Self
+    where
+        K: Default,
+    {
         Self {
             model: model.clone(),
             trace: trace.clone(),
             plan: plan.clone(),
+            kind: K::default(),
             settings: Settings {
+                sum: GradientSum::of_replicas(plan.replica_count()),
                 check_indices: cfg!(debug_assertions),
                 ..Settings::default()
             },
             options: Options {
+                devices: vec![Device::flex()],
+                timeout: Duration::from_secs(600),
                 compute: trace.compute_dtype(),
                 // f16 loses small gradients; bf16 has the range of f32.
                 loss_scale: (trace.compute_dtype() == Some(FloatDType::F16))
@@ -93,15 +97,12 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
                 kept_programs: KEPT_PROGRAMS,
                 ..Options::default()
             },
-            chosen: Chosen::default(),
-            ranks: RankOptions {
-                devices: vec![Device::flex()],
-                timeout: Duration::from_secs(600),
-                ..RankOptions::default()
-            },
-            links: None,
-            recovery: None,
-            kind: PhantomData,
+            schedule: plan.schedule(),
+            micro_batches: None,
+            optimizer: None,
+            groups: Vec::new(),
+            source: None,
+            observer: None,
         }
     }
 
@@ -111,7 +112,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// Each gradient is clipped as configured by `with_grad_clipping`; in combination with
     /// [`clip`](Self::clip), the start fails.
     pub fn optimizer(mut self, config: impl OptimizerConfig) -> Self {
-        self.chosen.optimizer = Some(Rule::of(&config));
+        self.optimizer = Some(Rule::of(&config));
         self
     }
 
@@ -136,7 +137,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// # }
     /// ```
     pub fn optimizer_group(mut self, group: ParamGroup, config: impl OptimizerConfig) -> Self {
-        self.chosen.groups.push((group, Rule::of(&config)));
+        self.groups.push((group, Rule::of(&config)));
         self
     }
 
@@ -146,7 +147,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// configured clipping. Use [`optimizer`](Self::optimizer) to keep it. [Replicas](Plan::replicas) do not divide the
     /// parameters that it updates.
     pub fn custom_optimizer(mut self, optimizer: impl Optimizer) -> Self {
-        self.chosen.optimizer = Some(Rule {
+        self.optimizer = Some(Rule {
             description: std::any::type_name_of_val(&optimizer).to_owned(),
             optimizer: Arc::new(optimizer),
             clipping: None,
@@ -164,7 +165,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// Sets the number of micro-batches of a batch, at least 1, and at least one for each replica. Default: the number of the
     /// schedule if it is for a fixed number, else the number of the plan.
     pub fn micro_batches(mut self, count: usize) -> Self {
-        self.chosen.micro_batches = Some(count);
+        self.micro_batches = Some(count);
         self
     }
 
@@ -202,14 +203,14 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// Sets the source of initial values. Default: a replay of the model's own initialization. A streamed model reads it again in
     /// every pass; its [store](Self::store) has its own.
     pub fn source(mut self, source: impl Source + 'static) -> Self {
-        self.chosen.source = Some(Arc::new(source));
+        self.source = Some(Arc::new(source));
         self
     }
 
     /// Sets an observer of the ranks' progress with their parameters; each rank reports its own begin
     /// and end, and a streamed model those of each group of parameters, in every pass.
     pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
-        self.chosen.observer = Some(Arc::new(observer));
+        self.observer = Some(Arc::new(observer));
         self
     }
 
@@ -221,24 +222,23 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     fn on_devices(mut self, devices: &[Device]) -> Self {
         let devices = devices.iter();
         let devices = devices.map(|device| device.clone().without_autodiff());
-        self.ranks.devices = devices.collect();
+        self.options.devices = devices.collect();
         self
     }
 
     /// Returns the optimizers of all parameters, if there are any.
     pub(super) fn optimizers(&self) -> Option<Optimizers> {
-        let base = self.chosen.optimizer.clone()?;
-        let groups = self.chosen.groups.clone();
+        let (base, groups) = (self.optimizer.clone()?, self.groups.clone());
         Some(Optimizers::new(base, groups, self.settings.average_decay))
     }
 
     /// Returns the source of the values of parameters.
     pub(super) fn source_of_values(&self) -> Arc<dyn Source> {
-        let source = match &self.chosen.source {
+        let source = match &self.source {
             Some(source) => source.clone(),
             None => Arc::new(self.model.replay(self.settings.seed)),
         };
-        match &self.chosen.observer {
+        match &self.observer {
             Some(observer) => Arc::new(Observed::new(source, observer.clone())),
             None => source,
         }
@@ -274,14 +274,14 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     ///
     /// The plan must place its stages on the ranks as the schedule does.
     pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
-        self.chosen.schedule = Some(schedule.into());
+        self.schedule = schedule.into();
         self
     }
 
     /// Sets the order in which the gradients of micro-batches are added. Default: [`GradientSum::Sequential`] for one
     /// replica, else [`GradientSum::Tree`] of 8 groups, or of one for each replica if there are more.
     pub fn gradient_sum(mut self, sum: GradientSum) -> Self {
-        self.chosen.sum = Some(sum);
+        self.settings.sum = sum;
         self
     }
 
@@ -334,7 +334,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// number of ranks that may use them, at least 1. Burn divides large operations among them; up to four
     /// independent matrix products that it does not divide run at the same time.
     pub fn threads_per_rank(mut self, threads: usize) -> Self {
-        self.ranks.threads_per_rank = Some(threads);
+        self.options.threads_per_rank = Some(threads);
         self
     }
 
@@ -382,13 +382,13 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// [`RankError::Stalled`](crate::RankError::Stalled). A call by [`on_ranks`](Pipeline::on_ranks) must
     /// finish within the timeout unless it reports to [`Stage::observer`](crate::Stage::observer).
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.ranks.timeout = timeout;
+        self.options.timeout = timeout;
         self
     }
 
     /// Wraps each rank's link to the others, to count, delay or log messages. Default: no wrapper.
     pub fn links(mut self, wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link> + 'static) -> Self {
-        self.links = Some(Box::new(wrap));
+        self.kind.links = Some(Box::new(wrap));
         self
     }
 
@@ -401,7 +401,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// The start compares versions, plan, graph, seed, schedule and optimizer of all processes; each step compares the
     /// shapes of the batch. [`on_ranks`](Pipeline::on_ranks) runs on the rank of this process alone.
     pub fn world(mut self, world: &World) -> Self {
-        self.ranks.world = (world.size() > 1).then(|| world.clone());
+        self.kind.world = (world.size() > 1).then(|| world.clone());
         self
     }
 
@@ -432,7 +432,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// # }
     /// ```
     pub fn recovery(mut self, recovery: Recovery) -> Self {
-        self.recovery = Some(recovery);
+        self.kind.recovery = Some(recovery);
         self
     }
 }

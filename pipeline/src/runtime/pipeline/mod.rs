@@ -18,4 +18,4 @@ pub use replay::{
     ProgramDigest, ReplayComparison, ReplayDifference, ReplayedOperation, ReplayedProgram,
     StepReplay,
 };
-pub use streamed::{OnDemand, Streamed, StreamedBuilder};
+pub use streamed::{Streamed, StreamedBuilder};

@@ -7,15 +7,15 @@ use tinderbox_deferred::{SharedId, check_device};
 use tinderbox_fake::Mode;
 use tinderbox_world::with_causes;
 
-use super::builder::PipelineBuilder;
+use super::builder::{PipelineBuilder, Resident};
 use super::pipeline::{Pipeline, Repeating};
 use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
 use crate::runtime::clip::Clipping;
-use crate::runtime::driver::{Launch, Options};
+use crate::runtime::driver::{Driver, Launch, Options, RankKind};
 use crate::runtime::recovery::{Recovering, Replan, replan};
 use crate::runtime::settings::Settings;
-use crate::sum::GradientSum;
+use crate::runtime::snapshots::Backups;
 use crate::{PipelineError, StartError, StepError, TraceError};
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
@@ -31,24 +31,32 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// another model, the schedule does not fit the plan, the model has clones of a parameter and an
     /// optimizer is set, or a rank can't materialize its parameters.
     pub fn start(mut self) -> Result<Pipeline<M, B>, PipelineError> {
-        let world = self.ranks.world.clone();
+        let Resident {
+            world,
+            links,
+            recovery,
+        } = std::mem::take(&mut self.kind);
         // The others wait for this process to start.
         let fail = |error: &PipelineError| {
             if let Some(world) = &world {
                 world.fail(&with_causes(error));
             }
         };
-        let recovery = self.recovery.take();
-        let recovery = recovery.zip(world.clone());
-        self.ranks.backups = recovery.as_ref().map(|_| Arc::default());
         let launch = self.checked().inspect_err(fail)?;
-        let mut pipeline = self.launch(&launch).inspect_err(fail)?;
-        if let Some((recovery, world)) = recovery {
+        let backups = Arc::<Backups>::default();
+        let kind = match &world {
+            Some(world) => RankKind::World(world, recovery.as_ref().map(|_| backups.clone())),
+            None => RankKind::Threads(links.as_deref()),
+        };
+        let driver = launch.start(&self.plan, kind).inspect_err(fail)?;
+        let mut pipeline = self.pipeline(driver);
+        if let Some((recovery, world)) = recovery.zip(world.clone()) {
             let plan = recovery.plan;
             let plan = plan.unwrap_or_else(|| replanned(&pipeline, &launch));
             let settings = (recovery.every, plan);
             let driver = &mut pipeline.driver;
-            let recovering = Recovering::new(settings, world, launch, driver).inspect_err(fail)?;
+            let recovering = Recovering::new(settings, world, launch, backups, driver);
+            let recovering = recovering.inspect_err(fail)?;
             pipeline.recovery = Some(Box::new(Repeating::new(recovering)));
         }
         // After the parameters are allocated: the allocator would clear reused memory on one thread.
@@ -64,7 +72,7 @@ fn replanned<M: Module + Sync + 'static, B: Batch>(
 ) -> Arc<Replan> {
     let (trace, old) = (pipeline.trace.clone(), pipeline.driver.plan.clone());
     let kind = match &launch.schedule {
-        Some(ScheduleChoice::Named(kind)) => *kind,
+        ScheduleChoice::Named(kind) => *kind,
         _ => old.file().step.schedule,
     };
     let micro_batches = launch.options.micro_batches;
@@ -72,14 +80,14 @@ fn replanned<M: Module + Sync + 'static, B: Batch>(
 }
 
 impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
-    /// Starts the ranks.
-    pub(super) fn launch(self, launch: &Launch) -> Result<Pipeline<M, B>, PipelineError> {
-        Ok(Pipeline {
-            driver: launch.start(self.plan, self.links.as_deref())?,
+    /// Returns the pipeline of a driver that was started.
+    pub(super) fn pipeline(self, driver: Driver) -> Pipeline<M, B> {
+        Pipeline {
+            driver,
             model: self.model,
             trace: self.trace.keeping(self.options.kept_programs),
             recovery: None,
-        })
+        }
     }
 
     /// Checks the settings; returns what starts the ranks.
@@ -89,52 +97,48 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         if let Some(difference) = self.trace.constructor_difference(self.model.graph()) {
             return Err(StartError::OtherModel { difference }.into());
         }
-        let (plan, chosen) = (&self.plan, &self.chosen);
+        let plan = &self.plan;
         plan.layout(self.trace.parameters())?;
         plan.check_trace(&self.trace)?;
-        let replicas = plan.replica_count();
-        let schedule = chosen.schedule.clone();
-        let written = match schedule.as_ref().unwrap_or(&plan.schedule()) {
-            ScheduleChoice::Written(schedule) => Some(schedule.micro_batches * replicas),
-            _ => None,
+        let default = match &self.schedule {
+            // A written schedule is the schedule of a replica.
+            ScheduleChoice::Written(written) => written.micro_batches * plan.replica_count(),
+            _ => plan.file().step.micro_batches.max(1),
         };
-        let planned = plan.file().step.micro_batches.max(1);
         Ok(Launch {
             table: self.model.parameters().clone(),
             example: self.trace.example_program()?,
             source: self.source_of_values(),
             settings: Arc::new(Settings {
                 optimizers: self.optimizers(),
-                sum: chosen.sum.unwrap_or(GradientSum::of_replicas(replicas)),
                 ..self.settings.clone()
             }),
             options: Options {
-                micro_batches: chosen.micro_batches.or(written).unwrap_or(planned),
-                ..self.options
+                micro_batches: self.micro_batches.unwrap_or(default),
+                ..self.options.clone()
             },
-            schedule,
-            ranks: self.ranks.clone(),
+            schedule: self.schedule.clone(),
         })
     }
 
     /// Checks settings that do not depend on the plan, and that the model and forward have not changed
     /// since they were recorded.
     fn check_settings(&self) -> Result<(), PipelineError> {
-        if self.ranks.devices.is_empty() {
+        if self.options.devices.is_empty() {
             return Err(StartError::NoDevices.into());
         }
-        if self.chosen.micro_batches == Some(0) {
+        if self.micro_batches == Some(0) {
             return Err(StartError::NoMicroBatches.into());
         }
-        if self.ranks.threads_per_rank == Some(0) {
+        if self.options.threads_per_rank == Some(0) {
             return Err(StartError::NoThreads.into());
         }
-        let has_groups = !self.chosen.groups.is_empty() || self.settings.average_decay.is_some();
-        if has_groups && self.chosen.optimizer.is_none() {
+        let has_groups = !self.groups.is_empty() || self.settings.average_decay.is_some();
+        if has_groups && self.optimizer.is_none() {
             return Err(StepError::NoOptimizer.into());
         }
         self.check_updates()?;
-        for device in &self.ranks.devices {
+        for device in &self.options.devices {
             check_device(device).map_err(StartError::from)?;
         }
         let ranks = self.model.parameters().iter();

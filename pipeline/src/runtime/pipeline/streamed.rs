@@ -11,12 +11,10 @@ use tinderbox_planner::{DiskRate, MemoryBudget, StreamPrediction};
 use super::builder::PipelineBuilder;
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
-use crate::runtime::driver::{Carry, Condition, Evaluation, StepOutput};
+use crate::runtime::driver::{Carry, Condition, Evaluation, RankKind, StepOutput};
 use crate::runtime::pass::Passes;
 use crate::runtime::ranks::SharedPasses;
-use crate::runtime::streamed::{
-    StageStore, Stored, StreamedOptions, StreamedSetup, StreamedTraining,
-};
+use crate::runtime::streamed::{OnDemand, StageStore, Stored, StreamedSetup, StreamedTraining};
 use crate::schedule::{RankIndex, StageIndex};
 use crate::trace::Trace;
 use crate::{PipelineError, Plan, StateError, StreamedError};
@@ -59,10 +57,6 @@ pub struct Streamed<M, B> {
     passes: SharedPasses,
     store: Option<Arc<dyn StageStore>>,
 }
-
-/// The kind of a [`PipelineBuilder`] whose stages have their parameters only while they run.
-#[derive(Debug)]
-pub struct OnDemand;
 
 /// Builds a [`Streamed`] model; all settings have defaults.
 pub type StreamedBuilder<M, B> = PipelineBuilder<M, B, OnDemand>;
@@ -190,7 +184,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     /// process holds already. An operation that needs other memory of its own may exceed it. With [`MemoryBudget::Bytes`], freed memory
     /// is returned to the system from then on, in the whole process ([`tinderbox_pages::return_freed_blocks`]).
     pub fn memory(mut self, budget: MemoryBudget) -> Self {
-        self.options_of_stages().budget = budget;
+        self.kind.budget = budget;
         self
     }
 
@@ -198,26 +192,22 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     /// those that do not stay on the device, and that a training step does not change. Default: none. On the CPU it is more memory
     /// beside [the memory of the model](Self::memory), which serves better there.
     pub fn host_memory(mut self, bytes: u64) -> Self {
-        self.options_of_stages().host_bytes = bytes;
+        self.kind.host_bytes = bytes;
         self
     }
 
     /// Sets where the trained parameters and the state of the optimizer are while their stages do not run. All parameters are read
     /// from its source, in place of [`source`](Self::source), and training continues with the step after the last one that it has.
     pub fn store(mut self, store: impl StageStore + 'static) -> Self {
-        self.options_of_stages().store = Some(Arc::new(store));
+        self.kind.store = Some(Arc::new(store));
         self
     }
 
     /// Sets the number of CPU threads that compute, at least 1. Default: those that this process may use. The source has threads
     /// of its own.
     pub fn threads(mut self, threads: usize) -> Self {
-        self.ranks.threads_per_rank = Some(threads);
+        self.options.threads_per_rank = Some(threads);
         self
-    }
-
-    fn options_of_stages(&mut self) -> &mut StreamedOptions {
-        &mut self.ranks.streamed.get_or_insert_default().0
     }
 
     /// Starts the threads. Checks that the source has the parameters of the model; reads none.
@@ -233,22 +223,24 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         if ranks != 1 {
             return Err(StreamedError::Ranks { ranks }.into());
         }
-        let (options, passes) = self.ranks.streamed.get_or_insert_default().clone();
-        let StreamedOptions { budget, store, .. } = options;
+        let OnDemand { budget, store, .. } = self.kind.clone();
         let table = self.model.parameters().clone();
-        let device = &self.ranks.devices[0];
+        let device = &self.options.devices[0];
         if matches!(budget, MemoryBudget::Bytes(_)) && !is_host(device) {
             let device = DeviceLabel::of(device);
             return Err(StreamedError::ProcessBudget { device }.into());
         }
         if let Some(store) = &store {
-            self.chosen.source = Some(Arc::new(Stored(store.clone())));
+            self.source = Some(Arc::new(Stored(store.clone())));
         }
         let mode = Some(self.trace.mode());
         let mode = mode.filter(|mode| *mode == Mode::Inference || store.is_some());
         let launch = self.checked()?;
         launch.check_source()?;
-        let mut pipeline = self.launch(&launch)?;
+        let passes = SharedPasses::default();
+        let kind = RankKind::Streamed(&self.kind, passes.clone());
+        let driver = launch.start(&self.plan, kind)?;
+        let mut pipeline = self.pipeline(driver);
         let setup = pipeline.on_ranks(|_, stages| stages.first()?.setup.streamed.clone());
         let setup = setup?.into_iter().flatten().next();
         let setup = setup.expect("the plan has stages, and they are streamed");

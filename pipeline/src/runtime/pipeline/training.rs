@@ -104,7 +104,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         share: B,
         samples: usize,
     ) -> Result<StepOutput, PipelineError> {
-        if self.recovery.is_some() && self.driver.settings.replicas > 1 {
+        if self.recovery.is_some() && self.driver.plan.replica_count() > 1 {
             return Err(StepError::ShareRecovery.into());
         }
         self.train(lr, vec![share], Some(samples))

@@ -17,7 +17,7 @@ use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with
 
 use super::notice::{Notice, Notices};
 use super::ranks::{Payload, Ranks, To};
-use super::threads::{Start, Threads};
+use super::threads::Threads;
 use crate::error::Result;
 use crate::runtime::execute::RankCall;
 use crate::runtime::link::{Abort, Link, Tag};
@@ -120,7 +120,7 @@ impl Handler for Inbox {
 /// The driver's side of the other processes. When it is dropped, they are notified that this process has ended its pipeline.
 #[derive(derive_more::Debug)]
 #[debug("Remote {{ own: {:?}, size: {}, .. }}", inbox.own, channel.size())]
-struct Remote {
+pub(crate) struct Remote {
     channel: Arc<Channel>,
     inbox: Arc<Inbox>,
     payloads: Mailbox<u64, Payload>,
@@ -194,7 +194,7 @@ impl Link for ProcessLink {
 
 impl Remote {
     /// Connects the rank of this process with the ranks of all others.
-    fn join(
+    pub(crate) fn join(
         world: &World,
         abort: &Abort,
         timeout: Duration,
@@ -229,6 +229,11 @@ impl Remote {
             sequence: 0,
         };
         (Box::new(link), remote)
+    }
+
+    /// Returns the channel to the other processes.
+    pub(crate) fn channel(&self) -> Weak<Channel> {
+        Arc::downgrade(&self.channel)
     }
 
     /// Sends a frame to all other processes, or to the first.
@@ -312,21 +317,14 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Joins the ranks of the other processes, and starts the rank of this one, if it has one.
-    pub(crate) fn new(
-        start: Start<'_>,
-        world: &World,
-        backups: Option<Arc<Backups>>,
-    ) -> Result<Self> {
-        let (link, remote) = Remote::join(world, &start.abort, start.timeout, backups);
-        let first = start.setups.first();
-        let progress = first.map(|setup| setup.progress.clone());
+    pub(crate) fn new(own: Threads, remote: Remote) -> Self {
+        let (_, progress) = &own.watch.own;
+        let progress = progress.first().cloned();
         (remote.channel).report(move || progress.as_ref()?.doing());
-        let others = Some(Arc::downgrade(&remote.channel));
-        Ok(Self {
-            own: Threads::start(world.rank(), start, vec![link], others)?,
+        Self {
+            own,
             remote: Some(remote),
-        })
+        }
     }
 
     /// Notifies the others of an error.
@@ -377,8 +375,7 @@ impl Ranks for Processes {
     }
 
     fn channel(&self) -> Option<Weak<Channel>> {
-        let remote = self.remote.as_ref()?;
-        Some(Arc::downgrade(&remote.channel))
+        self.remote.as_ref().map(Remote::channel)
     }
 
     fn end(&mut self) {

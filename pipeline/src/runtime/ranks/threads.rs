@@ -27,60 +27,55 @@ pub(crate) struct Threads {
     /// None after it has ended.
     crew: Option<Crew<RankRequest, PipelineError>>,
     /// The progress of each rank with the current call.
-    watch: Arc<Watch>,
+    pub(super) watch: Arc<Watch>,
     abort: Abort,
     timeout: Duration,
-}
-
-/// How ranks are started.
-pub(crate) struct Start<'a> {
-    /// The ranks of this process.
-    pub(crate) setups: Vec<RankSetup>,
-    /// Stops all of them.
-    pub(crate) abort: Abort,
-    /// Where their parameters come from.
-    pub(crate) source: Arc<dyn Source>,
-    pub(crate) threads_per_rank: usize,
-    pub(crate) timeout: Duration,
-    pub(crate) wrap: Option<&'a Wrap>,
 }
 
 /// Wraps a rank's in-process link.
 pub(crate) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 
-impl Threads {
-    /// Starts all ranks in this process.
-    pub(crate) fn new(start: Start<'_>) -> Result<Self> {
-        let links = local_links(start.setups.len(), &start.abort, start.timeout);
-        let links = start.setups.iter().zip(links).map(|(setup, link)| {
-            let link: Box<dyn Link> = match start.wrap {
-                Some(wrap) => wrap(setup.rank, link),
-                None => Box::new(link),
-            };
-            link
-        });
-        let links = links.collect();
-        Self::start(RankIndex::new(0), start, links, None)
-    }
+/// Gives all ranks, which are in this process, their links to each other; they may be wrapped.
+pub(crate) fn linked(
+    setups: Vec<RankSetup>,
+    wrap: Option<&Wrap>,
+    abort: &Abort,
+    timeout: Duration,
+) -> Vec<(RankSetup, Box<dyn Link>)> {
+    let links = local_links(setups.len(), abort, timeout);
+    let linked = setups.into_iter().zip(links).map(|(setup, link)| {
+        let link: Box<dyn Link> = match wrap {
+            Some(wrap) => wrap(setup.rank, link),
+            None => Box::new(link),
+        };
+        (setup, link)
+    });
+    linked.collect()
+}
 
-    /// Starts a thread for each setup, with its link. Each computes with a number of threads of its own.
-    pub(super) fn start(
-        first: RankIndex,
-        start: Start<'_>,
-        links: Vec<Box<dyn Link>>,
+impl Threads {
+    /// Starts a thread for each rank of this process, with its link to all others. Each computes with a number of threads of its
+    /// own.
+    pub(crate) fn new(
+        ranks: Vec<(RankSetup, Box<dyn Link>)>,
+        source: &Arc<dyn Source>,
+        threads_per_rank: usize,
+        abort: Abort,
+        timeout: Duration,
         others: Option<Weak<Channel>>,
     ) -> Result<Self> {
-        let progress = start.setups.iter().map(|setup| setup.progress.clone());
+        let first = ranks.first().map(|(setup, _)| setup.rank);
+        let first = first.unwrap_or(RankIndex::new(0));
+        let progress = ranks.iter().map(|(setup, _)| setup.progress.clone());
         let watch = Arc::new(Watch {
             own: (first, progress.collect()),
             others,
         });
-        let members = start.setups.into_iter().zip(links).map(|(setup, link)| {
-            let rank = setup.rank;
-            let (source, watch) = (start.source.clone(), watch.clone());
-            let pool = pool(rank, start.threads_per_rank)?;
+        let members = ranks.into_iter().map(|(setup, link)| {
+            let (source, watch) = (source.clone(), watch.clone());
+            let pool = pool(setup.rank, threads_per_rank)?;
             let body = move |link: &mut Box<dyn Link>, requests: &Receiver<RankRequest>| {
-                let run = || run_rank(setup, watch, &mut **link, &source, requests);
+                let run = || run_rank(setup, watch, &mut **link, source, requests);
                 match pool {
                     // The CPU backend works in the pool that it is called from.
                     Some(pool) => pool.install(run),
@@ -91,12 +86,12 @@ impl Threads {
         });
         let members = members.collect::<Result<Vec<_>, StartError>>()?;
         let lost = |rank| RankError::Ended { rank }.into();
-        let crew = Crew::start_at(first, &start.abort, members, lost);
+        let crew = Crew::start_at(first, &abort, members, lost);
         Ok(Self {
             crew: Some(crew.map_err(|error| stopped(error, "start"))?),
             watch,
-            abort: start.abort,
-            timeout: start.timeout,
+            abort,
+            timeout,
         })
     }
 

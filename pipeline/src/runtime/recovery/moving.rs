@@ -35,8 +35,6 @@ pub(super) struct Moved {
 /// What the ranks of a layout need.
 pub(super) struct Needs<'a> {
     pub(super) layout: &'a Layout,
-    /// The number of ranks of all replicas.
-    pub(super) ranks: usize,
 }
 
 impl Needs<'_> {
@@ -48,7 +46,7 @@ impl Needs<'_> {
 
     /// Whether a rank needs the state of a parameter, and no other does.
     pub(super) fn owns_alone(&self, rank: RankIndex, position: usize) -> bool {
-        self.ranks == self.layout.rank_count() && self.owns(rank, position)
+        self.layout.replicas == 1 && self.owns(rank, position)
     }
 
     fn owns(&self, rank: RankIndex, position: usize) -> bool {
@@ -60,7 +58,7 @@ impl Needs<'_> {
     fn runs(&self, rank: RankIndex, is_such: impl Fn(StageIndex) -> bool) -> bool {
         let (replica, _) = self.layout.place_of(rank);
         let is_own = |stage: &StageIndex| self.layout.rank_in(replica, *stage) == rank;
-        rank.index() < self.ranks && self.layout.stages().filter(is_own).any(is_such)
+        replica < self.layout.replicas && self.layout.stages().filter(is_own).any(is_such)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::runtime::digest::ReadError;
 use crate::runtime::driver::{CallKind, Condition, Driver, Launch, Recovered};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::header_of;
-use crate::runtime::snapshots::{Part, Snapshot};
+use crate::runtime::snapshots::{Backups, Part, Snapshot};
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
 use crate::{RankError, RecoveryError, StartError};
@@ -53,9 +53,10 @@ impl Recovering {
         (every, replan): (u64, Arc<Replan>),
         world: World,
         launch: Launch,
+        backups: Arc<Backups>,
         driver: &mut Driver,
     ) -> Result<Self> {
-        let (timeout, lost_after) = (launch.ranks.timeout, world.lost_after());
+        let (timeout, lost_after) = (launch.options.timeout, world.lost_after());
         if timeout <= lost_after {
             return Err(RecoveryError::ShortTimeout {
                 timeout,
@@ -66,7 +67,6 @@ impl Recovering {
         if !world.begin_recovery() {
             return Err(RecoveryError::TwoRecoveries.into());
         }
-        let backups = launch.ranks.backups.clone().unwrap_or_default();
         let mut ledger = Ledger::begin(&world, backups, driver)?;
         ledger.kept = Some(INITIAL);
         ledger.drivers.insert(INITIAL, driver.state.clone());
@@ -211,7 +211,7 @@ impl Recovering {
         if is_kept || ledger.snapshots.is_empty() {
             return Ok(());
         }
-        let timeout = self.launch.0.ranks.timeout;
+        let timeout = driver.options.timeout;
         let began = Instant::now();
         for rank in ledger.of_others() {
             while !driver.ranks.is_aborted() && !ledger.backups.wait_for(rank, newest, LOOK) {

@@ -16,7 +16,7 @@ use super::recovering::Recovering;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::runtime::capacity::device_of;
-use crate::runtime::driver::{Condition, Driver, DriverState, Recovered};
+use crate::runtime::driver::{Condition, Driver, DriverState, RankKind, Recovered};
 use crate::runtime::pieces::Piece;
 use crate::runtime::points::{Point, reach};
 use crate::runtime::snapshots::Backups;
@@ -153,10 +153,7 @@ impl Recovering {
         let (world, table) = (&self.world, &*driver.table);
         reach(Point::Move);
         let layout = plan.layout(table)?;
-        let needs = Needs {
-            layout: &layout,
-            ranks: plan.world_size(),
-        };
+        let needs = Needs { layout: &layout };
         let snapshot = &self.ledger.snapshots[&version];
         // The state of an optimizer has no parts that could be sent without a copy.
         let stays = |path: &ParameterPath, piece: &Piece| {
@@ -177,7 +174,7 @@ impl Recovering {
             values.extend(chunks.into_iter().map(Value::Chunks));
         }
         let held = (contents, values);
-        let timeout = self.launch.0.ranks.timeout;
+        let timeout = driver.options.timeout;
         let mut moved = move_state(world, held, &needs, table, timeout)?;
         let states = snapshot.states();
         let states = states.filter(|(path, piece, _)| stays(path, piece));
@@ -226,17 +223,19 @@ impl Recovering {
         let (world, (first, first_plan)) = (&self.world, &self.launch);
         let mut launch = first.clone();
         if plan != *first_plan {
-            launch.schedule = None;
+            launch.schedule = plan.schedule();
         }
         // The device that this process has used so far.
         let local = RankIndex::new(world.local().rank);
-        launch.ranks.devices = vec![device_of(local, &first.ranks.devices).clone()];
-        launch.ranks.world = (world.size() > 1).then(|| world.clone());
-        launch.ranks.backups = Some(backups.clone());
+        launch.options.devices = vec![device_of(local, &first.options.devices).clone()];
         if let Some(values) = moved {
             launch.source = Arc::new(values);
         }
-        let started = launch.start(plan, None);
+        let kind = match world.size() {
+            1 => RankKind::Threads(None),
+            _ => RankKind::World(world, Some(backups.clone())),
+        };
+        let started = launch.start(&plan, kind);
         let started = started.inspect_err(|error| world.fail(&with_causes(error)))?;
         // The values of carries were on the ranks before.
         *driver = Driver {

@@ -78,7 +78,7 @@ impl Stage {
         copies: PartialModule,
     ) -> Self {
         let settings = &setup.settings;
-        let pieces = Arc::new(Pieces::new(&owned_by(setup, &owned), settings.replicas));
+        let pieces = Arc::new(Pieces::new(&owned_by(setup, &owned), setup.layout.replicas));
         let own = pieces.of(setup.replica);
         let optimizers = own.iter().filter_map(|piece| {
             let path = owned.path(piece.place);
@@ -376,7 +376,7 @@ pub(crate) fn owned_by(setup: &RankSetup, owned: &PartialModule) -> Vec<Owned> {
     let mut tried: HashMap<(usize, usize), bool> = HashMap::new();
     let mut by_row = |parameter: &Parameter| {
         let optimizers = settings.optimizers.as_ref();
-        let Some(optimizers) = optimizers.filter(|_| settings.replicas > 1) else {
+        let Some(optimizers) = optimizers.filter(|_| setup.layout.replicas > 1) else {
             return false;
         };
         let rule = optimizers.of(&parameter.path);

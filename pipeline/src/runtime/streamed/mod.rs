@@ -3,7 +3,8 @@
 mod setup;
 mod values;
 
-pub(crate) use setup::{StreamedOptions, StreamedSetup};
+pub use setup::OnDemand;
+pub(crate) use setup::StreamedSetup;
 pub(crate) use values::{
     Activation, Item, ParameterRows, StageValues, State, States, Stored, request_as,
 };

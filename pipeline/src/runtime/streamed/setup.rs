@@ -17,9 +17,11 @@ use crate::runtime::settings::Settings;
 use crate::schedule::StageIndex;
 use crate::trace::JointGraph;
 
-/// The settings of streamed stages.
-#[derive(Clone, Default)]
-pub(crate) struct StreamedOptions {
+/// The kind of a [`PipelineBuilder`](crate::PipelineBuilder) whose stages have their parameters only while they run, with the
+/// settings that only this kind has.
+#[derive(Clone, Default, derive_more::Debug)]
+#[debug("OnDemand {{ budget: {budget:?}, host_bytes: {host_bytes}, .. }}")]
+pub struct OnDemand {
     /// The memory limit.
     pub(crate) budget: MemoryBudget,
     /// The bytes of parameters that may stay in the memory of the host.
@@ -34,7 +36,7 @@ pub(crate) type Trained = Vec<BTreeMap<usize, Option<u64>>>;
 
 /// What a rank with streamed stages needs to know.
 pub(crate) struct StreamedSetup {
-    pub(crate) options: StreamedOptions,
+    pub(crate) options: OnDemand,
     pub(crate) trained: Trained,
     /// Whether the system's cache of files can hold all values.
     pub(crate) is_cached: bool,
@@ -45,7 +47,7 @@ pub(crate) struct StreamedSetup {
 
 impl StreamedSetup {
     pub(crate) fn new(
-        options: &StreamedOptions,
+        options: &OnDemand,
         (table, device): (&ParameterTable, &Device),
         (layout, traced): (&Layout, &JointGraph),
         settings: &Settings,

@@ -23,7 +23,7 @@ use crate::runtime::driver::{
     Batches, Launch, Programs, precision_in_text, split_and_run, states, weights,
 };
 use crate::runtime::executor::{Executor, Host, Job, Step};
-
+use crate::runtime::link::Abort;
 use crate::runtime::pipeline::batches::TracedBatches;
 use crate::runtime::pipeline::builder::PipelineBuilder;
 use crate::runtime::round::MicroInput;
@@ -129,12 +129,12 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         batches: impl IntoIterator<Item = B>,
     ) -> Result<StepReplay, PipelineError> {
         // Nothing is updated.
-        (self.chosen.optimizer, self.settings.average_decay) = (None, None);
-        self.chosen.groups.clear();
+        (self.optimizer, self.settings.average_decay) = (None, None);
+        self.groups.clear();
         if self.trace.mode() == Mode::Inference {
             return Err(StartError::ForwardTrace.into());
         }
-        if step > 0 && self.chosen.source.is_none() {
+        if step > 0 && self.source.is_none() {
             return Err(StartError::NoReplaySource { step }.into());
         }
         let step = u32::try_from(step).map_err(|_| StepError::StepOverflow { step })?;
@@ -171,7 +171,7 @@ fn micro_batches(
     batches: &dyn Batches,
 ) -> Result<Vec<MicroInput>, PipelineError> {
     let is_written = matches!(programs.choice, ScheduleChoice::Written(_));
-    let context = (programs.settings.seed, step);
+    let context = (launch.settings.seed, step);
     let scale = launch.options.loss_scale;
     let factor = scale.map_or(1.0, |scale| scale.factor());
     let most = (launch.options.micro_batches, is_written);
@@ -215,7 +215,7 @@ impl StepReplay {
 
     /// Returns the seed.
     pub fn seed(&self) -> Seed {
-        self.programs.settings.seed
+        self.launch.settings.seed
     }
 
     /// Returns the number of micro-batches of the step.
@@ -269,9 +269,10 @@ impl StepReplay {
         let stage = match before.filter(|stage| stage.index() == task.stage) {
             Some(stage) => stage,
             None => {
-                let devices = &self.launch.ranks.devices;
-                let setup = self.launch.setup(&self.programs, rank, devices);
-                Stage::new(task.stage, &Arc::new(setup), &*self.launch.source)
+                let (launch, abort) = (&self.launch, Abort::default());
+                let devices = &launch.options.devices;
+                let setup = launch.setup(&self.programs, rank, devices, &abort);
+                Stage::new(task.stage, &Arc::new(setup), &*launch.source)
                     .map_err(|source| StartError::Materialize { rank, source })?
             }
         };
