@@ -125,7 +125,7 @@ fn partial_sums(gradient: DynTensor) -> impl Iterator<Item = DynTensor> {
 
 /// The change of all gradients before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Change {
+pub(crate) enum GradientChange {
     /// No change.
     Keep,
     /// Multiplies all gradients by this factor.
@@ -134,7 +134,7 @@ pub(crate) enum Change {
     Skip,
 }
 
-impl Change {
+impl GradientChange {
     /// The change for gradients with this norm, after division by the loss scale.
     pub(crate) fn of(norm: f64, max: Option<f64>, loss_scale: Option<f64>) -> Self {
         if loss_scale.is_some() && !norm.is_finite() {

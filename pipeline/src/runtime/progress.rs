@@ -40,7 +40,7 @@ impl RankProgress {
     }
 
     /// Resets the counts for another request.
-    pub(crate) fn restart(&self) {
+    pub(crate) fn reset_counts(&self) {
         *self.counts.lock() = Default::default();
     }
 
@@ -146,7 +146,7 @@ mod tests {
         };
         assert_eq!(progress.counted(), expected);
         assert_eq!(progress.reports(), 4);
-        progress.restart();
+        progress.reset_counts();
         assert_eq!(progress.counted(), Counted::default());
         assert_eq!(progress.reports(), 4, "the driver may check in between");
         progress.completed(&path, 4);

@@ -38,7 +38,7 @@ pub(crate) struct Round {
     /// The loss scale, which is divided out of the gradients.
     pub(crate) loss_scale: Option<f64>,
     /// What each replica runs.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<ReplicaPart>,
     /// The micro-batches, in groups.
     pub(crate) groups: Groups,
     pub(crate) micro_batches: MicroBatches,
@@ -58,7 +58,7 @@ impl Round {
     }
 
     /// The programs of each micro-batch of a part of the round.
-    pub(crate) fn cuts(&self, part: &Part) -> impl Iterator<Item = &CutProgram> {
+    pub(crate) fn cuts(&self, part: &ReplicaPart) -> impl Iterator<Item = &CutProgram> {
         let count = part.lists.schedule.micro_batches;
         let of_part = part.first..part.first + count;
         of_part.map(|index| &*self.micro_batch(index).cut)
@@ -86,14 +86,14 @@ pub(crate) struct RoundCarries {
 
 /// What a replica runs of a round.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct ReplicaPart {
     /// The lists of its ranks, whose micro-batches count from 0.
     pub(crate) lists: Arc<StepLists>,
     /// Its first micro-batch.
     pub(crate) first: usize,
 }
 
-impl Part {
+impl ReplicaPart {
     /// The index of a micro-batch of the lists among the micro-batches of all replicas.
     pub(crate) fn index(&self, micro_batch: MicroBatchIndex) -> usize {
         self.first + micro_batch.index()

@@ -129,7 +129,7 @@ impl Snapshot {
 
 /// A frame of a snapshot that is sent to its keeper.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Part {
+pub(crate) enum SnapshotFrame {
     /// A snapshot begins. Parameters that have not changed since an earlier version are not sent again.
     Begin {
         version: u64,
@@ -196,11 +196,16 @@ pub(crate) struct Backups(Awaited<BTreeMap<RankIndex, Versions>>);
 
 impl Backups {
     /// Takes a frame of a rank; `None` if it is none.
-    pub(crate) fn put(&self, from: RankIndex, part: Part, pieces: Vec<Buffer>) -> Option<()> {
+    pub(crate) fn put(
+        &self,
+        from: RankIndex,
+        frame: SnapshotFrame,
+        pieces: Vec<Buffer>,
+    ) -> Option<()> {
         self.0.change(|ranks| {
             let versions = ranks.entry(from).or_default();
-            match part {
-                Part::Begin {
+            match frame {
+                SnapshotFrame::Begin {
                     version,
                     contents,
                     earlier,
@@ -211,7 +216,9 @@ impl Backups {
                     versions.insert(version, arriving);
                     Some(())
                 }
-                Part::Bytes { version, item } => versions.get_mut(&version)?.add(item, pieces),
+                SnapshotFrame::Bytes { version, item } => {
+                    versions.get_mut(&version)?.add(item, pieces)
+                }
             }
         })
     }

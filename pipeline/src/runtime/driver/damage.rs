@@ -78,7 +78,7 @@ struct Checked {
 }
 
 /// Parameters that ranks hold, by position in the table.
-type Held = BTreeSet<(RankIndex, usize)>;
+type RankParameters = BTreeSet<(RankIndex, usize)>;
 
 impl Driver {
     /// Records what the ranks hold after a step, if the next one is checked.
@@ -125,8 +125,8 @@ impl Driver {
     }
 
     /// The parameters that have changed, or that were recorded with another value than in most replicas.
-    fn damage(&mut self, found: &[Checked]) -> Result<Held> {
-        let mut bad = Held::new();
+    fn damage(&mut self, found: &[Checked]) -> Result<RankParameters> {
+        let mut bad = RankParameters::new();
         // The ranks with each digest, by the place in a replica and the parameter.
         let mut holders: BTreeMap<_, BTreeMap<u64, BTreeSet<RankIndex>>> = BTreeMap::new();
         let layout = &self.programs.layout;
@@ -158,8 +158,8 @@ impl Driver {
     }
 
     /// Replaces parameters of ranks by those of ranks at the same place of other replicas.
-    fn repair(&mut self, bad: &Held) -> Result<()> {
-        let mut donors = Held::new();
+    fn repair(&mut self, bad: &RankParameters) -> Result<()> {
+        let mut donors = RankParameters::new();
         for (rank, position) in bad {
             let layout = &self.programs.layout;
             let (_, place) = layout.place_of(*rank);

@@ -21,7 +21,7 @@ use crate::{PipelineError, RankError, RestoreError, StateError};
 
 /// What a call changes, in the digest that processes compare in each step.
 #[derive(Clone, Copy)]
-enum Change {
+enum ParameterChange {
     Freeze = 0,
     Unfreeze = 1,
     Set = 2,
@@ -52,7 +52,10 @@ impl Driver {
 
     /// Replaces values of parameters by position in the table, on every rank that holds them.
     pub(super) fn set(&mut self, values: Vec<(usize, DynTensor)>) -> Result<()> {
-        self.note_change(Change::Set, values.iter().map(|(position, _)| *position));
+        self.note_change(
+            ParameterChange::Set,
+            values.iter().map(|(position, _)| *position),
+        );
         let set = self.on_ranks(move |_, stages| set_all(stages, values.iter()))?;
         let mut results = set.into_iter().zip(self.ranks.first().index()..);
         match results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?))) {
@@ -97,9 +100,9 @@ impl Driver {
     /// Sets whether parameters train, by position in the table.
     pub(super) fn set_trains(&mut self, positions: &[usize], trains: bool) -> Result<()> {
         let change = if trains {
-            Change::Unfreeze
+            ParameterChange::Unfreeze
         } else {
-            Change::Freeze
+            ParameterChange::Freeze
         };
         self.note_change(change, positions.iter().copied());
         for position in positions {
@@ -114,7 +117,7 @@ impl Driver {
     }
 
     /// Adds a change of parameters to the digest that processes compare in each step.
-    fn note_change(&mut self, change: Change, positions: impl Iterator<Item = usize>) {
+    fn note_change(&mut self, change: ParameterChange, positions: impl Iterator<Item = usize>) {
         let kind = change as u64;
         // In any order: it may be the order of a map.
         let of_change = positions.map(|position| {

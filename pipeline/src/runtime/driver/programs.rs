@@ -18,7 +18,7 @@ use crate::lists::{ScheduleChoice, StepLists};
 use crate::recent::Recent;
 use crate::runtime::clip::Clipping;
 use crate::runtime::program::{CarriedTensors, CutBytes, CutProgram, IndexPlaces, count_of};
-use crate::runtime::round::{MicroBatches, MicroInput, Part};
+use crate::runtime::round::{MicroBatches, MicroInput, ReplicaPart};
 use crate::runtime::settings::Settings;
 use crate::schedule::{
     Compute, Costs, Dependencies, Edge, MicroBatchIndex, ScheduleKind, StageIndex, forward_only_on,
@@ -197,7 +197,7 @@ impl Programs {
     }
 
     /// The verified lists of each replica for its share of micro-batches with these programs.
-    pub(crate) fn parts(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<Part>> {
+    pub(crate) fn parts(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<ReplicaPart>> {
         let parts = self.parts_of(mode, cuts)?;
         let order = (mode, cuts.iter().map(|cut| cut.number).collect());
         if self.certified.get(&order).is_none() {
@@ -208,7 +208,11 @@ impl Programs {
         Ok(parts)
     }
 
-    fn parts_of(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<Part>, ListsError> {
+    fn parts_of(
+        &mut self,
+        mode: Mode,
+        cuts: &[&CutProgram],
+    ) -> Result<Vec<ReplicaPart>, ListsError> {
         let (groups, replicas) = (self.groups(cuts.len()), self.layout.replicas);
         // Micro-batches of other shapes may exchange other values.
         let (edges, states) = (edges(cuts), states(cuts));
@@ -226,7 +230,7 @@ impl Programs {
                 },
                 other => other,
             });
-            Ok(Part {
+            Ok(ReplicaPart {
                 lists: lists?,
                 first: share.start,
             })
@@ -260,7 +264,7 @@ impl Programs {
     fn certify(
         &self,
         mode: Mode,
-        parts: &[Part],
+        parts: &[ReplicaPart],
         cuts: &[&CutProgram],
     ) -> Result<(), CertifyError> {
         certify_lists(&CertifiedStep {

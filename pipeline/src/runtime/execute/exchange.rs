@@ -11,7 +11,7 @@ use tinderbox_fake::DynTensor;
 
 use super::on_rank::{OnRank, read_norms};
 use crate::ActionError;
-use crate::runtime::clip::{Change, Norms, SquareSums, sums_of};
+use crate::runtime::clip::{GradientChange, Norms, SquareSums, sums_of};
 use crate::runtime::link::LinkMessage;
 use crate::runtime::pieces::{Piece, Pieces, from_message, to_message};
 use crate::runtime::stage::check_length;
@@ -246,7 +246,7 @@ impl OnRank<'_> {
     }
 
     /// Returns the change of the gradients of all stages before the update; computed once per round.
-    pub(super) fn change(&mut self) -> Result<Change, ActionError> {
+    pub(super) fn change(&mut self) -> Result<GradientChange, ActionError> {
         if let Some(change) = self.change {
             return Ok(change);
         }
@@ -254,7 +254,7 @@ impl OnRank<'_> {
         let stops = settings.stop_on_non_finite;
         let (max, scale) = (settings.max_norm(), self.round.loss_scale);
         if !self.needs_norms() {
-            return Ok(*self.change.insert(Change::Keep));
+            return Ok(*self.change.insert(GradientChange::Keep));
         }
         let squares = self.squared_norms()?;
         // A loss scale is a power of two, so the division is exact.
@@ -263,11 +263,11 @@ impl OnRank<'_> {
         let loss_is_finite = self.norms.values().all(|norms| norms.loss_is_finite);
         // With a loss scale, steps whose gradients overflow are skipped.
         let is_finite = loss_is_finite && (norm.is_finite() || scale.is_some());
-        let mut change = Change::of(norm, max, scale);
+        let mut change = GradientChange::of(norm, max, scale);
         if stops && !is_finite {
             let of = squares.iter().enumerate().filter(|(_, s)| !s.is_finite());
             self.report.stopped = Some(of.map(|(position, _)| position).collect());
-            change = Change::Skip;
+            change = GradientChange::Skip;
         }
         Ok(*self.change.insert(change))
     }

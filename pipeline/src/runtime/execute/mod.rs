@@ -1,6 +1,6 @@
 //! Executes the actions of a rank.
 //!
-//! The host of the executor is `on_rank`, with `exchange` of gradients and their norms; `serve` is the rank's
+//! The host of the interpreter is `on_rank`, with `exchange` of gradients and their norms; `serve` is the rank's
 //! thread, which runs lists.
 
 mod exchange;

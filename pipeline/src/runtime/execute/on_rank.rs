@@ -1,4 +1,4 @@
-//! A rank as the host of an executor: programs run on its device, messages cross its link.
+//! A rank as the host of an interpreter: programs run on its device, messages cross its link.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use tinderbox_fake::{DynTensor, FakeError, ValueId, is_host};
 use crate::cut::Phase;
 use crate::kept::Location;
 use crate::runtime::caught::{action_error, caught, device_failed};
-use crate::runtime::clip::{Change, Norms, SquareSums};
-use crate::runtime::executor::{Host, Job};
+use crate::runtime::clip::{GradientChange, Norms, SquareSums};
+use crate::runtime::interpreter::{ActionHost, Job};
 use crate::runtime::link::{Link, LinkMessage, Tag};
 use crate::runtime::pass::Streaming;
 use crate::runtime::progress::Watch;
-use crate::runtime::round::{MicroInput, Part, RankReport, Reported, Round};
+use crate::runtime::round::{MicroInput, RankReport, ReplicaPart, Reported, Round};
 use crate::runtime::stage::{RankSetup, Stage, check_length, stage_of};
 use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::Given;
@@ -27,13 +27,13 @@ pub(super) struct OnRank<'a> {
     pub(super) rank: &'a mut Rank,
     pub(super) round: &'a Round,
     /// What the replica of the rank runs.
-    pub(super) part: &'a Part,
+    pub(super) part: &'a ReplicaPart,
     pub(super) link: &'a mut dyn Link,
     pub(super) norms: BTreeMap<StageIndex, Norms>,
     /// The sums of squares that this replica has computed, by stage, until they are part of `norms`.
     pub(super) own_squares: BTreeMap<StageIndex, Norms>,
     /// The change of the gradients of all stages, once it is known.
-    pub(super) change: Option<Change>,
+    pub(super) change: Option<GradientChange>,
     /// Bytes of all values that are kept for later uses, counting values that share memory separately, if that is measured.
     pub(super) bytes: u64,
     /// Nanoseconds in which programs ran.
@@ -90,7 +90,7 @@ impl<'a> OnRank<'a> {
     }
 
     /// Loads a program, with its inputs.
-    fn load(&mut self, job: Job<'_, DynTensor>) -> Result<impl Program + use<>, ActionError> {
+    fn load(&mut self, job: Job<'_, DynTensor>) -> Result<impl LoadedProgram + use<>, ActionError> {
         let task = job.task;
         let (round, index) = (self.round, self.part.index(task.micro_batch));
         let micro = round.micro_batch(index);
@@ -251,7 +251,7 @@ impl<'a> OnRank<'a> {
     }
 }
 
-impl Host for OnRank<'_> {
+impl ActionHost for OnRank<'_> {
     type Value = DynTensor;
 
     fn run(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
@@ -352,15 +352,15 @@ impl Host for OnRank<'_> {
 }
 
 /// A program with its inputs, which runs until a rank fails.
-trait Program: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send {}
+trait LoadedProgram: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send {}
 
-impl<P: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send> Program for P {}
+impl<P: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send> LoadedProgram for P {}
 
 /// Runs two programs at the same time on the CPU, with a thread of the rank's pool each. Other devices run their queue in order,
 /// in parallel to this thread, so one thread fills the queue.
 fn run_both(
     tasks: [Task; 2],
-    [first, second]: [impl Program; 2],
+    [first, second]: [impl LoadedProgram; 2],
     is_on_host: bool,
 ) -> Result<[Vec<DynTensor>; 2], ActionError> {
     // The error of one of two names it.

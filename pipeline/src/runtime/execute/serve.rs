@@ -9,7 +9,7 @@ use tinderbox_link::{Channels, Received, Receiver, Sender};
 
 use super::on_rank::{OnRank, Rank, since};
 use crate::runtime::caught::{action_error, caught, guarded};
-use crate::runtime::executor::{Executor, Step};
+use crate::runtime::interpreter::{ActionInterpreter, Step};
 use crate::runtime::link::Link;
 use crate::runtime::pass::Pass;
 use crate::runtime::points::{Point, reach};
@@ -76,7 +76,7 @@ impl Rank {
                     let _ = channels.send(&report, (rank, done));
                 }
                 RankRequest::Call(call, reply) => {
-                    self.setup.progress.restart();
+                    self.setup.progress.reset_counts();
                     let result = attempt(rank, "CALL", || Ok(call(rank, &mut self.stages)))?;
                     let _ = channels.send(&reply, (rank, result));
                 }
@@ -118,43 +118,45 @@ pub(super) fn run_list(
         lists: Some(&*part.lists),
         is_local: ranks.map(|of| *of == setup.place).collect(),
     };
-    let mut executor = Executor::new(step, OnRank::new(rank, round, link));
+    let mut interpreter = ActionInterpreter::new(step, OnRank::new(rank, round, link));
     for action in actions {
-        named(&mut executor, action, |executor| {
-            executor.host.announce(action)
+        named(&mut interpreter, action, |interpreter| {
+            interpreter.host.announce(action)
         })?;
     }
     if let (Some(first), Some(pass)) = (actions.first(), pass) {
-        named(&mut executor, first, |executor| {
-            let streaming = executor.host.rank.streaming.as_mut();
+        named(&mut interpreter, first, |interpreter| {
+            let streaming = interpreter.host.rank.streaming.as_mut();
             streaming.map_or(Ok(()), |streaming| streaming.begin(pass))
         })?;
     }
     for action in actions {
         let start = round.epoch.map(since);
         setup.progress.begin_action(round.number, *action);
-        named(&mut executor, action, |executor| {
+        named(&mut interpreter, action, |interpreter| {
             reach(Point::Action(*action));
             let rank = setup.rank.index();
             let _span = tracing::trace_span!("action", rank, %action).entered();
-            let rank = &mut *executor.host.rank;
+            let rank = &mut *interpreter.host.rank;
             if let Some(streaming) = &mut rank.streaming {
                 let place = (&mut *rank.stages, action.stage());
-                streaming.enter(place, round, &mut executor.values)?;
+                streaming.enter(place, round, &mut interpreter.values)?;
             }
-            executor.act(action)
+            interpreter.act(action)
         })?;
         setup.progress.report();
         if let (Some(measured), Some(start)) = (&mut measured, start) {
-            measured.add(*action, start, &executor.host);
+            measured.add(*action, start, &interpreter.host);
         }
     }
     if let Some(last) = actions.last() {
-        named(&mut executor, last, |executor| leave(executor, round))?;
+        named(&mut interpreter, last, |interpreter| {
+            leave(interpreter, round)
+        })?;
     }
-    let left = executor.values.left();
+    let left = interpreter.values.left();
     debug_assert_eq!(left, None, "every value of a round is used");
-    let mut host = executor.host;
+    let mut host = interpreter.host;
     host.report.timeline = measured.map(|measured| RankTimeline {
         program_time: host.program_time,
         ..measured.timeline
@@ -163,25 +165,28 @@ pub(super) fn run_list(
 }
 
 /// Ends the pass of a streaming rank.
-fn leave(executor: &mut Executor<'_, OnRank<'_>>, round: &Round) -> Result<(), ActionError> {
+fn leave(
+    interpreter: &mut ActionInterpreter<'_, OnRank<'_>>,
+    round: &Round,
+) -> Result<(), ActionError> {
     let Rank {
         streaming, stages, ..
-    } = &mut *executor.host.rank;
+    } = &mut *interpreter.host.rank;
     match streaming {
-        Some(streaming) => streaming.leave(stages, round, &mut executor.values),
+        Some(streaming) => streaming.leave(stages, round, &mut interpreter.values),
         None => Ok(()),
     }
 }
 
 /// Runs code of an action; its error names the action.
 fn named<'a>(
-    executor: &mut Executor<'a, OnRank<'a>>,
+    interpreter: &mut ActionInterpreter<'a, OnRank<'a>>,
     action: &Action,
-    run: impl FnOnce(&mut Executor<'a, OnRank<'a>>) -> Result<(), ActionError>,
+    run: impl FnOnce(&mut ActionInterpreter<'a, OnRank<'a>>) -> Result<(), ActionError>,
 ) -> Result<(), RankError> {
-    let ran = caught(|| run(executor));
+    let ran = caught(|| run(interpreter));
     ran.map_err(|source| {
-        let (part, setup) = (executor.host.part, &executor.host.rank.setup);
+        let (part, setup) = (interpreter.host.part, &interpreter.host.rank.setup);
         let micro_batch = action.micro_batch();
         let micro_batch = micro_batch.map(|k| MicroBatchIndex::new(part.index(k)));
         let place = (Some(action.stage()), micro_batch);

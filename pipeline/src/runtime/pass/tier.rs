@@ -15,11 +15,11 @@ use crate::runtime::streamed::Item;
 /// The parameters that stay in the memory of the host.
 pub(crate) struct HostTier {
     limit_bytes: u64,
-    held: Mutex<Held>,
+    held: Mutex<HostValues>,
 }
 
 #[derive(Default)]
-struct Held {
+struct HostValues {
     /// The parameters that stay, by position in the table.
     chosen: BTreeSet<usize>,
     values: HashMap<usize, DynTensor>,
@@ -71,7 +71,7 @@ impl HostTier {
         let found = read_values(&requests.collect::<Vec<_>>(), source, observer)?;
         let positions = missing.into_iter().map(|(at, _)| *at);
         let mut read: HashMap<usize, DynTensor> = positions.zip(found).collect();
-        let Held { chosen, values } = &mut *held;
+        let HostValues { chosen, values } = &mut *held;
         for (at, value) in read.iter().filter(|(at, _)| chosen.contains(at)) {
             values.insert(*at, moved(value.clone(), &Device::flex())?);
         }

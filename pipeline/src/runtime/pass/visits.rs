@@ -9,7 +9,7 @@ use crate::ActionError;
 use crate::cut::Binding;
 use crate::kept::Location;
 use crate::lists::StepLists;
-use crate::runtime::executor::{Executor, Host, Job, Step};
+use crate::runtime::interpreter::{ActionHost, ActionInterpreter, Job, Step};
 use crate::runtime::program::CutProgram;
 use crate::runtime::streamed::{Activation, Item};
 use crate::schedule::{Action, MicroBatchIndex, RankIndex, StageIndex};
@@ -60,13 +60,13 @@ fn run(lists: &StepLists, sizes: Sizes<'_>) -> (Vec<Visit>, BTreeSet<Activation>
         lists: Some(lists),
         is_local: vec![true; lists.schedule.stages],
     };
-    let mut executor = Executor::new(step, sizes);
+    let mut interpreter = ActionInterpreter::new(step, sizes);
     for action in lists.schedule.actions(RankIndex::new(0)) {
-        executor.host.begin(action.stage());
-        let ran = executor.act(action);
+        interpreter.host.begin(action.stage());
+        let ran = interpreter.act(action);
         ran.expect("sizes are added without errors");
     }
-    let sizes = executor.host;
+    let sizes = interpreter.host;
     let idle = sizes.idle();
     (sizes.visits, idle)
 }
@@ -192,7 +192,7 @@ impl<'a> Sizes<'a> {
     }
 }
 
-impl Host for Sizes<'_> {
+impl ActionHost for Sizes<'_> {
     type Value = u64;
 
     fn run(&mut self, job: Job<'_, u64>) -> Result<Vec<u64>, ActionError> {

@@ -15,7 +15,7 @@ use crate::runtime::driver::{Batches, Carry, Command, Driver, DriverState, Repai
 use crate::runtime::learning_rates::{LastRates, StepRates};
 use crate::runtime::loss_scale::LossScale;
 use crate::runtime::ranks::{To, read, typed, untyped, written};
-use crate::runtime::recovery::{CallLog, Recovering};
+use crate::runtime::recovery::{CallLog, Rollback};
 use crate::runtime::stage::Stage;
 use crate::schedule::{Costs, Dependencies, RankIndex};
 use crate::trace::Trace;
@@ -38,22 +38,23 @@ pub struct Pipeline<M, B> {
     pub(super) trace: Trace<B>,
     pub(super) driver: Driver,
     /// What it continues with when other processes are lost.
-    pub(super) recovery: Option<Box<Repeating<M, B>>>,
+    pub(super) recovery: Option<Box<CallRecovery<M, B>>>,
 }
 
 /// What a pipeline repeats.
 pub(super) enum Call<M, B> {
     Command(Command),
-    /// A program that makes calls itself.
-    Program(Box<Program<M, B>>),
+    /// Code of the caller, which makes calls itself.
+    Repeatable(Box<Repeatable<M, B>>),
 }
 
-pub(super) type Program<M, B> =
+/// A call of [`Pipeline::repeatable`].
+pub(super) type Repeatable<M, B> =
     dyn Fn(&mut Pipeline<M, B>) -> Result<(), PipelineError> + Send + Sync;
 
-/// The recovery of a pipeline.
-pub(super) struct Repeating<M, B> {
-    pub(super) recovering: Recovering,
+/// Recovers the calls of a pipeline: goes back to a version of its state, and makes the calls since then again.
+pub(super) struct CallRecovery<M, B> {
+    pub(super) rollback: Rollback,
     pub(super) log: CallLog<Call<M, B>>,
     /// Whether a call runs: its parts are not repeated by themselves.
     pub(super) is_running: bool,

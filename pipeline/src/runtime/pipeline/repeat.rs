@@ -7,16 +7,16 @@ use burn::module::Module;
 use tinderbox_link::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
-use super::pipeline::{Call, Pipeline, REPLY, Repeating};
+use super::pipeline::{Call, CallRecovery, Pipeline, REPLY};
 use crate::batch::Batch;
 use crate::runtime::driver::{CallKind, Command, Condition, Recovered, Reply};
-use crate::runtime::recovery::{CallLog, Recovering};
+use crate::runtime::recovery::{CallLog, Rollback};
 use crate::{PipelineError, RecoveryError};
 
-impl<M, B> Repeating<M, B> {
-    pub(super) fn new(recovering: Recovering) -> Self {
+impl<M, B> CallRecovery<M, B> {
+    pub(super) fn new(rollback: Rollback) -> Self {
         Self {
-            recovering,
+            rollback,
             log: CallLog::new(),
             is_running: false,
         }
@@ -24,16 +24,16 @@ impl<M, B> Repeating<M, B> {
 
     /// Notes a call that was made. One that was refused is not: it has changed nothing, and sent nothing that others wait for.
     fn note(&mut self, kind: CallKind, call: Call<M, B>) {
-        let recovering = &mut self.recovering;
+        let rollback = &mut self.rollback;
         if kind.is_of_all() {
-            recovering.count_call();
+            rollback.count_call();
             self.log.drop_reads();
         }
-        self.log.prune(recovering.oldest());
-        match recovering.has_others() {
+        self.log.prune(rollback.oldest());
+        match rollback.has_others() {
             false => self.log.clear(),
             true if kind == CallKind::ReadsHere => {}
-            true => (self.log).add(call, kind, recovering.version, recovering.calls),
+            true => (self.log).add(call, kind, rollback.version, rollback.calls),
         }
     }
 }
@@ -50,7 +50,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         call: impl Fn(&mut Self) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<T, E> {
-        self.program(CallKind::Reads, call)
+        self.make_repeatable(CallKind::Reads, call)
     }
 
     /// As [`repeatable`](Self::repeatable), for a call that changes the state of the pipeline, such as a restore from a store.
@@ -62,7 +62,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         &mut self,
         call: impl Fn(&mut Self) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<T, E> {
-        self.program(CallKind::Changes, call)
+        self.make_repeatable(CallKind::Changes, call)
     }
 
     /// Waits until all processes have made their last call before this one. Until then this process takes part when another one is
@@ -83,7 +83,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns what happened each time that processes were lost, and the pipeline went on.
     pub fn recovered(&self) -> &[Recovered] {
         let recovery = self.recovery.as_ref();
-        recovery.map_or(&[], |recovery| &recovery.recovering.recovered)
+        recovery.map_or(&[], |recovery| &recovery.rollback.recovered)
     }
 
     /// Continues without processes that were lost, if the last error was one of a call of the
@@ -105,13 +105,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     pub(super) fn make<T: TryFrom<Reply>>(&mut self, command: Command) -> Result<T, PipelineError> {
         let kind = command.kind();
         let call = Call::Command(command.clone());
-        let reply = self.recovering(kind, |pipeline| pipeline.driver.apply(&command), || call)?;
+        let reply =
+            self.with_recovery(kind, |pipeline| pipeline.driver.apply(&command), || call)?;
         Ok(T::try_from(reply).ok().expect(REPLY))
     }
 
-    /// Makes a call that is a program, and may not wait for the other processes, and waits for them: what one process has
-    /// returned from, all have begun.
-    fn program<T, E: From<PipelineError>>(
+    /// Makes a call that is code of the caller, which may not wait for the other processes, and waits for them: what one process
+    /// has returned from, all have begun.
+    fn make_repeatable<T, E: From<PipelineError>>(
         &mut self,
         kind: CallKind,
         call: impl Fn(&mut Self) -> Result<T, E> + Send + Sync + 'static,
@@ -133,15 +134,15 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
                 .map(drop)
                 .map_err(|_: E| PipelineError::Stopped)
         };
-        self.recovering(
+        self.with_recovery(
             kind,
             |pipeline| call(pipeline),
-            || Call::Program(Box::new(repeat)),
+            || Call::Repeatable(Box::new(repeat)),
         )
     }
 
     /// Makes a call; if a process is lost, makes it again with those that are left.
-    fn recovering<T, E: From<PipelineError>>(
+    fn with_recovery<T, E: From<PipelineError>>(
         &mut self,
         kind: CallKind,
         call: impl Fn(&mut Self) -> Result<T, E>,
@@ -190,7 +191,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let taken = self.driver.take_snapshot()?;
         if let (Some(recovery), Some(kept)) = (&mut self.recovery, &mut self.driver.kept) {
             kept.renewed = taken;
-            recovery.recovering.absorb(&mut self.driver);
+            recovery.rollback.absorb(&mut self.driver);
         }
         Ok(())
     }
@@ -198,14 +199,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Counts a change, and takes a snapshot if one is due.
     fn after_call(&mut self, kind: CallKind) -> Result<(), PipelineError> {
         match &mut self.recovery {
-            Some(recovery) => recovery.recovering.after_call(&mut self.driver, kind),
+            Some(recovery) => recovery.rollback.after_call(&mut self.driver, kind),
             None => Ok(()),
         }
     }
 
     /// The failure of the world, if it is one that the pipeline can continue after.
     fn lost_process(&self) -> Option<Failure> {
-        self.recovery.as_ref()?.recovering.lost_process()
+        self.recovery.as_ref()?.rollback.lost_process()
     }
 
     /// Continues, again and again if more processes are lost meanwhile.
@@ -215,9 +216,9 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Ok(());
         };
         let was_running = std::mem::replace(&mut recovery.is_running, true);
-        let world = recovery.recovering.world.clone();
+        let world = recovery.rollback.world.clone();
         let result = loop {
-            let result = self.restart(failure, began);
+            let result = self.go_back_and_repeat(failure, began);
             let is_final = matches!(
                 &result,
                 Ok(())
@@ -249,23 +250,27 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Brings the processes that are left to the same version, and repeats the calls since then.
-    fn restart(&mut self, failure: &Failure, began: Instant) -> Result<(), PipelineError> {
+    fn go_back_and_repeat(
+        &mut self,
+        failure: &Failure,
+        began: Instant,
+    ) -> Result<(), PipelineError> {
         let Some(recovery) = &mut self.recovery else {
             return Ok(());
         };
-        let restarted = (recovery.recovering).restart(&mut self.driver, failure, began);
-        if let Err(PipelineError::Recovery(RecoveryError::StateLost { .. })) = restarted {
+        let went_back = (recovery.rollback).go_back(&mut self.driver, failure, began);
+        if let Err(PipelineError::Recovery(RecoveryError::StateLost { .. })) = went_back {
             recovery.log.clear();
         }
-        let (mut recovered, least) = restarted?;
-        let version = recovery.recovering.version;
+        let (mut recovered, least) = went_back?;
+        let version = recovery.rollback.version;
         for entry in recovery.log.to_repeat(version, least) {
             recovered.repeated += self.repeat(&entry.call, entry.kind)?;
         }
         if let Some(recovery) = &mut self.recovery {
             (recovered.step, recovered.took) = (self.driver.state.step, began.elapsed());
-            recovery.recovering.report(recovered);
-            recovery.log.prune(recovery.recovering.oldest());
+            recovery.rollback.report(recovered);
+            recovery.log.prune(recovery.rollback.oldest());
         }
         Ok(())
     }
@@ -275,7 +280,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let step = self.steps();
         let result = match call {
             Call::Command(command) => self.driver.apply(command).map(drop),
-            Call::Program(program) => program(self),
+            Call::Repeatable(call) => call(self),
         };
         if !kind.changes() {
             match (self.lost_process(), &result) {

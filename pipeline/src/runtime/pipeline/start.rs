@@ -8,12 +8,12 @@ use tinderbox_fake::Mode;
 use tinderbox_world::with_causes;
 
 use super::builder::{PipelineBuilder, Resident};
-use super::pipeline::{Pipeline, Repeating};
+use super::pipeline::{CallRecovery, Pipeline};
 use crate::batch::Batch;
 use crate::lists::ScheduleChoice;
 use crate::runtime::clip::Clipping;
 use crate::runtime::driver::{Driver, Launch, Options, RankKind};
-use crate::runtime::recovery::{Recovering, Replan, replan};
+use crate::runtime::recovery::{Replan, Rollback, replan};
 use crate::runtime::settings::Settings;
 use crate::runtime::snapshots::Backups;
 use crate::{PipelineError, StartError, StepError, TraceError};
@@ -55,9 +55,9 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
             let plan = plan.unwrap_or_else(|| replanned(&pipeline, &launch));
             let settings = (recovery.every, plan);
             let driver = &mut pipeline.driver;
-            let recovering = Recovering::new(settings, world, launch, backups, driver);
-            let recovering = recovering.inspect_err(fail)?;
-            pipeline.recovery = Some(Box::new(Repeating::new(recovering)));
+            let rollback = Rollback::new(settings, world, launch, backups, driver);
+            let rollback = rollback.inspect_err(fail)?;
+            pipeline.recovery = Some(Box::new(CallRecovery::new(rollback)));
         }
         // After the parameters are allocated: the allocator would clear reused memory on one thread.
         tinderbox_pages::keep_freed_blocks();

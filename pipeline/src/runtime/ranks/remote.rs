@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::runtime::execute::RankCall;
 use crate::runtime::link::{Abort, Link, Tag};
 use crate::runtime::round::{Reported, Round};
-use crate::runtime::snapshots::{Backups, Part};
+use crate::runtime::snapshots::{Backups, SnapshotFrame};
 use crate::runtime::wire::{TensorType, lend, tensors};
 use crate::schedule::RankIndex;
 use crate::{LinkError, PipelineError, ProcessError, RankError};
@@ -40,8 +40,8 @@ enum Header {
     },
     /// What a process is about to do.
     Notice(Notice),
-    /// A part of a state that the receiver keeps.
-    State(Part),
+    /// A frame of a snapshot that the receiver keeps.
+    State(SnapshotFrame),
     /// A process has ended its pipeline, after this call and this number of payloads.
     Ended { call: u64, payloads: u64 },
 }
@@ -81,7 +81,7 @@ impl Inbox {
                 notices.add(from, notice);
                 self.refuse(&notices);
             }
-            Header::State(part) => self.backups.as_ref()?.put(from, part, pieces)?,
+            Header::State(frame) => self.backups.as_ref()?.put(from, frame, pieces)?,
             Header::Ended { call, payloads } => {
                 let mut notices = self.notices.lock();
                 notices.ended.insert(from, (call, payloads));
@@ -147,9 +147,9 @@ fn unsent(rank: RankIndex, message: String, source: FakeError) -> ProcessError {
     }
 }
 
-/// The header of a frame with a part of a state.
-pub(crate) fn header_of(part: Part) -> Vec<u8> {
-    Header::State(part).written()
+/// The header of a frame of a snapshot.
+pub(crate) fn header_of(frame: SnapshotFrame) -> Vec<u8> {
+    Header::State(frame).written()
 }
 
 impl Header {

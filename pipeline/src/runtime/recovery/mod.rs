@@ -6,17 +6,17 @@
 //! is missing, and repeat the calls since then: they are deterministic, so they return what they have returned before.
 //!
 //! `settings` is public. `keepers` chooses where snapshots are kept, `ledger` is what one process has of them, and
-//! of the calls to repeat, `recovering` takes and sends them, `moving` brings them to where a new plan needs them, and
+//! of the calls to repeat, `rollback` takes and sends them, `moving` brings them to where a new plan needs them, and
 //! `restart` is the order after a loss.
 
 mod keepers;
 mod ledger;
 mod moving;
-mod recovering;
 mod restart;
+mod rollback;
 mod settings;
 
 pub(crate) use ledger::CallLog;
-pub(crate) use recovering::Recovering;
+pub(crate) use rollback::Rollback;
 pub use settings::Recovery;
 pub(crate) use settings::{Replan, replan};

@@ -12,7 +12,7 @@ use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::ledger::{Holdings, INITIAL, Ledger, newest_version};
 use super::moving::{Moved, Needs, Value, move_state};
-use super::recovering::Recovering;
+use super::rollback::Rollback;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::runtime::capacity::device_of;
@@ -48,10 +48,10 @@ struct Choice {
     absent: Vec<RankIndex>,
 }
 
-impl Recovering {
+impl Rollback {
     /// Regroups the processes that are left, and brings all of them to the same version. Returns what happened so far, and the
     /// fewest calls of all processes that one of those that are left has made.
-    pub(crate) fn restart(
+    pub(crate) fn go_back(
         &mut self,
         driver: &mut Driver,
         failure: &Failure,

@@ -7,7 +7,7 @@ use tinderbox_fake::{DynTensor, dtype_name};
 
 use super::held::Place;
 use super::stage::{RankSetup, Stage};
-use crate::runtime::clip::{Change, each, scaled};
+use crate::runtime::clip::{GradientChange, each, scaled};
 use crate::runtime::learning_rates::LearningRates;
 use crate::runtime::optimizer::{SavedOptimizer, restore_states};
 use crate::runtime::settings::GradientHook;
@@ -67,10 +67,10 @@ impl Stage {
     pub(crate) fn update(
         &mut self,
         rates: &LearningRates,
-        change: Change,
+        change: GradientChange,
     ) -> Result<Vec<Option<DynTensor>>, ActionError> {
         let pieces = self.own_pieces().len();
-        if change == Change::Skip {
+        if change == GradientChange::Skip {
             self.drop_gradients();
             return Ok(vec![None; pieces]);
         }
@@ -89,7 +89,7 @@ impl Stage {
         &mut self,
         at: usize,
         rates: &LearningRates,
-        change: Change,
+        change: GradientChange,
     ) -> Result<Option<DynTensor>, ActionError> {
         let settings = &self.setup.settings;
         let piece = &self.pieces.of(self.setup.replica)[at];
@@ -100,7 +100,7 @@ impl Stage {
             if self.setup.abort.is_triggered() {
                 return Err(ActionError::from(LinkError::Aborted));
             }
-            if let Change::Scale(factor) = change {
+            if let GradientChange::Scale(factor) = change {
                 gradient = scaled(gradient, factor);
             }
             for config in settings.each().into_iter().chain(clipping) {

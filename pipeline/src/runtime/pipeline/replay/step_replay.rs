@@ -22,7 +22,7 @@ use crate::runtime::caught::{action_error, caught};
 use crate::runtime::driver::{
     Batches, Launch, Programs, precision_in_text, split_and_run, states, weights,
 };
-use crate::runtime::executor::{Executor, Host, Job, Step};
+use crate::runtime::interpreter::{ActionHost, ActionInterpreter, Job, Step};
 use crate::runtime::link::Abort;
 use crate::runtime::pipeline::batches::TracedBatches;
 use crate::runtime::pipeline::builder::PipelineBuilder;
@@ -294,7 +294,7 @@ impl StepReplay {
             lists: None,
             is_local: vec![true; self.programs.layout.ranks.len()],
         };
-        let host = Observed {
+        let host = ReplayHost {
             context: RunContext {
                 seed: self.seed(),
                 step: self.step,
@@ -306,20 +306,20 @@ impl StepReplay {
             stage,
             report: None,
         };
-        let mut executor = Executor::new(step, host);
-        executor.values = std::mem::take(&mut self.values);
-        executor.run(task)?;
-        self.values = executor.values;
+        let mut interpreter = ActionInterpreter::new(step, host);
+        interpreter.values = std::mem::take(&mut self.values);
+        interpreter.run(task)?;
+        self.values = interpreter.values;
         if !is_selected {
             self.values.forget((task.stage, task.micro_batch));
         }
-        self.stage = Some(executor.host.stage);
-        Ok(executor.host.report)
+        self.stage = Some(interpreter.host.stage);
+        Ok(interpreter.host.report)
     }
 }
 
-/// A stage and an observer, as the host of an executor.
-struct Observed<'a> {
+/// A stage and an observer, as the host of an interpreter.
+struct ReplayHost<'a> {
     context: RunContext,
     input: &'a MicroInput,
     is_selected: bool,
@@ -328,7 +328,7 @@ struct Observed<'a> {
     report: Option<ReplayedProgram>,
 }
 
-impl Observed<'_> {
+impl ReplayHost<'_> {
     /// Runs a program; of one that is selected, reports what it reads and computes.
     fn run_one(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
         let input = self.input;
@@ -372,7 +372,7 @@ impl Observed<'_> {
     }
 }
 
-impl Host for Observed<'_> {
+impl ActionHost for ReplayHost<'_> {
     type Value = DynTensor;
 
     fn run(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {

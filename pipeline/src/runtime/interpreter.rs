@@ -1,6 +1,6 @@
 //! The interpreter of actions: which values each program of a stage reads, and how long what it computes is kept.
 //!
-//! What a value is, and what runs a program, is a [`Host`]: tensors on a rank, tensors and an observer in a replay, or sizes
+//! What a value is, and what runs a program, is a [`ActionHost`]: tensors on a rank, tensors and an observer in a replay, or sizes
 //! in bytes in a prediction of memory. The certification of lists has an interpreter of its own, so that a fault here is
 //! found there.
 
@@ -16,7 +16,7 @@ use crate::schedule::{Action, Compute, Edge, Message, MicroBatchIndex, StageInde
 use crate::trace::Given;
 
 /// What runs programs.
-pub(crate) trait Host {
+pub(crate) trait ActionHost {
     /// A value of a stage and micro-batch.
     type Value: Clone;
 
@@ -113,14 +113,14 @@ impl<'a> Step<'a> {
 }
 
 /// Runs actions on a host.
-pub(crate) struct Executor<'a, H: Host> {
+pub(crate) struct ActionInterpreter<'a, H: ActionHost> {
     step: Step<'a>,
     pub(crate) host: H,
     /// The values that programs have yet to read.
     pub(crate) values: Kept<H::Value>,
 }
 
-impl<'a, H: Host> Executor<'a, H> {
+impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
     pub(crate) fn new(step: Step<'a>, host: H) -> Self {
         Self {
             step,

@@ -1,4 +1,4 @@
-//! What a process needs to continue without others, and when it takes snapshots.
+//! The snapshots of a process, and when it takes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::runtime::digest::ReadError;
 use crate::runtime::driver::{CallKind, Condition, Driver, Launch, Recovered};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::header_of;
-use crate::runtime::snapshots::{Backups, Part, Snapshot};
+use crate::runtime::snapshots::{Backups, Snapshot, SnapshotFrame};
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
 use crate::{RankError, RecoveryError, StartError};
@@ -24,8 +24,8 @@ use crate::{RankError, RecoveryError, StartError};
 /// After so many changes without a snapshot, the next call of all processes takes one.
 const CHANGES: u64 = 64;
 
-/// What a process needs to continue without others.
-pub(crate) struct Recovering {
+/// Keeps snapshots of the state of a pipeline, and goes back to one of them without processes that are lost.
+pub(crate) struct Rollback {
     /// After how many steps a snapshot is taken.
     every: u64,
     pub(super) replan: Arc<Replan>,
@@ -47,7 +47,7 @@ pub(crate) struct Recovering {
     sending: Option<Thread>,
 }
 
-impl Recovering {
+impl Rollback {
     /// Begins to keep snapshots.
     pub(crate) fn new(
         (every, replan): (u64, Arc<Replan>),
@@ -239,7 +239,7 @@ impl Recovering {
     }
 }
 
-impl Drop for Recovering {
+impl Drop for Rollback {
     fn drop(&mut self) {
         self.join_sending();
         self.world.end_recovery();
@@ -266,7 +266,7 @@ pub(super) fn send(
     let items: Vec<usize> = (0..bytes.len())
         .filter(|item| !is_same.get(*item).copied().unwrap_or(false))
         .collect();
-    let begin = Part::Begin {
+    let begin = SnapshotFrame::Begin {
         version,
         contents,
         earlier,
@@ -277,14 +277,19 @@ pub(super) fn send(
         let mut left = bytes[item].clone();
         while !left.is_empty() {
             let chunk = left.split_to(left.len().min(CHUNK_BYTES));
-            put(channel, to, Part::Bytes { version, item }, vec![chunk]);
+            put(
+                channel,
+                to,
+                SnapshotFrame::Bytes { version, item },
+                vec![chunk],
+            );
         }
     }
     Ok(())
 }
 
-fn put(channel: &Channel, to: RankIndex, part: Part, pieces: Vec<Bytes>) {
+fn put(channel: &Channel, to: RankIndex, frame: SnapshotFrame, pieces: Vec<Bytes>) {
     reach(Point::Keep);
-    let header = header_of(part);
+    let header = header_of(frame);
     channel.send_when_idle(to, &header, pieces);
 }
