@@ -9,10 +9,9 @@ use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// The order in which the gradients of the micro-batches of a step are added.
-#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GradientSum {
     /// One after the other: the bits of plain Burn that adds up the gradients of micro-batches. For one replica.
-    #[default]
     #[display("sequential")]
     Sequential,
     /// The micro-batches are divided into this number of groups, a power of two, in order and as equal as possible. Each group is

@@ -1,7 +1,6 @@
 //! Tables for a terminal.
 
-use comfy_table::{CellAlignment, TableComponent, presets};
-pub use comfy_table::{Row, Table};
+use comfy_table::{CellAlignment, Row, Table, TableComponent, presets};
 
 /// Creates a table. Columns of numbers, which `is_number` selects by index, are aligned to the right.
 #[must_use]

@@ -55,7 +55,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Returns the default number of reader threads, which is asked for once: it opens files of the system.
+/// Returns the default number of reader threads. It is found once in a process, since that opens files of the system.
 pub(crate) fn default_threads() -> usize {
     static THREADS: LazyLock<usize> = LazyLock::new(|| cores(MAX_THREADS));
     *THREADS

@@ -499,6 +499,27 @@ fn a_directory_that_was_copied_is_read() {
 }
 
 #[test]
+fn an_upload_in_parts_that_fails_has_its_first_error() {
+    let objects = Faulty::default();
+    let (store, _) = bucket(&objects);
+    let upload = |path: &str| {
+        let mut file = store.create(path)?;
+        file.write_all(&[0; 1000])?;
+        file.finish()
+    };
+    objects.set_fault(None);
+    upload("whole").unwrap();
+    // The last request completes the upload.
+    let last = objects.requests();
+    objects.set_fault(Some(Fault::From(last)));
+    let error = upload("broken").unwrap_err();
+    let text = error.to_string();
+    assert!(text.ends_with(&format!("at request {last}")), "{text}");
+    // Those after it failed as well: whether it is there, and its removal.
+    assert_eq!(objects.requests(), last + 2);
+}
+
+#[test]
 fn a_file_appears_whole_when_it_is_finished() {
     let objects = Faulty::default();
     let (store, _) = bucket(&objects);

@@ -42,8 +42,8 @@ pub struct Faulty {
 
 enum Turn {
     Done,
-    NotDone,
-    Unanswered,
+    NotDone(Error),
+    Unanswered(Error),
 }
 
 impl Faulty {
@@ -79,10 +79,12 @@ impl Faulty {
         state.0 += 1;
         let now = state.0;
         match state.1 {
-            Some(Fault::Once(at)) if now == at => Turn::NotDone,
-            Some(Fault::From(at)) if now >= at => Turn::NotDone,
-            Some(Fault::Cut(at)) if now > at => Turn::NotDone,
-            Some(Fault::Unanswered(at) | Fault::Cut(at)) if now == at => Turn::Unanswered,
+            Some(Fault::Once(at)) if now == at => Turn::NotDone(broken(now)),
+            Some(Fault::From(at)) if now >= at => Turn::NotDone(broken(now)),
+            Some(Fault::Cut(at)) if now > at => Turn::NotDone(broken(now)),
+            Some(Fault::Unanswered(at) | Fault::Cut(at)) if now == at => {
+                Turn::Unanswered(broken(now))
+            }
             _ => Turn::Done,
         }
     }
@@ -90,19 +92,19 @@ impl Faulty {
     async fn request<T>(&self, request: impl Future<Output = Result<T>> + Send) -> Result<T> {
         match self.turn() {
             Turn::Done => request.await,
-            Turn::NotDone => Err(broken()),
-            Turn::Unanswered => {
+            Turn::NotDone(error) => Err(error),
+            Turn::Unanswered(error) => {
                 request.await?;
-                Err(broken())
+                Err(error)
             }
         }
     }
 }
 
-fn broken() -> Error {
+fn broken(request: u64) -> Error {
     Error::Generic {
         store: "Faulty",
-        source: "the connection broke".into(),
+        source: format!("the connection broke at request {request}").into(),
     }
 }
 

@@ -85,7 +85,7 @@ impl Layout {
         })
     }
 
-    /// The layout of a plan's stages, checked against the table.
+    /// The layout of a plan's stages, with one replica, checked against the table.
     pub fn of_plan(table: &ParameterTable, stages: &[PlanStage]) -> Result<Self, PlanError> {
         let parameters = table.iter().as_slice();
         let positions = |paths: &[ParameterPath]| -> Result<Vec<usize>, PlanError> {

@@ -1,6 +1,6 @@
 //! The interpreter of actions: which values each program of a stage reads, and how long what it computes is kept.
 //!
-//! What a value is, and what runs a program, is a [`ActionHost`]: tensors on a rank, tensors and an observer in a replay, or sizes
+//! What a value is, and what runs a program, is an [`ActionHost`]: tensors on a rank, tensors and an observer in a replay, or sizes
 //! in bytes in a prediction of memory. The certification of lists has an interpreter of its own, so that a fault here is
 //! found there.
 

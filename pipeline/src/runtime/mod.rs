@@ -4,11 +4,11 @@
 //!
 //! ```text
 //! points caught wire digest loss_scale learning_rates clip pieces optimizer settings  values, and how they are updated
-//! program round link progress streamed stage                                         what a rank has
-//! interpreter pass execute                                                           how it runs its list
-//! snapshots ranks                                                                    ranks, wherever they are
-//! cores capacity driver                                                              what drives them
-//! recovery pipeline                                                                  what users hold
+//! program round link progress streamed stage                                          what a rank has
+//! interpreter pass execute                                                            how it runs its list
+//! snapshots ranks                                                                     ranks, wherever they are
+//! cores capacity driver                                                               what drives them
+//! recovery pipeline                                                                   what users hold
 //! ```
 
 mod capacity;

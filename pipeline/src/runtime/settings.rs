@@ -14,7 +14,7 @@ use crate::sum::GradientSum;
 pub(crate) type GradientHook = dyn Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync;
 
 /// Settings that the driver and the ranks use, the same for any plan.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Settings {
     /// The seed of initial values and of the random values of the forward.
     pub(crate) seed: Seed,
@@ -37,6 +37,24 @@ pub(crate) struct Settings {
     pub(crate) memory: MemoryCheck,
     /// Whether the gradients of the last step stay readable.
     pub(crate) keep_gradients: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: Seed::new(0),
+            sum: GradientSum::Sequential,
+            clipping: None,
+            stop_on_non_finite: false,
+            check_indices: false,
+            measure: false,
+            optimizers: None,
+            gradient_hook: None,
+            average_decay: None,
+            memory: MemoryCheck::default(),
+            keep_gradients: false,
+        }
+    }
 }
 
 impl Settings {

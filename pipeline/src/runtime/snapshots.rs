@@ -159,7 +159,8 @@ impl Arriving {
         let (mut missing, mut chunks) = (Vec::new(), Chunks::new());
         for (at, item) in contents.items.iter().enumerate() {
             let (known, bytes) = match is_same.get(at) {
-                Some(true) => (earlier?.chunks.get(at)?.clone(), 0),
+                // What is missing there is not sent again.
+                Some(true) => (earlier?.chunks.get(at)?.clone(), *earlier?.missing.get(at)?),
                 _ => (Vec::new(), item.kind.bytes()?),
             };
             chunks.push(known);

@@ -8,10 +8,7 @@ use object_store::{
 };
 use tokio::task::JoinSet;
 
-use super::{
-    bucket::{BucketStore, head},
-    error::STORE,
-};
+use super::bucket::{BucketStore, head};
 use crate::store::{ReadFile, WriteFile};
 
 /// An object in the version that was opened.
@@ -220,10 +217,7 @@ impl Upload {
         while self.sending.len() > most
             && let Some(sent) = self.sending.join_next().await
         {
-            sent.map_err(|error| Error::Generic {
-                store: STORE,
-                source: Box::new(error),
-            })??;
+            sent??;
         }
         Ok(())
     }

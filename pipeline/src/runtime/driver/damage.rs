@@ -73,7 +73,8 @@ struct Checked {
     /// The parameters that have changed since the last step, by position in the table.
     changed: Vec<usize>,
     is_state_changed: bool,
-    /// What replicas must have alike: the digests of the parameters that train. Empty without other replicas.
+    /// What replicas must have alike: the digests of the parameters that train, 10 to 20 bytes for each. Empty without other
+    /// replicas.
     recorded: Vec<(usize, u64)>,
 }
 

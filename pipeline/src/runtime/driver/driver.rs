@@ -120,9 +120,6 @@ pub(crate) struct DriverState {
     pub(crate) last_rates: Option<LastRates>,
     /// A digest of what was frozen and set.
     pub(crate) changes: u64,
-    /// The steps so far in which all learning rates were the same. It stays the same once that was reported, or once they
-    /// differed.
-    pub(crate) equal_rates: u32,
 }
 
 /// Whether the values of the ranks can be used.

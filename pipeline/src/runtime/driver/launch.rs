@@ -165,9 +165,9 @@ impl Launch {
                 check_capacity(layout, example, devices, None, settings)?;
                 let all = (0..ranks).map(RankIndex::new);
                 let setups = all.map(|rank| self.setup(programs, rank, devices, &abort));
-                let linked = linked(setups.collect(), wrap, &abort, timeout);
+                let own = linked(setups.collect(), wrap, &abort, timeout);
                 let threads = self.threads_per_rank(None, ranks)?;
-                Box::new(Threads::new(linked, source, threads, abort, timeout, None)?)
+                Box::new(Threads::new(own, source, threads, abort, timeout, None)?)
             }
             RankKind::World(world, backups) => {
                 let processes = world.size();
@@ -175,17 +175,17 @@ impl Launch {
                 if processes < ranks || (processes > ranks && backups.is_none()) {
                     return Err(StartError::WorldSize { ranks, processes }.into());
                 }
-                let (own, local) = (world.rank(), RankIndex::new(world.local().rank));
+                let (rank, local) = (world.rank(), RankIndex::new(world.local().rank));
                 let device = std::slice::from_ref(device_of(local, devices));
-                check_capacity(layout, example, device, Some(own), settings)?;
-                let has_rank = own.index() < ranks;
-                let setup = has_rank.then(|| self.setup(programs, own, device, &abort));
+                check_capacity(layout, example, device, Some(rank), settings)?;
+                let has_rank = rank.index() < ranks;
+                let setup = has_rank.then(|| self.setup(programs, rank, device, &abort));
                 let threads = self.threads_per_rank(Some(world), ranks)?;
                 let (link, remote) = Remote::join(world, &abort, timeout, backups);
-                let linked = setup.into_iter().zip([link]).collect();
+                let own = setup.into_iter().zip([link]).collect();
                 let others = Some(remote.channel());
-                let own = Threads::new(linked, source, threads, abort, timeout, others)?;
-                Box::new(Processes::new(own, remote))
+                let thread = Threads::new(own, source, threads, abort, timeout, others)?;
+                Box::new(Processes::new(thread, remote))
             }
             RankKind::Streamed(options, passes) => {
                 let (parameters, graphs) = ((&*self.table, &devices[0]), (layout, example));
@@ -194,9 +194,9 @@ impl Launch {
                     streamed: Some(Arc::new(streamed)),
                     ..self.setup(programs, RankIndex::new(0), devices, &abort)
                 };
-                let linked = linked(vec![setup], None, &abort, timeout);
+                let own = linked(vec![setup], None, &abort, timeout);
                 let threads = self.threads_per_rank(None, ranks)?;
-                let thread = Threads::new(linked, source, threads, abort, timeout, None)?;
+                let thread = Threads::new(own, source, threads, abort, timeout, None)?;
                 Box::new(StreamingRank::new(thread, passes))
             }
         })

@@ -333,6 +333,7 @@ pub fn certification_time<B: Batch>(
 ) -> Result<Duration> {
     let layout = Arc::new(plan.layout(trace.parameters())?);
     let settings = Settings {
+        sum: GradientSum::of_replicas(plan.replica_count()),
         clipping: Some(Clipping::GlobalNorm(1.0)),
         ..Settings::default()
     };

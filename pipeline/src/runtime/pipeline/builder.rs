@@ -32,7 +32,7 @@ use crate::trace::{KEPT_PROGRAMS, Trace};
 #[derive(Default, derive_more::Debug)]
 #[debug("Resident {{ world: {world:?}, recovery: {recovery:?}, .. }}")]
 pub struct Resident {
-    /// None for a world of one process.
+    /// None without a world, and for a world of one process.
     pub(super) world: Option<World>,
     /// Wraps links, without a world.
     pub(super) links: Option<Box<Wrap>>,
@@ -43,7 +43,7 @@ pub struct Resident {
 /// defaults.
 #[derive(derive_more::Debug)]
 #[debug(
-    "PipelineBuilder {{ seed: {:?}, schedule: {schedule:?}, micro_batches: {micro_batches:?}, stages: {}, .. }}",
+    "PipelineBuilder {{ seed: {:?}, schedule: {schedule}, micro_batches: {micro_batches:?}, stages: {}, .. }}",
     settings.seed, plan.stages().len()
 )]
 #[must_use]
@@ -201,7 +201,8 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     }
 
     /// Sets the source of initial values. Default: a replay of the model's own initialization. A streamed model reads it again in
-    /// every pass; its [store](Self::store) has its own.
+    /// every pass; its [store](Self::store) has its own. Other ranks drop it once they have their values, unless a
+    /// [recovery](Self::recovery) may have to begin again.
     pub fn source(mut self, source: impl Source + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self

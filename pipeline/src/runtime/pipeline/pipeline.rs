@@ -29,7 +29,7 @@ pub(super) const REPLY: &str = "a command has one kind of reply";
 /// Dropping it stops and joins the ranks.
 #[derive(derive_more::Debug)]
 #[debug(
-    "Pipeline {{ stages: {}, seed: {:?}, schedule: {:?}, micro_batches: {}, steps: {}, .. }}",
+    "Pipeline {{ stages: {}, seed: {:?}, schedule: {}, micro_batches: {}, steps: {}, .. }}",
     driver.plan.stages().len(), driver.settings.seed, driver.programs.choice,
     driver.options.micro_batches, driver.state.step
 )]
@@ -39,6 +39,8 @@ pub struct Pipeline<M, B> {
     pub(super) driver: Driver,
     /// What it continues with when other processes are lost.
     pub(super) recovery: Option<Box<CallRecovery<M, B>>>,
+    /// In how many steps all learning rates were the same, up to when that is reported; as many once they were not.
+    pub(super) equal_rates: u32,
 }
 
 /// What a pipeline repeats.

@@ -87,6 +87,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
             model: self.model,
             trace: self.trace.keeping(self.options.kept_programs),
             recovery: None,
+            equal_rates: 0,
         }
     }
 

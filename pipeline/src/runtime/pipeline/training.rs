@@ -136,11 +136,11 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Returns the rates of a step. If they may have groups, and no parameter has had another rate than the base in a few
-    /// steps, warns once: a group that matches nothing has no effect.
+    /// steps, warns once: a group that matches nothing has no effect. Steps that a recovery repeats do not count again.
     fn watched_rates<L: Into<ModuleLearningRate>>(&mut self, lr: L) -> LearningRates {
         let may_have_groups = type_name::<L>() == type_name::<ModuleLearningRate>();
         let rates = LearningRates(lr.into());
-        let equal = &mut self.driver.state.equal_rates;
+        let equal = &mut self.equal_rates;
         if !may_have_groups || *equal == EQUAL_RATES {
             return rates;
         }

@@ -51,9 +51,7 @@ pub(crate) trait Ranks: Send {
 
     /// Gives a value and tensors to all processes, or to the first, and returns the values and tensors of all that give to this
     /// one, in the order of the ranks. Without other processes, returns the own ones.
-    fn exchange_bytes(&mut self, _: To, given: Payload) -> Result<Vec<Payload>> {
-        Ok(vec![given])
-    }
+    fn exchange_bytes(&mut self, to: To, given: Payload) -> Result<Vec<Payload>>;
 
     /// Reports to the other processes what this one is about to do, and stops it if another does something else.
     fn announce(&self, _: Notice) {}

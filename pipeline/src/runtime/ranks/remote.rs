@@ -41,7 +41,7 @@ enum Header {
     /// What a process is about to do.
     Notice(Notice),
     /// A frame of a snapshot that the receiver keeps.
-    State(SnapshotFrame),
+    Snapshot(SnapshotFrame),
     /// A process has ended its pipeline, after this call and this number of payloads.
     Ended { call: u64, payloads: u64 },
 }
@@ -81,7 +81,7 @@ impl Inbox {
                 notices.add(from, notice);
                 self.refuse(&notices);
             }
-            Header::State(frame) => self.backups.as_ref()?.put(from, frame, pieces)?,
+            Header::Snapshot(frame) => self.backups.as_ref()?.put(from, frame, pieces)?,
             Header::Ended { call, payloads } => {
                 let mut notices = self.notices.lock();
                 notices.ended.insert(from, (call, payloads));
@@ -149,7 +149,7 @@ fn unsent(rank: RankIndex, message: String, source: FakeError) -> ProcessError {
 
 /// The header of a frame of a snapshot.
 pub(crate) fn header_of(frame: SnapshotFrame) -> Vec<u8> {
-    Header::State(frame).written()
+    Header::Snapshot(frame).written()
 }
 
 impl Header {
@@ -317,9 +317,9 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
+    /// The rank of this process, whose link is the one of `remote`, and those of the others.
     pub(crate) fn new(own: Threads, remote: Remote) -> Self {
-        let (_, progress) = &own.watch.own;
-        let progress = progress.first().cloned();
+        let progress = own.progress();
         (remote.channel).report(move || progress.as_ref()?.doing());
         Self {
             own,

@@ -27,7 +27,7 @@ pub(crate) struct Threads {
     /// None after it has ended.
     crew: Option<Crew<RankRequest, PipelineError>>,
     /// The progress of each rank with the current call.
-    pub(super) watch: Arc<Watch>,
+    watch: Arc<Watch>,
     abort: Abort,
     timeout: Duration,
 }
@@ -65,6 +65,7 @@ impl Threads {
         others: Option<Weak<Channel>>,
     ) -> Result<Self> {
         let first = ranks.first().map(|(setup, _)| setup.rank);
+        // Without a rank, none is asked for.
         let first = first.unwrap_or(RankIndex::new(0));
         let progress = ranks.iter().map(|(setup, _)| setup.progress.clone());
         let watch = Arc::new(Watch {
@@ -93,6 +94,12 @@ impl Threads {
             abort,
             timeout,
         })
+    }
+
+    /// Returns the progress of the first rank of this process; none if it has no rank.
+    pub(super) fn progress(&self) -> Option<Arc<RankProgress>> {
+        let (_, progress) = &self.watch.own;
+        progress.first().cloned()
     }
 
     /// Runs a round; a pass is for streamed stages.

@@ -5,9 +5,9 @@
 //! process is lost, those that are left regroup, choose the newest version of which every part is left, plan again, move what
 //! is missing, and repeat the calls since then: they are deterministic, so they return what they have returned before.
 //!
-//! `settings` is public. `keepers` chooses where snapshots are kept, `ledger` is what one process has of them, and
-//! of the calls to repeat, `rollback` takes and sends them, `moving` brings them to where a new plan needs them, and
-//! `restart` is the order after a loss.
+//! `settings` is public. `keepers` chooses where snapshots are kept, `ledger` is what one process has of them, and of the calls
+//! to repeat, `rollback` takes and sends snapshots, `moving` brings them to where a new plan needs them, and `restart` goes back
+//! after a loss.
 
 mod keepers;
 mod ledger;

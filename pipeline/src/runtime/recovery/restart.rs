@@ -292,7 +292,6 @@ impl Rollback {
             loss_scale: self.launch.0.options.loss_scale,
             frozen,
             changes,
-            equal_rates: driver.state.equal_rates,
             ..DriverState::default()
         };
         ledger.kept = Some(INITIAL);

@@ -264,7 +264,7 @@ fn every_named_schedule_has_lists() {
     }
 }
 
-/// Times that add up to more than a number holds: the search ends, with the makespan of the simulator.
+/// Times that add up to more than a number holds: the evaluation ends, as the simulator does.
 #[test]
 fn endless_times_end() {
     let times = ComputeTimes {
