@@ -111,7 +111,7 @@ impl OfRanks {
 }
 
 /// A snapshot of what a rank saves.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct RankSnapshot {
     save: RankSave,
     /// The optimizers whose state is to be added.

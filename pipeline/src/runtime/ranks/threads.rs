@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::runtime::execute::{RankCall, RankRequest, run_rank};
 use crate::runtime::link::{Abort, Link, LocalLink, local_links};
 use crate::runtime::pass::Pass;
-use crate::runtime::progress::{Counted, Watch};
+use crate::runtime::progress::{Counted, RankProgress, Watch};
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::RankSetup;
 use crate::schedule::RankIndex;
