@@ -75,10 +75,11 @@ pub(crate) fn claim(index: u16, label: DeviceLabel) {
 /// Returns whether tensors on a device are in this process' memory, where every CPU backend can read them: only on
 /// `flex`.
 pub fn is_host(device: &burn::tensor::Device) -> bool {
-    matches!(
-        device.as_dispatch().clone().inner(),
-        DispatchDevice::Flex(_)
-    )
+    let mut device = device.as_dispatch();
+    if let DispatchDevice::Autodiff(tracked) = device {
+        device = tracked;
+    }
+    matches!(device, DispatchDevice::Flex(_))
 }
 
 fn of_dispatch(device: &DispatchDevice) -> DeviceLabel {

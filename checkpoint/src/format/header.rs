@@ -192,7 +192,7 @@ impl Header {
         align_bytes: u64,
     ) -> Result<Self, HeaderError> {
         let mut names = BTreeSet::new();
-        let mut tensors = Vec::new();
+        let mut tensors = Vec::with_capacity(listed.size_hint().0);
         for (name, dtype, shape, range) in listed {
             if !names.insert(name.clone()) {
                 return Err(HeaderError::DuplicateKey {
@@ -273,20 +273,20 @@ impl HeaderTensor {
         shape: Vec<u64>,
         [start_bytes, end_bytes]: [u64; 2],
     ) -> Result<Self, HeaderError> {
-        let tensor = short(&name);
+        let tensor = || short(&name);
         let dtype = dtype.map_err(|found| HeaderError::UnknownDType {
-            tensor: tensor.clone(),
+            tensor: tensor(),
             found,
         })?;
         let expected_bytes = stored_len(&shape, dtype).ok_or_else(|| overflow(&name, &shape))?;
         match end_bytes.checked_sub(start_bytes) {
             None => Err(HeaderError::Reversed {
-                tensor,
+                tensor: tensor(),
                 start_bytes,
                 end_bytes,
             }),
             Some(found_bytes) if found_bytes != expected_bytes => Err(HeaderError::TensorSize {
-                tensor,
+                tensor: tensor(),
                 expected_bytes,
                 found_bytes,
             }),

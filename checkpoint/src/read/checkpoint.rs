@@ -323,15 +323,15 @@ fn check_found(
     found: Option<Found>,
     expected_bytes: u64,
 ) -> Result<(), LoadError> {
-    let path = store.place(path);
+    let path = || store.place(path);
     match found.map(|found| (found.kind, found.bytes)) {
-        None => Err(LoadError::FileMissing { path }),
+        None => Err(LoadError::FileMissing { path: path() }),
         Some((FoundKind::File, found_bytes)) if found_bytes == expected_bytes => Ok(()),
         Some((FoundKind::File, found_bytes)) => Err(LoadError::FileSize {
-            path,
+            path: path(),
             expected_bytes,
             found_bytes,
         }),
-        Some(_) => Err(LoadError::NotAFile { path }),
+        Some(_) => Err(LoadError::NotAFile { path: path() }),
     }
 }

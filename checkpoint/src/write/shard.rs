@@ -49,8 +49,9 @@ pub(super) fn plan_shards<'a>(
     Ok(shards)
 }
 
-fn bytes_of((tensor, _): &(&SaveTensor, StoredDType)) -> u64 {
-    tensor.bytes()
+fn bytes_of((tensor, dtype): &(&SaveTensor, StoredDType)) -> u64 {
+    let elements = tensor.region.num_elements();
+    elements.saturating_mul(dtype.size_bytes())
 }
 
 fn shard<'a>(

@@ -79,7 +79,7 @@ impl SaveData {
 
     /// Returns the stored type, or the name of an unsupported dtype.
     fn dtype(&self) -> Result<StoredDType, &'static str> {
-        let of = |dtype| StoredDType::of(dtype).ok_or(tinderbox_fake::dtype_name(dtype));
+        let of = |dtype| StoredDType::of(dtype).ok_or_else(|| tinderbox_fake::dtype_name(dtype));
         match self {
             Self::Host(data) => of(data.dtype()),
             Self::Device(tensor) => of(tensor.dtype()),

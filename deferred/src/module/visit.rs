@@ -46,7 +46,8 @@ pub(crate) fn declarations<M: Module>(module: &M) -> Vec<Declared> {
 /// are recorded; meanwhile its path is in `at`.
 pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<Found> {
     let found = collect(module, |place, param| {
-        at.replace(Some(place.path.to_owned()));
+        let path = at.take().unwrap_or_default();
+        place.path.clone_into(at.borrow_mut().insert(path));
         Found {
             path: ParameterPath::new(place.path),
             modules: place.modules(),
@@ -153,21 +154,50 @@ pub(super) enum Visited<'a> {
 pub(super) struct Place<'a> {
     pub(super) id: ParamId,
     pub(super) path: &'a str,
-    /// Kind and type of the modules around it, such as `Struct:Linear`, the outermost first.
-    containers: &'a [String],
+    containers: &'a Containers,
 }
 
 impl Place<'_> {
     /// Returns kind and type of the module that it is a field of.
     pub(super) fn container(&self) -> &str {
-        self.containers.last().map_or("", String::as_str)
+        self.containers.iter().next_back().unwrap_or_default()
     }
 
     /// Returns the types of the modules around it, joined by dots.
     fn modules(&self) -> String {
-        let containers = self.containers.iter().map(String::as_str);
-        let types = containers.map(|of| of.split_once(':').map_or(of, |(_, name)| name));
-        types.collect::<Vec<_>>().join(".")
+        let mut modules = String::with_capacity(self.containers.text.len());
+        for (at, container) in self.containers.iter().enumerate() {
+            let name = container.split_once(':').map(|(_, name)| name);
+            modules.push_str(if at > 0 { "." } else { "" });
+            modules.push_str(name.unwrap_or(container));
+        }
+        modules
+    }
+}
+
+/// Kind and type of each of the modules around a parameter, such as `Struct:Linear`, the outermost first.
+#[derive(Default)]
+struct Containers {
+    /// One text, because a model is walked in microseconds.
+    text: String,
+    starts: Vec<usize>,
+}
+
+impl Containers {
+    fn iter(&self) -> impl DoubleEndedIterator<Item = &str> {
+        (0..self.starts.len()).map(|at| {
+            let end = self.starts.get(at + 1).copied();
+            &self.text[self.starts[at]..end.unwrap_or(self.text.len())]
+        })
+    }
+
+    fn push(&mut self, container: &str) {
+        self.starts.push(self.text.len());
+        self.text.push_str(container);
+    }
+
+    fn pop(&mut self) {
+        self.text.truncate(self.starts.pop().unwrap_or(0));
     }
 }
 
@@ -191,7 +221,7 @@ pub(super) fn collect_all<M: Module, T>(
         read,
         found: Vec::new(),
         path: String::new(),
-        containers: Vec::new(),
+        containers: Containers::default(),
     };
     module.visit(&mut walk);
     walk.found
@@ -202,7 +232,7 @@ struct Walk<T, F> {
     found: Vec<T>,
     /// Stored as text, because it is needed at every parameter.
     path: String,
-    containers: Vec<String>,
+    containers: Containers,
 }
 
 impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> Walk<T, F> {
@@ -218,11 +248,11 @@ impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> Walk<T, F> {
 
 impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> ModuleVisitor for Walk<T, F> {
     fn enter_module(&mut self, name: &str, container: &str) {
-        if !self.containers.is_empty() {
+        if !self.containers.starts.is_empty() {
             self.path.push('.');
         }
         self.path.push_str(name);
-        self.containers.push(container.to_owned());
+        self.containers.push(container);
     }
 
     fn exit_module(&mut self, name: &str, _: &str) {

@@ -88,6 +88,7 @@ impl Planning {
             None => traced.clone(),
         };
         let times = match times {
+            Some(times) if Arc::ptr_eq(&traced, &joint) => times.clone(),
             Some(times) => times.scaled(&traced, &joint, rates),
             None => OperationTimes::analytic(&joint, rates),
         };

@@ -314,7 +314,7 @@ impl<'a, B: Batch> Planner<'a, B> {
         /// After so many numbers without a faster plan, larger ones are not tried.
         const SLOWER: usize = 3;
         let mut tried: Vec<((usize, usize), Result<u64, PlanError>)> = Vec::new();
-        let (mut best, mut slower) = (None, 0);
+        let (mut best, mut slower, mut last) = (None, 0, None);
         for count in counts {
             match planning_of(count) {
                 Ok(planning) => {
@@ -322,6 +322,7 @@ impl<'a, B: Batch> Planner<'a, B> {
                         let numbers = (replicas, count);
                         tried.push((numbers, self.step_ns(&planning, numbers)));
                     }
+                    last = Some((count, planning));
                 }
                 // Such as the error of a forward that compares samples with each other.
                 Err(error) => tried.push(((self.replicas.unwrap_or(1), count), Err(error))),
@@ -348,7 +349,10 @@ impl<'a, B: Batch> Planner<'a, B> {
             let (_, error) = most.expect("one replica and one micro-batch are always possible");
             return Err(error);
         };
-        let planning = planning_of(numbers.1)?;
+        let planning = match last {
+            Some((count, planning)) if count == numbers.1 => planning,
+            _ => planning_of(numbers.1)?,
+        };
         let mut plan = self.plan_of(&planning, numbers, self.programs)?;
         plan.file.choice.reasons.extend(reasons);
         Ok(plan)

@@ -165,12 +165,15 @@ impl<'a> Loads<'a> {
     /// Adds or subtracts the contributions of a node's nets to the stages that a shift between two stages changes.
     fn contribute_all(&mut self, node: usize, from: usize, to: usize, adds: bool) {
         let graph = self.graph;
-        let all: Vec<usize> = (0..self.stages.len()).collect();
         for (net, pin) in &graph.incident[node] {
             let maker = self.stage_of[graph.nets[*net].maker];
-            let changed = if pin.is_none() { &all[..] } else { &[from, to] };
-            for stage in changed {
-                self.contribute(*net, maker, *stage, adds);
+            if pin.is_some() {
+                self.contribute(*net, maker, from, adds);
+                self.contribute(*net, maker, to, adds);
+                continue;
+            }
+            for stage in 0..self.stages.len() {
+                self.contribute(*net, maker, stage, adds);
             }
         }
     }
@@ -209,6 +212,10 @@ impl<'a> Loads<'a> {
     /// are passed down from stage to stage.
     fn contribute(&mut self, net: usize, maker: usize, stage: usize, adds: bool) {
         let [reads, keeps] = self.pins[net * self.stages.len() + stage].map(|pins| pins > 0);
+        // Most nets are of few stages.
+        if !reads && !keeps && stage != maker {
+            return;
+        }
         let net = &self.graph.nets[net];
         let sums = &mut self.stages[stage];
         let (sum, keeps, held) = match stage == maker {

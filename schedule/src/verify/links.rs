@@ -79,7 +79,8 @@ impl<'a> Waits<'a> {
         if schedule.form != Form::Lowered || link == LinkModel::Unbounded {
             return Ok(waits);
         }
-        let mut needs: Needs = vec![Vec::new(); schedule.ranks.len()];
+        let lists = schedule.ranks.iter();
+        let mut needs: Needs = lists.map(|list| Vec::with_capacity(list.len())).collect();
         let mut directed = Transfers::new();
         for at in schedule.places() {
             let rank = at.rank.index();

@@ -42,10 +42,15 @@ impl OnRank<'_> {
         let mut values = values.into_iter().map(to_message);
         for (bucket, places) in buckets.iter().enumerate() {
             let values: Vec<DynTensor> = values.by_ref().take(places.len()).collect();
-            for to in to {
-                let tag = self.tag(message(bucket));
+            let tag = self.tag(message(bucket));
+            let Some((last, others)) = to.split_last() else {
+                continue;
+            };
+            for to in others {
                 self.link.send(*to, tag, values.clone())?;
             }
+            // What is not held here can be added to in place there.
+            self.link.send(*last, tag, values)?;
         }
         Ok(())
     }

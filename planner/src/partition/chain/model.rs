@@ -132,15 +132,15 @@ impl StepModel {
         };
         let round = forward + input;
         // With the weight gradients of the warm-up in its gaps.
-        let without = round.saturating_sub(share(weight, self.warm));
+        let without = || round.saturating_sub(share(weight, self.warm));
         match self.kind {
             Some(ScheduleKind::ZbH1 | ScheduleKind::InterleavedZb) => {
-                without.max(input).max(forward)
+                without().max(input).max(forward)
             }
             Some(ScheduleKind::ZbH2) => {
                 let longer = (self.warm.0.saturating_sub(self.warm.1), self.warm.1);
                 let ahead = input.saturating_sub(share(forward, longer));
-                without.max(ahead).max(forward)
+                without().max(ahead).max(forward)
             }
             Some(ScheduleKind::Zbv) => forward
                 .max(input)
