@@ -35,7 +35,7 @@ impl DenseIds {
 
 /// Assigns a dense id to every tensor and operation, and resets the statuses.
 pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
-    let operations = captured.graph.operations;
+    let mut operations = captured.graph.operations;
     let count = operations.iter().filter(|op| is_recorded(op)).count();
     let mut made = Vec::with_capacity(captured.values.len() + count);
     for (id, data) in &captured.values {
@@ -61,13 +61,13 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
     let (ids, values): (Vec<TensorId>, Vec<Value>) = made.into_iter().unzip();
     let ids = DenseIds(ids);
 
-    let mut nodes = Vec::with_capacity(count);
-    for (index, mut operation) in operations.into_iter().enumerate() {
-        if !is_recorded(&operation) {
+    // Operations are large, so they are changed in place and moved once.
+    for (index, operation) in operations.iter_mut().enumerate() {
+        if !is_recorded(operation) {
             continue;
         }
         let mut is_foreign = false;
-        change_tensors(&mut operation, |tensor| {
+        change_tensors(operation, |tensor| {
             match ids.value_of(tensor.id) {
                 Some(id) => tensor.id = TensorId::new(id.index() as u64),
                 None => is_foreign = true,
@@ -82,7 +82,12 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
                 origin: ErrorOrigin::default(),
             });
         }
-        nodes.push(Node::new(operation).expect("the ids are dense"));
+    }
+    let mut nodes = Vec::with_capacity(count);
+    for operation in operations {
+        if is_recorded(&operation) {
+            nodes.push(Node::new(operation).expect("the ids are dense"));
+        }
     }
     let constants = captured.values.into_iter().map(|(id, data)| {
         let id = ids
