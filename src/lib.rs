@@ -247,7 +247,8 @@
 //!   training waits. Values on a GPU are copied to the host by the background thread before it writes,
 //!   because GPU memory is scarce and disks are slow.
 //! - Planning, cutting, schedules and layouts are pure; files, threads and devices are accessed by few
-//!   modules: `record`, the executor, the runtime, the checkpoint's stores.
+//!   modules: `record`, the executor, the runtime, profiles, links and worlds, the checkpoint's stores, and those that load
+//!   and save one file, such as a plan's.
 
 mod checkpoints;
 mod error;

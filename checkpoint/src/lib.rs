@@ -7,7 +7,8 @@
 //! This crate does not depend on modules, optimizers or pipelines: it saves and loads named tensors and
 //! scalars. [`Run`] manages the checkpoints of a run, [`Attempt`] is one save, [`Checkpoint`] is a published
 //! checkpoint, [`CheckpointSource`] maps its parameters to a model, and [`Pretrained`] reads weights of other
-//! programs. [`tools`] compare, reshard, export and import checkpoints, and a [`store`] holds them.
+//! programs. [`tools`] compare, copy, reshard, convert and export checkpoints, and a [`store`] holds
+//! them.
 //!
 //! ```
 //! use std::{collections::BTreeMap, time::Duration};

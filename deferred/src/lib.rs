@@ -47,12 +47,14 @@
 //!
 //! - A parameter's bits depend on the seed, its path and its recipe: never on which others are materialized,
 //!   in which order, where, or by how many ranks.
-//! - Programs run on Burn's own interpreter of recorded operations; only random operations are replaced,
-//!   and only with the counter-based generator.
+//! - Programs run on Burn's own interpreter of recorded operations. Random operations are replaced, only with the
+//!   counter-based generator; operations that read rows of a streamed table get these rows; independent products may
+//!   run earlier than recorded.
 //! - A [`Recipe`] is a graph of its own: a part of a tensor is a smaller graph, not a slice of the whole. Operations
 //!   that are not sliceable read values in row-major order, since a backend may sum a view in another order.
 //! - The memory that a materialization needs is compared with the available memory before anything is allocated.
-//! - `Deferred` is never consumed, and its closure is called only to rebuild a whole module.
+//! - `Deferred` is never consumed. Its closure is called again to rebuild a whole module, to record a trace, and to check
+//!   that it constructs the same model; never to compute a parameter.
 //! - Identity is the module path; Burn's `ParamId` differs from construction to construction.
 //!
 //! The table [`kinds`] lists how each kind of module, field and parameter is handled.

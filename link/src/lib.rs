@@ -75,7 +75,7 @@
 //! | gathering | a reply of every rank → ready; the timeout, if a rank has made progress since the last one → gathering for another timeout; the abort, or the timeout otherwise: closes the abort, takes the first reason, drops the requests, joins the threads that end soon → stopped |
 //! | stopped | none: requests are rejected; a new crew has new channels and a new abort |
 //!
-//! Exactly four events wake a thread of the protocol:
+//! Exactly five events wake a thread of the protocol:
 //!
 //! 1. A message wakes the rank that waits on its mailbox. If the rank waits for another message, it stores this
 //!    one.
@@ -84,6 +84,7 @@
 //!    after its reason is stored; by every rank's thread when it ends, for any reason; and by the driver, before it
 //!    drops the requests.
 //! 4. Dropping the requests wakes the idle ranks.
+//! 5. The announcement of a thread's end wakes the driver while it stops the ranks.
 //!
 //! No wake-up is lost:
 //!
@@ -113,7 +114,7 @@
 //!   global state, so the tests can run the same code under a model checker.
 //! - The only lock of the protocol, the lock of the reason, is held while one value is moved, and never during a wait, a send or the
 //!   firing of the signal.
-//! - Nothing is polled, and every wait except the one for a request has a deadline.
+//! - Nothing is polled, and every wait has a deadline, except the wait for a request and the join when a crew is dropped.
 //!
 //! # What is checked
 //!

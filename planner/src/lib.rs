@@ -4,7 +4,7 @@
 //! flow between them. A partitioner assigns blocks to stages and stages to ranks ([`Partition`]);
 //! [`predict()`] simulates the result with `tinderbox-schedule`; a [`PlanFile`] stores it.
 //!
-//! This crate does not depend on Burn: `tinderbox-pipeline` computes the work of a traced model and
+//! This crate does not depend on Burn: `tinderbox-graph` computes the work of a traced model and
 //! cuts its graph by the plan.
 //!
 //! # Modules

@@ -49,7 +49,8 @@
 //!   panics.
 //! - Heartbeats are the world's, the same for every engine. They are counted by the rank that waits, while it runs, so a
 //!   machine that pauses as a whole loses nobody.
-//! - A process waits, reads the time and starts threads only through `tinderbox_link`, so that a simulation can run it.
+//! - All but the engines waits, reads the time and starts threads only through `tinderbox_link`, so that a simulation can run
+//!   it with an engine of its own.
 //! - A send never waits. Ranks receive at any time, so memory is the only limit of what is on its way.
 //!
 //! # Features

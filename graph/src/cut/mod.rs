@@ -1,8 +1,9 @@
 //! Cuts a joint graph into programs: per stage a forward and a backward, the backward whole and in two.
 //!
-//! Forward operations go where the plan says. A backward operation goes to the highest stage, not
-//! above the lowest stage among its gradient inputs, at which all forward values that it reads are
-//! available; one that reads only gradients sinks toward its users when no more bytes cross. So
+//! Forward operations go where the plan says. A backward operation that makes the gradient of a parameter, which nothing else
+//! reads, goes to the stage of the parameter, if everything is available there. Others go to the highest stage, not
+//! above the lowest stage among their gradient inputs, at which all forward values that they read are
+//! available, or to the one where the fewest bytes are missing; one that reads only gradients sinks toward its users when no more bytes cross. So
 //! gradients are Burn's own, whatever the cut, and data flows backward only from higher stages to
 //! lower ones.
 //!
