@@ -13,8 +13,8 @@ use twox_hash::XxHash3_64;
 ///
 /// The same program has the same bits in every process on one machine, whatever the ranks and threads. On another kind of
 /// CPU, with another C library, or built with other features, some classes of operations round differently: the
-/// chapter "How it works" of the book lists them. Two processes whose digests of a class are equal compute the same bits in all
-/// that was probed of it.
+/// chapter "How it works" of the book lists them. Two processes whose digests of a class are equal compute the same bits in
+/// all that was probed of it.
 ///
 /// It describes the CPU backend, also in a process whose ranks are on GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, From, Into)]

@@ -112,8 +112,8 @@
 //!
 //! - The protocol uses channels, locks, threads and the clock only through [`Channels`], and has no
 //!   global state, so the tests can run the same code under a model checker.
-//! - The only lock of the protocol, the lock of the reason, is held while one value is moved, and never during a wait, a send or the
-//!   firing of the signal.
+//! - The only lock of the protocol, the lock of the reason, is held while one value is moved, and never during a wait, a send
+//!   or the firing of the signal.
 //! - Nothing is polled, and every wait has a deadline, except the wait for a request and the join when a crew is dropped.
 //!
 //! # What is checked

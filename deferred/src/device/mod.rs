@@ -61,16 +61,16 @@ fn not_built(name: String, feature: &'static str) -> DeviceError {
 /// When the device is a recording one, or the machine does not have it.
 pub fn check_device(device: &Device) -> Result<(), DeviceError> {
     let device = device.clone().without_autodiff();
-    let label = DeviceLabel::of(&device);
+    let label = || DeviceLabel::of(&device);
     match device.as_dispatch() {
         DispatchDevice::Flex(_) => Ok(()),
         #[cfg(feature = "cubecl")]
-        DispatchDevice::Cube(cube) => check_cube(cube, label),
+        DispatchDevice::Cube(cube) => check_cube(cube, label()),
         DispatchDevice::Capture(_) => Err(DeviceError::NoPrograms {
-            device: format!("a recording device ({label})"),
+            device: format!("a recording device ({})", label()),
         }),
         _ => Err(DeviceError::NoPrograms {
-            device: label.to_string(),
+            device: label().to_string(),
         }),
     }
 }

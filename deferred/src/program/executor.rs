@@ -18,7 +18,7 @@ use super::stack::StackDepth;
 use super::sums::{is_divided, with_ordered_sums};
 use super::{Program, RandomKey, Step, indices};
 use crate::device::DeviceBackend;
-use crate::random::{Seed, Stream, generated};
+use crate::random::{Seed, Stream, generate_on_device};
 use crate::{ProgramError, check_device};
 
 /// The inputs of random operations in addition to their key.
@@ -294,7 +294,7 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
                 }
                 Step::Random(random) => {
                     let (out, draw) = (&random.out, &random.draw);
-                    let value = generated(
+                    let value = generate_on_device(
                         self.executable.executor.device(),
                         &self.context.stream(&draw.key),
                         random.distribution,

@@ -50,6 +50,5 @@ pub use element::RandomElement;
 pub use error::RandomError;
 pub use fill::fill;
 pub use generate::{DTYPES, generate, generate_region};
-pub(crate) use on_device::generated;
 pub use on_device::{generate_on_device, words_only};
 pub use stream::{Domain, Seed, Stream};

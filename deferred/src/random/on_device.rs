@@ -26,18 +26,6 @@ pub fn generate_on_device(
     dtype: DType,
 ) -> Result<DynTensor, RandomError> {
     check_device(device)?;
-    generated(device, stream, distribution, whole, region, dtype)
-}
-
-/// As [`generate_on_device`], on a device that was checked.
-pub(crate) fn generated(
-    device: &Device,
-    stream: &Stream,
-    distribution: Distribution,
-    whole: &Shape,
-    region: &Region,
-    dtype: DType,
-) -> Result<DynTensor, RandomError> {
     let device = device.clone().without_autodiff();
     match device.as_dispatch() {
         // The kernel is launched immediately, on this thread's stream; operations that read its output are fused and

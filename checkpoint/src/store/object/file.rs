@@ -180,7 +180,8 @@ impl Drop for BucketWrite {
     }
 }
 
-/// A multipart upload.
+/// A multipart upload. `WriteMultipart` of `object_store` would replace its error by that of the abort, and would abort before
+/// the object is looked for.
 struct Upload {
     upload: Box<dyn MultipartUpload>,
     sending: JoinSet<Result<()>>,
