@@ -1,7 +1,6 @@
 //! Runs programs on a device, through Burn's own interpreter of recorded operations.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Shape};
@@ -10,7 +9,7 @@ use burn_flex::Flex;
 use burn_ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use rayon::prelude::*;
-use tinderbox_fake::{DynTensor, NodeId, ValueId, change_tensors, dtype_on, is_host};
+use tinderbox_fake::{DynTensor, ValueId, change_tensors, dtype_on, is_host};
 
 use super::operation::{self, summed_elements, tensor_id};
 use super::rows::{self, ProgramInput, Rows};
@@ -278,13 +277,17 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
             }
             match step {
                 Step::Operation { node, last_uses } => {
-                    let operation = self.operation(*node, last_uses)?;
+                    let mut operation = program.operation(*node, last_uses);
+                    self.prepare(&mut operation)?;
                     self.run(operation);
                 }
                 Step::Together(together) => {
                     let operations = together.operations.iter();
-                    let operations = operations.map(|(node, uses)| self.operation(*node, uses));
-                    let operations = operations.collect::<Result<Vec<_>, _>>()?;
+                    let operations = operations.map(|(node, uses)| program.operation(*node, uses));
+                    let mut operations: Vec<OperationIr> = operations.collect();
+                    operations
+                        .iter_mut()
+                        .try_for_each(|one| self.prepare(one))?;
                     self.run_together(operations);
                 }
                 Step::Free(value) if self.tables.contains_key(&value.id) => {}
@@ -311,29 +314,24 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
         Ok(program.outputs.iter().map(&mut get).collect())
     }
 
-    /// Returns the operation of a node with the dtypes of the device, after its indices are checked.
-    fn operation(
-        &mut self,
-        node: NodeId,
-        last_uses: &Range<u32>,
-    ) -> Result<OperationIr, ProgramError> {
+    /// Checks the indices of an operation, and gives it the dtypes of the device and the rows that it reads.
+    fn prepare(&mut self, operation: &mut OperationIr) -> Result<(), ProgramError> {
         let Executor {
             device,
             checks_indices,
         } = &self.executable.executor;
-        let mut operation = self.executable.program.operation(node, last_uses);
         if !is_host(device) {
-            change_tensors(&mut operation, |tensor| {
+            change_tensors(operation, |tensor| {
                 tensor.dtype = dtype_on(tensor.dtype, device)
             });
         }
         if *checks_indices {
-            indices::check(&mut self.interpreter, &operation)?;
+            indices::check(&mut self.interpreter, operation)?;
         }
         if !self.tables.is_empty() {
-            rows::read(&mut self.interpreter, &mut operation, &self.tables, device)?;
+            rows::read(&mut self.interpreter, operation, &self.tables, device)?;
         }
-        Ok(operation)
+        Ok(())
     }
 
     /// Runs an operation.
