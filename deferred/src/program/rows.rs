@@ -25,6 +25,13 @@ pub trait Rows: Send + Sync {
 
 /// An input of a program.
 #[derive(Clone, derive_more::Debug, derive_more::From)]
+#[cfg_attr(
+    feature = "cubecl",
+    expect(
+        clippy::large_enum_variant,
+        reason = "almost all inputs are values, which are moved once"
+    )
+)]
 pub enum ProgramInput {
     /// A value.
     Value(DynTensor),
