@@ -31,6 +31,9 @@ const BUSY: Duration = Duration::from_micros(250);
 const SHORT_NAP: Duration = Duration::from_micros(50);
 const LONG_NAP: Duration = Duration::from_millis(1);
 
+/// How long an orderly end waits until MPI gives up what is on its way to a lost rank.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Joins the world of the ranks that `mpirun` started, with the settings of [`WorldOptions::from_env`].
 ///
 /// # Errors
@@ -224,7 +227,7 @@ impl Carrier {
                     active = Instant::now();
                 }
                 Ok(Command::Close(close)) => {
-                    closing = Some(close);
+                    closing = Some((close, Instant::now()));
                     // Also after a failure: MPI does not report the end of a process, and the others would wait for it.
                     self.end();
                 }
@@ -232,8 +235,14 @@ impl Carrier {
                 Err(RecvTimeoutError::Disconnected) => return Close::Failed,
             }
             match closing {
-                Some(Close::Failed) => return Close::Failed,
-                Some(Close::Left) if self.has_sent_all() => return Close::Left,
+                Some((Close::Failed, _)) => return Close::Failed,
+                Some((Close::Left, _)) if self.has_sent_all() => return Close::Left,
+                // A rank that is lost without MPI's knowledge, such as a stopped one, takes nothing any more.
+                Some((Close::Left, since))
+                    if since.elapsed() > PATIENCE && self.has_sent_all_that_arrives() =>
+                {
+                    return Close::Failed;
+                }
                 _ => {}
             }
         }
@@ -249,6 +258,10 @@ impl Carrier {
     }
 
     fn has_sent_all(&self) -> bool {
+        self.peers.iter().all(|peer| peer.sending.is_empty())
+    }
+
+    fn has_sent_all_that_arrives(&self) -> bool {
         self.peers
             .iter()
             .all(|peer| peer.is_gone || peer.sending.is_empty())
@@ -278,10 +291,14 @@ impl Carrier {
                     }
                     Ok(None) => break,
                     Err(error) => {
-                        // A drop would wait for them.
-                        let sending = std::mem::take(&mut self.peers[peer].sending);
-                        sending.into_iter().for_each(std::mem::forget);
+                        // What is not complete stays: MPI is finalized when nothing is on its way, also to a lost rank.
+                        let is_complete = !first.is_active();
                         self.lose(peer, error.to_string());
+                        if !is_complete {
+                            break;
+                        }
+                        self.peers[peer].sending.pop_front();
+                        happened = true;
                     }
                 }
             }

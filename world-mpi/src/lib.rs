@@ -20,9 +20,10 @@
 //! can't wait without a core, so the thread looks again and again: at once after a message, then after naps that grow to a
 //! millisecond. A core to spare for it is worth having.
 //!
-//! MPI is finalized only after an orderly end of all ranks, because that waits for all of them; after a failure, the
-//! process just ends, and the launcher ends the others. With Open MPI 5 and `mpirun --with-ft ulfm`, a rank that was killed
-//! is named by the others at once; otherwise they end with it, or name it after missing heartbeats.
+//! MPI is finalized only after an orderly end of all ranks that are left, because that waits for all of them: also for what
+//! was on its way to a lost rank, because a rank that ends without finalizing can keep the others in it. After a failure,
+//! the process just ends, and the launcher ends the others. With Open MPI 5 and `mpirun --with-ft ulfm`, a rank that was
+//! killed is named by the others at once; otherwise they end with it, or name it after missing heartbeats.
 //!
 //! # Limits
 //!
