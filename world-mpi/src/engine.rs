@@ -31,7 +31,7 @@ const BUSY: Duration = Duration::from_micros(250);
 const SHORT_NAP: Duration = Duration::from_micros(50);
 const LONG_NAP: Duration = Duration::from_millis(1);
 
-/// How long an orderly end waits until MPI gives up what is on its way to a lost rank.
+/// How long an orderly end waits until MPI has completed, with an error, what is on its way to a lost rank.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Joins the world of the ranks that `mpirun` started, with the settings of [`WorldOptions::from_env`].

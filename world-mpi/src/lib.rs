@@ -28,6 +28,8 @@
 //! # Limits
 //!
 //! - A frame is copied once on each side.
+//! - When a rank is lost that MPI takes for alive, such as a stopped one, the others wait 5 s at their end for what is on its
+//!   way to it, and then end without finalizing MPI.
 //! - Built and tested on Linux, with Open MPI 4 and 5 and MPICH 4.
 
 #[cfg(feature = "mpi")]
