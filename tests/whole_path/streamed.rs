@@ -1,5 +1,8 @@
 //! Models whose parameters do not stay in memory, compared with a pipeline that holds them and with plain Burn.
 
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -426,40 +429,53 @@ fn errors_of_streamed_models_name_what_is_wrong() {
     );
 }
 
+/// Flips a bit of each byte of a range. The file is changed in place, because values of the next pass may be read from it
+/// meanwhile: it never looks shorter than it is.
+pub(super) fn flip(path: &Path, range: Range<u64>) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    file.read_exact_at(&mut bytes, range.start).unwrap();
+    bytes.iter_mut().for_each(|byte| *byte ^= 1);
+    file.write_all_at(&bytes, range.start).unwrap();
+}
+
 /// Damage is named, before the first use of the value, in whichever pass it happens.
 #[test]
 fn damage_of_a_streamed_file_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let model = Deferred::new(tower).unwrap();
-    let checkpoint = saved(&model, dir.path());
-    let traced = traced(&model);
-    let plan = Plan::streamed(&traced, FINE).unwrap();
-    let source = checkpoint.source(LoadOptions::default().threads(1));
-    let builder = Streamed::new(&model, &traced, &plan).source(source.unwrap());
-    let mut streamed = builder
-        .memory(MemoryBudget::Values(12 << 10))
-        .start()
-        .unwrap();
-    streamed.evaluate(batch()).unwrap();
-    let read = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().path();
-    let files = std::fs::read_dir(checkpoint.dir()).unwrap().map(read);
-    let shards = files.filter(|file| file.extension().is_some_and(|end| end == "safetensors"));
-    for shard in shards {
-        let mut bytes = std::fs::read(&shard).unwrap();
-        let end = bytes.len();
-        bytes[end / 2..].iter_mut().for_each(|byte| *byte ^= 1);
-        // The same file, which is open.
-        std::fs::write(&shard, bytes).unwrap();
+    let bytes = |shard: &Path| shard.metadata().unwrap().len();
+    let flip_half = |shard: &Path| flip(shard, bytes(shard) / 2..bytes(shard));
+    let shorten = |shard: &Path| {
+        let file = File::options().write(true).open(shard).unwrap();
+        file.set_len(bytes(shard) / 2).unwrap();
+    };
+    let damages: [&dyn Fn(&Path); 2] = [&flip_half, &shorten];
+    for damage in damages {
+        let dir = tempfile::tempdir().unwrap();
+        let model = Deferred::new(tower).unwrap();
+        let checkpoint = saved(&model, dir.path());
+        let traced = traced(&model);
+        let plan = Plan::streamed(&traced, FINE).unwrap();
+        let source = checkpoint.source(LoadOptions::default().threads(1));
+        let builder = Streamed::new(&model, &traced, &plan).source(source.unwrap());
+        let mut streamed = builder
+            .memory(MemoryBudget::Values(12 << 10))
+            .start()
+            .unwrap();
+        streamed.evaluate(batch()).unwrap();
+        let read = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().path();
+        let files = std::fs::read_dir(checkpoint.dir()).unwrap().map(read);
+        let shards = files.filter(|file| file.extension().is_some_and(|end| end == "safetensors"));
+        shards.for_each(|shard| damage(&shard));
+        let message_of = (0..3).find_map(|_| streamed.evaluate(batch()).err());
+        let message_of = tinderbox::world::with_causes(&message_of.expect("the damage is found"));
+        assert!(
+            message_of.contains("the parameters of the stage could not be read"),
+            "{message_of}"
+        );
+        assert!(message_of.contains("is damaged"), "{message_of}");
+        let stopped = self::message_of(streamed.evaluate(batch()));
+        assert!(!stopped.is_empty());
     }
-    let message_of = (0..3).find_map(|_| streamed.evaluate(batch()).err());
-    let message_of = tinderbox::world::with_causes(&message_of.expect("the damage is found"));
-    assert!(
-        message_of.contains("the parameters of the stage could not be read"),
-        "{message_of}"
-    );
-    assert!(message_of.contains("is damaged"), "{message_of}");
-    let stopped = self::message_of(streamed.evaluate(batch()));
-    assert!(!stopped.is_empty());
 }
 
 /// A source of the user that panics.

@@ -57,6 +57,14 @@ impl ShardFile {
     }
 
     fn unreadable(&self, source: io::Error) -> LoadError {
+        // The size was checked when the file was opened.
+        let source = match source.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::new(
+                source.kind(),
+                "the file is damaged: it became shorter while it was read",
+            ),
+            _ => source,
+        };
         LoadError::Io {
             action: "read",
             path: self.path.clone(),
