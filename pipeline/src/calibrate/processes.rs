@@ -122,22 +122,22 @@ impl Link {
             _ => Ok([Duration::ZERO; 2]),
         };
         world.agree(measured.as_ref().map(drop))?;
-        let [small, large] = measured?;
+        let [latency, per_mib] = measured?;
         Ok(LinkCosts {
-            latency: nanoseconds(small),
-            ticks_per_mib: nanoseconds(large.saturating_sub(small)),
+            latency: nanoseconds(latency),
+            ticks_per_mib: nanoseconds(per_mib),
             ..LinkCosts::default()
         })
     }
 
-    /// The times of one way of a few bytes, and of a MiB. The first rank begins.
+    /// The time of one way of a few bytes, and how much longer a MiB takes. The first rank begins.
     fn trips(&self, world: &World, other: RankIndex) -> Result<[Duration; 2], CalibrateError> {
-        let mut medians = [Duration::ZERO; 2];
-        for (length, found) in [8, 1 << 20].into_iter().zip(&mut medians) {
-            let piece = Bytes::from(vec![1; length]);
-            let mut times = Vec::new();
-            // The first turn allocates memory.
-            for _ in 0..=TURNS {
+        let pieces = [8, 1 << 20].map(|length| Bytes::from(vec![1; length]));
+        let (mut small, mut longer) = (Vec::new(), Vec::new());
+        // Both lengths in each turn, because other load changes meanwhile. The first turn allocates memory.
+        for turn in 0..=TURNS {
+            let mut times = [Duration::ZERO; 2];
+            for (piece, time) in pieces.iter().zip(&mut times) {
                 let started = Instant::now();
                 for _ in 0..TRIPS {
                     if world.is_first() {
@@ -148,12 +148,14 @@ impl Link {
                         self.channel.send(other, &[1], vec![piece.clone()]);
                     }
                 }
-                times.push(started.elapsed() / (2 * TRIPS as u32));
+                *time = started.elapsed() / (2 * TRIPS as u32);
             }
-            times.remove(0);
-            *found = median(times);
+            if turn > 0 {
+                small.push(times[0]);
+                longer.push(times[1].saturating_sub(times[0]));
+            }
         }
-        Ok(medians)
+        Ok([median(small), median(longer)])
     }
 
     fn receive(&self, world: &World) -> Result<(), CalibrateError> {
