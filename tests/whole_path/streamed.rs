@@ -1,8 +1,8 @@
 //! Models whose parameters do not stay in memory, compared with a pipeline that holds them and with plain Burn.
 
 use std::fs::File;
+use std::io::{Read as _, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -432,11 +432,13 @@ fn errors_of_streamed_models_name_what_is_wrong() {
 /// Flips a bit of each byte of a range. The file is changed in place, because values of the next pass may be read from it
 /// meanwhile: it never looks shorter than it is.
 pub(super) fn flip(path: &Path, range: Range<u64>) {
-    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut file = File::options().read(true).write(true).open(path).unwrap();
     let mut bytes = vec![0; (range.end - range.start) as usize];
-    file.read_exact_at(&mut bytes, range.start).unwrap();
+    file.seek(SeekFrom::Start(range.start)).unwrap();
+    file.read_exact(&mut bytes).unwrap();
     bytes.iter_mut().for_each(|byte| *byte ^= 1);
-    file.write_all_at(&bytes, range.start).unwrap();
+    file.seek(SeekFrom::Start(range.start)).unwrap();
+    file.write_all(&bytes).unwrap();
 }
 
 /// Damage is named, before the first use of the value, in whichever pass it happens.
@@ -466,14 +468,14 @@ fn damage_of_a_streamed_file_is_named() {
         let files = std::fs::read_dir(checkpoint.dir()).unwrap().map(read);
         let shards = files.filter(|file| file.extension().is_some_and(|end| end == "safetensors"));
         shards.for_each(|shard| damage(&shard));
-        let message_of = (0..3).find_map(|_| streamed.evaluate(batch()).err());
-        let message_of = tinderbox::world::with_causes(&message_of.expect("the damage is found"));
+        let error = (0..3).find_map(|_| streamed.evaluate(batch()).err());
+        let message = tinderbox::world::with_causes(&error.expect("the damage is found"));
         assert!(
-            message_of.contains("the parameters of the stage could not be read"),
-            "{message_of}"
+            message.contains("the parameters of the stage could not be read"),
+            "{message}"
         );
-        assert!(message_of.contains("is damaged"), "{message_of}");
-        let stopped = self::message_of(streamed.evaluate(batch()));
+        assert!(message.contains("is damaged"), "{message}");
+        let stopped = message_of(streamed.evaluate(batch()));
         assert!(!stopped.is_empty());
     }
 }

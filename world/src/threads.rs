@@ -110,6 +110,8 @@ struct State {
     held: Vec<Option<Vec<(RankIndex, Sent)>>>,
     /// Whether frames that wait for an idle connection never arrive.
     is_busy: bool,
+    /// How much longer a frame takes for each MiB.
+    per_mib: Duration,
 }
 
 impl Threads {
@@ -126,6 +128,7 @@ impl Threads {
                 is_cut: vec![false; size * size],
                 held: (0..size).map(|_| None).collect(),
                 is_busy: false,
+                per_mib: Duration::ZERO,
             }),
         }));
         let engine = |(rank, inbox)| Self {
@@ -196,6 +199,11 @@ impl Net {
         self.0.state.lock().is_busy = is_busy;
     }
 
+    /// Sets how much longer a frame takes for each MiB.
+    pub fn set_time_per_mib(&self, per_mib: Duration) {
+        self.0.state.lock().per_mib = per_mib;
+    }
+
     /// Ends connections, each from a sender to a receiver.
     fn end_all(&self, pairs: impl IntoIterator<Item = (RankIndex, RankIndex)>, reason: &str) {
         let mut state = self.0.state.lock();
@@ -224,8 +232,9 @@ impl Net {
         if state.is_cut.get(pair) != Some(&false) {
             return;
         }
-        let delay = state.random.below(most);
-        let at = state.last[pair].max(Instant::now() + Duration::from_nanos(delay));
+        let mib = frame.encoded_bytes() as f64 / f64::from(1 << 20);
+        let delay = Duration::from_nanos(state.random.below(most)) + state.per_mib.mul_f64(mib);
+        let at = state.last[pair].max(Instant::now() + delay);
         state.last[pair] = at;
         let sent = Some((from, at, Item::new(frame)));
         match &mut state.held[from.index()] {

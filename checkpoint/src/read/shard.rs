@@ -57,11 +57,10 @@ impl ShardFile {
     }
 
     fn unreadable(&self, source: io::Error) -> LoadError {
-        // The size was checked when the file was opened.
         let source = match source.kind() {
             io::ErrorKind::UnexpectedEof => io::Error::new(
                 source.kind(),
-                "the file is damaged: it became shorter while it was read",
+                "the file is damaged: it ends early, and had its full size when it was opened",
             ),
             _ => source,
         };
